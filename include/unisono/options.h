@@ -1,0 +1,45 @@
+// How a process joins a group, and how one call may differ from the group's defaults.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "unisono/tensor.h"
+
+namespace unisono {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// Empty strings and negative numbers mean "from the environment, else the default": see docs/joining.md.
+struct Options {
+  int32_t rank = -1;            // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
+  int32_t world_size = -1;      // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
+  std::string rendezvous;       // "tcp://host:port" or "file:///path"; UNISONO_RENDEZVOUS, MASTER_ADDR + MASTER_PORT
+  std::string job;              // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
+  std::string interface;        // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
+  std::string transport;        // "auto", "shm" or "tcp"; UNISONO_TRANSPORT
+  bool join_running = false;    // wait to be taken in at the next re-forming of a running group
+  Milliseconds join_timeout{60'000};     // for everyone to come together
+  Milliseconds timeout{300'000};         // default deadline of an operation
+  Milliseconds reform_timeout{200};      // how long a silent peer is waited for when the group is re-formed
+  uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
+  bool payload_checksum = false;         // CRC-32C over payloads too (headers always have one)
+};
+
+// The order of additions. in_rank_order gives the same bits whatever the schedule, message size, timing, slices or
+// transport; any lets the library pick schedules that add partial sums (same bits on every rank, still).
+enum class Order : uint8_t { automatic = 0, in_rank_order = 1, any = 2 };
+
+enum class ScheduleKind : uint8_t { automatic = 0, ring = 1, two_step = 2, halving_doubling = 3, hierarchical = 4, one_shot = 5, direct = 6, tree = 7 };
+
+struct CallOptions {
+  ReduceOp op = ReduceOp::sum;
+  Order order = Order::automatic;
+  ScheduleKind schedule = ScheduleKind::automatic;
+  Milliseconds timeout{0};      // 0 = the group's default
+  uint64_t id = 0;              // not 0: operations are matched by this number instead of by the order of calls; below 2^56
+  uint64_t slice_bytes = 0;     // 0 = automatic
+};
+
+}  // namespace unisono

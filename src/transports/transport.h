@@ -1,0 +1,112 @@
+// The seam below the engine: moves frames between peers. Knows no tensor, never blocks, never reads the clock.
+//
+// One Transport serves several peers; each peer of a node is served by exactly one Transport (its route). All calls come
+// from one thread at a time. Frames to one peer may arrive in any order (a link may have several streams), each exactly
+// once or, after `lost`, not at all. No upcall is made from inside acquire, commit, send, room, release or cancel: all
+// news come from poll().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "unisono/status.h"
+#include "wire/frame.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+// Transport memory to write a payload into. Null data: none free now.
+struct Slot {
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  uint64_t handle = 0;
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// A received payload. If lent (handle not 0), the memory is the transport's until release(view).
+struct View {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  uint64_t handle = 0;
+};
+
+// The receiver of news. Called only from Transport::poll. It may call send, commit, acquire, release and room of any
+// transport from inside an upcall, but not poll.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // Where the payload of this frame may land right now (header.payload_bytes writable bytes that stay valid until
+  // received, cancel_place or lost), or null = lend me yours. Asked at most once per frame, only for payloads that have not
+  // landed anywhere yet; a transport that already holds the whole payload in lendable memory need not ask.
+  virtual std::byte* place(PeerIndex from, const FrameHeader& header) = 0;
+  // A whole frame, checked by check_frame (and the payload checksum if it has one). view.data is what place gave
+  // (handle 0), or lent memory (handle not 0: the sink must release it, now or later), or empty.
+  virtual void received(PeerIndex from, const FrameHeader& header, const View& view) = 0;
+  // The payload of send(…, id) is no longer needed.
+  virtual void sent(uint64_t id) = 0;
+  // The link is gone: nothing more will come from or go to this peer. Sends still pending to it are reported by sent()
+  // before this call. Said once per peer; ok code is never used; after close() it is not said.
+  virtual void lost(PeerIndex peer, const Status& why) = 0;
+  // room(peer) had been 0 and now is not.
+  virtual void room(PeerIndex peer) = 0;
+};
+
+struct TransportCounters {
+  uint64_t sent_frames = 0, sent_bytes = 0;          // headers included
+  uint64_t received_frames = 0, received_bytes = 0;  // likewise
+  uint64_t refused_frames[frame_fault_count] = {};   // by FrameFault
+  uint64_t refused_connections = 0;                  // strangers: other jobs, scanners, other protocols
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual const char* name() const = 0;
+
+  // How many frames may be sent to the peer now; 0 after it is lost. A refusal is followed by Sink::room.
+  virtual size_t room(PeerIndex peer) = 0;
+  // Whether a payload written into a slot reaches this peer without another copy. If not, prefer send().
+  virtual bool lends_slots() const = 0;
+  // Transport memory for one payload of up to `bytes`, to be committed to all of `peers`. `result` marks payloads that end
+  // a chunk (nobody waits for anything else before using them); some slots are kept back for them, so that contributions
+  // can never block results. Null when none is free: room() follows. Transports that do not lend always return null.
+  virtual Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) = 0;
+  // Sends the slot to the peers given to acquire; header.payload_bytes says how much of it. The header is sealed here.
+  virtual void commit(const Slot& slot, const FrameHeader& header) = 0;
+  // Gives back a slot that will not be committed.
+  virtual void abandon(const Slot& slot) = 0;
+  // Sends one frame; the payload must stay valid until Sink::sent(id), which poll() delivers. Returns true if the payload is
+  // not needed any more already (then sent(id) is not called). Must only be called when room(peer) > 0; small
+  // frames without payload are always accepted. The header is sealed here. To a lost peer: returns true, sends nothing.
+  virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
+  // Gives back a lent view.
+  virtual void release(const View& view) = 0;
+  // The memory of pending sends with these ids (id & mask == match), and of placements promised for frames of this group and
+  // operation, must not be touched after this call: what is half sent is copied, what is half received is thrown away.
+  // Neither sent() nor received() is called for them afterwards.
+  virtual void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) = 0;
+
+  // Moves bytes and makes upcalls. Returns true if anything happened.
+  virtual bool poll(Nanos now, Sink& sink) = 0;
+  // When poll must be called even if nothing arrives; `never` if not.
+  virtual Nanos next_deadline() const = 0;
+  // Ends the link in order: queued frames are flushed if the kernel takes them now. No `lost` follows.
+  virtual void close(PeerIndex peer) = 0;
+
+  // Sleeping. A descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
+  virtual int wait_handle() const = 0;
+  // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
+  virtual bool arm() = 0;
+  // Call after sleeping.
+  virtual void disarm() = 0;
+
+  virtual TransportCounters counters() const = 0;
+  // For messages: "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", "shm pid 42".
+  virtual std::string describe(PeerIndex peer) const = 0;
+};
+
+}  // namespace unisono
