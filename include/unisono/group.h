@@ -1,0 +1,136 @@
+// A group of processes that compute collectives together. The C++ API of Unisono.
+//
+//   auto group = unisono::Group::join();                       // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+//   auto report = group->all_reduce(std::span<float>(grad));   // blocking; sum in place
+//   auto work = group->all_reduce_async(tensor, {.op = ReduceOp::avg});
+//   auto done = work.wait();                                   // Result<Report>
+//
+// All ranks of a group call the same collectives with matching arguments, in the same order (or with the same
+// CallOptions::id). A mismatch is detected and named. Every rank that gets ok holds the same bits. Every operation ends by
+// its deadline: ok, or a Status that names the peer, the phase and the bytes missing. After peer_lost or late, call reform().
+//
+// Thread-safe: any thread may start and wait for operations. Buffers must stay valid, and must not be touched, until the
+// operation is done. Groups and Works are cheap handles; the last handle of the joined group closes its links.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "unisono/options.h"
+#include "unisono/report.h"
+#include "unisono/status.h"
+#include "unisono/tensor.h"
+
+namespace unisono {
+
+namespace internal {
+struct WorkState;
+struct GroupState;
+}  // namespace internal
+
+// One operation in flight.
+class Work {
+ public:
+  Work() = default;
+  // Blocks until the operation is done: its report, or why it failed. Always returns by the operation's deadline.
+  Result<Report> wait();
+  // As wait(), but gives up waiting after the time with code late and the message "still running"; the operation goes on.
+  Result<Report> wait_for(Milliseconds time);
+  bool done() const;
+  // What happened so far; complete after done(), also when the operation failed.
+  Report report() const;
+  explicit operator bool() const { return state_ != nullptr; }
+
+ private:
+  friend class Group;
+  explicit Work(std::shared_ptr<internal::WorkState> state) : state_(std::move(state)) {}
+  std::shared_ptr<internal::WorkState> state_;
+};
+
+struct Member {
+  uint32_t rank = 0;
+  std::string host;
+  int32_t pid = 0;
+  std::string link;  // "shm", "tcp 10.0.0.2:4711 (eth0)", "self"
+};
+
+// The outcome of re-forming a group.
+struct Reformed {
+  uint32_t epoch = 0;
+  uint32_t rank = 0;        // new rank of this process
+  uint32_t world_size = 0;  // new size
+  std::vector<Member> lost;
+  std::vector<Member> joined;
+  int64_t total_us = 0;
+};
+
+using Counts = std::span<const size_t>;  // elements per rank; empty = equal blocks
+
+class Group {
+ public:
+  // Comes together with the others; returns when all links are up, or an error that names who is missing and what was tried.
+  static Result<Group> join(const Options& options = {});
+
+  uint32_t rank() const;
+  uint32_t world_size() const;
+  uint32_t epoch() const;
+  std::vector<Member> members() const;
+
+  // Every rank ends with the reduction of all ranks' tensors. One tensor: in place.
+  Work all_reduce_async(Tensor inout, const CallOptions& options = {});
+  Work all_reduce_async(ConstTensor input, Tensor output, const CallOptions& options = {});
+  // Rank r ends with block r of the reduction. input holds the blocks of all ranks in rank order.
+  Work reduce_scatter_async(ConstTensor input, Tensor output, Counts counts = {}, const CallOptions& options = {});
+  // In place: the result replaces this rank's block of inout; the other blocks are unspecified afterwards.
+  Work reduce_scatter_async(Tensor inout, Counts counts = {}, const CallOptions& options = {});
+  // Every rank ends with all ranks' blocks in rank order.
+  Work all_gather_async(ConstTensor input, Tensor output, Counts counts = {}, const CallOptions& options = {});
+  // In place: this rank's block already stands at its place in inout.
+  Work all_gather_async(Tensor inout, Counts counts = {}, const CallOptions& options = {});
+  Work broadcast_async(Tensor inout, uint32_t root, const CallOptions& options = {});
+  // output is written on root only, and may be input's memory there; elsewhere it is ignored.
+  Work reduce_async(ConstTensor input, Tensor output, uint32_t root, const CallOptions& options = {});
+  // root ends with all ranks' blocks; counts are needed on root only.
+  Work gather_async(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
+  // Rank r ends with block r of root's input; counts are needed on root only.
+  Work scatter_async(ConstTensor input, Tensor output, uint32_t root, Counts counts = {}, const CallOptions& options = {});
+  // Block d of input goes to rank d; block s of output comes from rank s. Equal blocks may be exchanged in place.
+  Work all_to_all_async(ConstTensor input, Tensor output, Counts send_counts = {}, Counts recv_counts = {}, const CallOptions& options = {});
+  Work barrier_async(const CallOptions& options = {});
+  // Messages between two ranks match by tag, in order of the calls for one tag. tag < 2^15.
+  Work send_async(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
+  Work recv_async(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
+
+  Result<Report> all_reduce(Tensor inout, const CallOptions& o = {}) { return all_reduce_async(inout, o).wait(); }
+  Result<Report> all_reduce(ConstTensor in, Tensor out, const CallOptions& o = {}) { return all_reduce_async(in, out, o).wait(); }
+  Result<Report> reduce_scatter(ConstTensor in, Tensor out, Counts c = {}, const CallOptions& o = {}) { return reduce_scatter_async(in, out, c, o).wait(); }
+  Result<Report> reduce_scatter(Tensor inout, Counts c = {}, const CallOptions& o = {}) { return reduce_scatter_async(inout, c, o).wait(); }
+  Result<Report> all_gather(ConstTensor in, Tensor out, Counts c = {}, const CallOptions& o = {}) { return all_gather_async(in, out, c, o).wait(); }
+  Result<Report> all_gather(Tensor inout, Counts c = {}, const CallOptions& o = {}) { return all_gather_async(inout, c, o).wait(); }
+  Result<Report> broadcast(Tensor inout, uint32_t root, const CallOptions& o = {}) { return broadcast_async(inout, root, o).wait(); }
+  Result<Report> reduce(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o = {}) { return reduce_async(in, out, root, o).wait(); }
+  Result<Report> gather(ConstTensor in, Tensor out, uint32_t root, Counts c = {}, const CallOptions& o = {}) { return gather_async(in, out, root, c, o).wait(); }
+  Result<Report> scatter(ConstTensor in, Tensor out, uint32_t root, Counts c = {}, const CallOptions& o = {}) { return scatter_async(in, out, root, c, o).wait(); }
+  Result<Report> all_to_all(ConstTensor in, Tensor out, Counts send = {}, Counts recv = {}, const CallOptions& o = {}) { return all_to_all_async(in, out, send, recv, o).wait(); }
+  Result<Report> barrier(const CallOptions& o = {}) { return barrier_async(o).wait(); }
+  Result<Report> send(ConstTensor in, uint32_t to, uint32_t tag = 0, const CallOptions& o = {}) { return send_async(in, to, tag, o).wait(); }
+  Result<Report> recv(Tensor out, uint32_t from, uint32_t tag = 0, const CallOptions& o = {}) { return recv_async(out, from, tag, o).wait(); }
+
+  // A group of some of this group's ranks, numbered in the order given. Every member of the new group calls it with the same
+  // list, and makes its sub-groups in the same order; nothing is sent. It ends when the parent is re-formed.
+  Result<Group> split(std::span<const uint32_t> ranks);
+
+  // After peer_lost or late: the ranks that are alive agree on who is left, keep their links, take in processes that wait to
+  // join, and go on under a new epoch with new ranks (order kept, joiners last). All living ranks must call it; who does not
+  // answer within Options::reform_timeout is removed, and is told so when it comes back. Operations in flight end with peer_lost.
+  Result<Reformed> reform();
+
+ private:
+  explicit Group(std::shared_ptr<internal::GroupState> state) : state_(std::move(state)) {}
+  std::shared_ptr<internal::GroupState> state_;
+};
+
+}  // namespace unisono

@@ -1,0 +1,9 @@
+// Unisono: all-reduce and friends for clusters that straggle, drop packets, have thin links and changing members.
+// Include this one header.
+#pragma once
+
+#include "unisono/group.h"    // IWYU pragma: export
+#include "unisono/options.h"  // IWYU pragma: export
+#include "unisono/report.h"   // IWYU pragma: export
+#include "unisono/status.h"   // IWYU pragma: export
+#include "unisono/tensor.h"   // IWYU pragma: export
