@@ -13,6 +13,8 @@ constexpr uint64_t mix64(uint64_t z) {
   return z ^ (z >> 31);
 }
 
+__extension__ typedef unsigned __int128 Wide;  // not ISO C++, but every compiler we support has it
+
 class Random {
  public:
   explicit constexpr Random(uint64_t seed) : state_(seed) {}
@@ -23,7 +25,7 @@ class Random {
   }
   // Uniform in [0, bound); 0 for bound 0. The bias is below 2^-32 for bounds below 2^32.
   constexpr uint64_t below(uint64_t bound) {
-    return bound == 0 ? 0 : static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+    return bound == 0 ? 0 : static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }
   constexpr double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
   constexpr bool chance(double probability) { return unit() < probability; }

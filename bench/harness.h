@@ -1,0 +1,59 @@
+// The measuring loop that every program of the comparison shares, ours and the peers' alike.
+//
+// A Subject is one library's all-reduce in this process. run() verifies its first and last result of every size, bit for
+// bit, times single calls behind a barrier of the harness's own (the same for all libraries, so that none is helped or
+// hurt by its own), and lets rank 0 print one JSON line per size. The ranks meet on a Board: a small shared file.
+// The numbers summed are small integers, exact in fp32 in any order; timed calls sum to zero, so nothing overflows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "unisono/status.h"
+
+namespace unisono::bench {
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world_size() const = 0;
+  // Binds the memory that the next all_reduce() calls work on, and the algorithm; "" is the library's own choice.
+  virtual Status prepare(const std::string& algorithm, float* data, size_t count) = 0;
+  // fp32 sum in place.
+  virtual Status all_reduce() = 0;
+  // The library's own barrier: afterwards nothing of earlier calls is left to be moved.
+  virtual Status barrier() = 0;
+  // Called while this rank waits in the harness: libraries that move bytes only inside calls move them here.
+  virtual void progress() = 0;
+};
+
+// One line of the plan: "65536" or "65536=ring".
+struct Job {
+  size_t bytes = 0;
+  std::string algorithm;
+};
+
+struct BenchOptions {
+  std::vector<Job> jobs;
+  std::string board;          // path of the shared file, new for every run
+  double seconds = 2;         // per job; at least calls_min calls are timed whatever they take
+  uint32_t calls_max = 0;     // per job; 0 = by size
+  uint32_t limit_seconds = 120;  // the process ends itself after that
+  uint32_t reserve_calls = 4096;  // samples per rank that the board can hold
+};
+
+inline constexpr uint32_t calls_min = 4;
+
+// Reads --plan, --board, --seconds, --calls, --limit; leaves the rest of argv alone. Also arms the process's end: by alarm
+// after the limit, and by signal if the parent dies.
+Result<BenchOptions> parse_options(int argc, char** argv);
+// The value after `name` in argv, or fallback.
+std::string argument(int argc, char** argv, const std::string& name, const std::string& fallback);
+
+// All jobs, in order. Prints "RESULT {...}" lines on rank 0. The first failure on any rank ends the run on all.
+Status run(Subject& subject, const BenchOptions& options);
+
+}  // namespace unisono::bench

@@ -1,0 +1,133 @@
+// Speed of the kernels on one core: bytes per second counts what is read and written, so that the memory's own speed
+// (memcpy, first in the list) is the measure.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/dispatch.h"
+
+namespace unisono::kernels {
+namespace {
+
+struct FreeDeleter {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, FreeDeleter>;
+
+// Page-aligned plus an offset: no cache-line splits unless a benchmark asks for them.
+Memory memory(size_t bytes) {
+  const size_t rounded = (bytes + 4096 + 4095) / 4096 * 4096;
+  auto* at = static_cast<std::byte*>(std::aligned_alloc(4096, rounded));
+  std::memset(at, 0x3C, rounded);
+  return Memory(at);
+}
+
+void count_bytes(benchmark::State& state, size_t bytes) {
+  state.SetBytesProcessed(static_cast<int64_t>(bytes) * static_cast<int64_t>(state.iterations()));
+}
+
+// Arguments: bytes of one tensor, sources. The destination is the first source.
+void reduce_in_place(benchmark::State& state, DType dtype, ReduceOp op, bool with_copy, size_t offset) {
+  const auto bytes = static_cast<size_t>(state.range(0));
+  std::vector<Memory> memories;
+  std::vector<const void*> sources;
+  for (int64_t s = 0; s < state.range(1); ++s) {
+    memories.push_back(memory(bytes));
+    sources.push_back(memories.back().get() + 64 * s + offset);
+  }
+  const auto copied = memory(with_copy ? bytes : 0);
+  const Reduction task{.dtype = dtype, .op = op, .sources = sources, .destination = const_cast<void*>(sources[0]),
+                       .copy = with_copy ? copied.get() + 128 : nullptr, .count = bytes / element_bytes(dtype)};
+  for (auto _ : state) {
+    reduce(task);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes * (sources.size() + 1 + with_copy));
+}
+
+void reduce_out_of_place(benchmark::State& state) {
+  const auto bytes = static_cast<size_t>(state.range(0));
+  const auto a = memory(bytes), b = memory(bytes), result = memory(bytes);
+  const void* sources[] = {a.get(), b.get()};
+  for (auto _ : state) {
+    reduce({.sources = sources, .destination = result.get() + 128, .count = bytes / 4});
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes * 3);
+}
+
+template <typename Function>
+void copy_with(benchmark::State& state, Function function) {
+  const auto bytes = static_cast<size_t>(state.range(0));
+  const auto from = memory(bytes), to = memory(bytes);
+  for (auto _ : state) {
+    function(to.get() + 64, from.get(), bytes);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes * 2);
+}
+
+void convert_between(benchmark::State& state, DType to_type, DType from_type) {
+  const auto count = static_cast<size_t>(state.range(0)) / 4;
+  const auto from = memory(count * 4), to = memory(count * 4);
+  for (auto _ : state) {
+    convert(to_type, to.get(), from_type, from.get(), count);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count * 6);
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  for (const int64_t bytes : {64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20}) bench->Args({bytes, 2});
+}
+
+void many_sources(benchmark::internal::Benchmark* bench) {
+  for (const int64_t sources : {4, 8, 16, 64}) {
+    for (const int64_t bytes : {1 << 10, 64 << 10, 4 << 20}) bench->Args({bytes, sources});
+  }
+}
+
+void copy_sizes(benchmark::internal::Benchmark* bench) {
+  for (int64_t bytes = 4 << 10; bytes <= 256 << 20; bytes *= 4) bench->Args({bytes});
+}
+
+void add_all(const std::string& target) {
+  const auto add = [&](const std::string& name, auto function) {
+    return benchmark::RegisterBenchmark((target + "/" + name).c_str(), [=](benchmark::State& state) {
+      if (!force_target(target.c_str())) return state.SkipWithError("no such target");
+      function(state);
+      force_target("");
+    });
+  };
+  const auto reduction = [&](const char* name, DType dtype, ReduceOp op, bool with_copy, size_t offset) {
+    return add(name, [=](benchmark::State& state) { reduce_in_place(state, dtype, op, with_copy, offset); });
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::u8}) {
+    reduction((std::string("sum_") + name(dtype)).c_str(), dtype, ReduceOp::sum, false, 0)->Apply(sizes);
+  }
+  reduction("sum_f32_misaligned", DType::f32, ReduceOp::sum, false, 4)->Apply(sizes);
+  reduction("sum_f32_copy", DType::f32, ReduceOp::sum, true, 0)->Apply(sizes);
+  reduction("max_f32", DType::f32, ReduceOp::max, false, 0)->Apply(sizes);
+  reduction("sum_f32", DType::f32, ReduceOp::sum, false, 0)->Apply(many_sources);
+  reduction("sum_bf16", DType::bf16, ReduceOp::sum, false, 0)->Apply(many_sources);
+  add("sum_f32_out_of_place", reduce_out_of_place)->Apply(sizes);
+  for (const auto [to, from] : {std::pair{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f16}, {DType::f16, DType::f32}}) {
+    add(std::string(name(to)) + "_from_" + name(from), [=](benchmark::State& state) { convert_between(state, to, from); })->Apply(sizes);
+  }
+  add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
+}
+
+}  // namespace
+}  // namespace unisono::kernels
+
+int main(int argument_count, char** arguments) {
+  benchmark::Initialize(&argument_count, arguments);
+  benchmark::RegisterBenchmark("memcpy", [](benchmark::State& state) { unisono::kernels::copy_with(state, std::memcpy); })
+      ->Apply(unisono::kernels::copy_sizes);
+  for (const char* target : unisono::kernels::targets()) unisono::kernels::add_all(target);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,217 @@
+// What this machine can do, measured in the same run as the libraries: the physical limits beside their numbers.
+//
+//   machine_probe            one line: memcpy over 64 MiB on one core, in GB/s; a fifth of a second
+//   machine_probe full SIZES --workers N   JSON: copies, hand-over between two cores, loopback TCP, per size in bytes
+// A copy of B bytes counts as B bytes (it reads B and writes B).
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Median of single timed copies: one core, buffers of that size each.
+double copy_gigabytes_per_second(size_t bytes, double seconds) {
+  std::vector<char> from(bytes, 1), to(bytes, 2);
+  std::vector<double> rates;
+  // Copies far below a microsecond are timed in bundles.
+  const size_t bundle = std::max<size_t>(1, (64u << 10) / bytes);
+  const auto start = Clock::now();
+  do {
+    const auto begin = Clock::now();
+    for (size_t i = 0; i < bundle; ++i) {
+      std::memcpy(to.data(), from.data(), bytes);
+      asm volatile("" : : "r"(to.data()) : "memory");
+    }
+    rates.push_back(static_cast<double>(bytes * bundle) / seconds_since(begin) / 1e9);
+  } while (seconds_since(start) < seconds);
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() / 2];
+}
+
+// Sum of the rates of several cores that copy at the same time.
+double copy_of_workers(size_t bytes, unsigned workers, double seconds) {
+  std::vector<double> rates(workers);
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < workers; ++i) {
+    threads.emplace_back([&rates, i, bytes, seconds] { rates[i] = copy_gigabytes_per_second(bytes, seconds); });
+  }
+  for (auto& thread : threads) thread.join();
+  double sum = 0;
+  for (const double rate : rates) sum += rate;
+  return sum;
+}
+
+// Time for one core to see what another core wrote, in microseconds: half of a round trip between two threads.
+// The best of several batches: a thread that loses its core in between spoils a batch.
+double hand_over_us() {
+  struct alignas(64) Line {
+    std::atomic<uint32_t> value{0};
+  };
+  Line ping, pong;
+  constexpr uint32_t batch = 5'000, batches = 20;
+  std::thread other([&] {
+    for (uint32_t i = 1; i <= batch * batches; ++i) {
+      while (ping.value.load(std::memory_order_acquire) != i) {
+      }
+      pong.value.store(i, std::memory_order_release);
+    }
+  });
+  double best = 1e9;
+  auto start = Clock::now();
+  for (uint32_t i = 1; i <= batch * batches; ++i) {
+    ping.value.store(i, std::memory_order_release);
+    while (pong.value.load(std::memory_order_acquire) != i) {
+    }
+    if (i % batch != 0) continue;
+    best = std::min(best, seconds_since(start) * 1e6 / batch / 2);
+    start = Clock::now();
+  }
+  other.join();
+  return best;
+}
+
+bool fail(const char* what) {
+  std::fprintf(stderr, "machine_probe: %s: %s\n", what, std::strerror(errno));
+  return false;
+}
+
+// Two ends of one TCP connection over 127.0.0.1, non-blocking.
+bool connect_pair(int ends[2]) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (listener < 0 || ::bind(listener, generic, sizeof(address)) != 0 || ::listen(listener, 1) != 0) return fail("listen");
+  if (::getsockname(listener, generic, &length) != 0) return fail("getsockname");
+  ends[0] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (ends[0] < 0 || ::connect(ends[0], generic, sizeof(address)) != 0) return fail("connect");
+  ends[1] = ::accept(listener, nullptr, nullptr);
+  ::close(listener);
+  if (ends[1] < 0) return fail("accept");
+  const int on = 1;
+  for (int i = 0; i < 2; ++i) {
+    ::setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    ::fcntl(ends[i], F_SETFL, O_NONBLOCK);
+  }
+  return true;
+}
+
+// Sends and receives `bytes` at the same time, walking a buffer of that size each way. False when the other end is gone.
+bool exchange(int end, std::vector<char>& out, std::vector<char>& in, size_t piece) {
+  size_t sent = 0, received = 0;
+  while (sent < out.size() || received < in.size()) {
+    bool moved = false;
+    if (sent < out.size()) {
+      const auto n = ::send(end, out.data() + sent, std::min(out.size() - sent, piece), MSG_NOSIGNAL);
+      if (n > 0) sent += static_cast<size_t>(n), moved = true;
+      else if (n < 0 && errno != EAGAIN) return false;
+    }
+    if (received < in.size()) {
+      const auto n = ::recv(end, in.data() + received, std::min(in.size() - received, piece), 0);
+      if (n > 0) received += static_cast<size_t>(n), moved = true;
+      else if (n == 0 || errno != EAGAIN) return false;
+    }
+    if (!moved) ::sched_yield();
+  }
+  return true;
+}
+
+// Median time of an exchange of `bytes` in both directions at once, in microseconds; negative if it failed.
+double exchange_us(size_t bytes, size_t piece, double seconds) {
+  int ends[2] = {-1, -1};
+  if (!connect_pair(ends)) return -1;
+  std::thread other([&] {
+    std::vector<char> out(bytes, 1), in(bytes, 2);
+    while (exchange(ends[1], out, in, piece)) {
+    }
+  });
+  std::vector<char> out(bytes, 1), in(bytes, 2);
+  std::vector<double> times;
+  const auto start = Clock::now();
+  bool good = true;
+  while (good && (times.size() < 3 || seconds_since(start) < seconds)) {
+    const auto begin = Clock::now();
+    good = exchange(ends[0], out, in, piece);
+    times.push_back(seconds_since(begin) * 1e6);
+  }
+  ::shutdown(ends[0], SHUT_RDWR);
+  other.join();
+  ::close(ends[0]);
+  ::close(ends[1]);
+  std::sort(times.begin(), times.end());
+  return good ? times[times.size() / 2] : -1;
+}
+
+// Which length of a single send or recv is best depends on the machine and the moment: the best of three.
+double best_exchange_us(size_t bytes, double seconds) {
+  double best = -1;
+  for (const size_t piece : {size_t{128} << 10, size_t{256} << 10, size_t{1} << 20}) {
+    const double us = exchange_us(bytes, piece, seconds);
+    if (us >= 0 && (best < 0 || us < best)) best = us;
+    if (bytes <= piece) break;
+  }
+  return best;
+}
+
+int print_full(const std::vector<size_t>& sizes, unsigned workers) {
+  std::printf("{\"hand_over_us\": %.4f, \"workers\": %u, \"tcp_byte_us\": %.3f, \"sizes\": {", hand_over_us(), workers,
+              best_exchange_us(1, 0.1));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    std::printf("%s\"%zu\": {\"copy_gbs\": %.2f, \"copy_workers_gbs\": %.2f, \"tcp_exchange_us\": %.2f}", i == 0 ? "" : ", ",
+                sizes[i], copy_gigabytes_per_second(sizes[i], 0.1), copy_of_workers(sizes[i], workers, 0.1),
+                best_exchange_us(sizes[i], 0.1));
+    std::fflush(stdout);
+  }
+  std::printf("}}\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::alarm(60);
+  if (argc < 2) {
+    std::printf("{\"copy_gbs\": %.2f}\n", copy_gigabytes_per_second(64u << 20, 0.2));
+    return 0;
+  }
+  std::vector<size_t> sizes;
+  unsigned workers = std::max(1u, std::thread::hardware_concurrency());
+  for (int i = 2; i < argc; ++i) {
+    if (std::string(argv[i]) == "--workers" && i + 1 < argc) {
+      workers = static_cast<unsigned>(std::max(1, std::atoi(argv[++i])));
+    } else {
+      sizes.push_back(std::max<size_t>(1, std::strtoull(argv[i], nullptr, 10)));
+    }
+  }
+  return print_full(sizes, workers);
+}

@@ -1,0 +1,71 @@
+"""What machine this is, and whether it was quiet: the probe beside every round."""
+
+import json
+import os
+import platform
+import subprocess
+import time
+
+
+def cpu_times():
+    """Idle, stolen and all ticks of all cores since boot."""
+    with open("/proc/stat") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return {"idle": ticks[3] + ticks[4], "steal": ticks[7], "all": sum(ticks)}
+
+
+def shares(before, after):
+    every = max(1, after["all"] - before["all"])
+    return {name: round((after[name] - before[name]) / every, 3) for name in ("idle", "steal")}
+
+
+def loopback_bytes():
+    with open("/proc/net/dev") as file:
+        for line in file:
+            name, _, rest = line.partition(":")
+            if name.strip() == "lo":
+                return int(rest.split()[0])
+    return 0
+
+
+def probe(program, seconds=0.3):
+    """Idle share while nothing of ours runs, then the speed of a large memory copy."""
+    before = cpu_times()
+    time.sleep(seconds)
+    result = shares(before, cpu_times())
+    answer = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    result["copy_gbs"] = json.loads(answer.stdout)["copy_gbs"] if answer.returncode == 0 else 0.0
+    return result
+
+
+def limits(program, sizes, workers):
+    answer = subprocess.run([program, "full", *map(str, sizes), "--workers", str(workers)],
+                            capture_output=True, text=True, timeout=120)
+    return json.loads(answer.stdout) if answer.returncode == 0 else None
+
+
+def first_line(argv):
+    try:
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (answer.stdout or answer.stderr).strip().split("\n")[0]
+
+
+def describe(root):
+    model = ""
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+        congestion_control = file.read().strip()
+    packages = {}
+    for package in ("libopenmpi3", "libmpich12", "libgloo0"):
+        packages[package] = first_line(["dpkg-query", "-W", "-f", "${Version}", package])
+    commit = first_line(["git", "-C", root, "rev-parse", "--short", "HEAD"])
+    dirty = first_line(["git", "-C", root, "status", "--porcelain", "--untracked-files=no"])
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+            "congestion_control": congestion_control, "compiler": first_line(["g++", "--version"]), "packages": packages,
+            "commit": commit + ("+changes" if dirty else ""), "time": time.strftime("%Y-%m-%d %H:%M:%S")}

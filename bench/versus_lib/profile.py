@@ -1,0 +1,40 @@
+"""Where the time of our own all-reduce goes: one case under `perf record`, and its most expensive symbols."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+from . import child, peers
+
+
+def run(program, case, size, algorithm, seconds, out):
+    """Profiles all ranks of one case together; returns the exit status."""
+    if shutil.which("perf") is None:
+        print("perf is missing: apt-get install -y linux-perf")
+        return 1
+    variant = peers.Variant("profile", algorithm=algorithm)
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="versus-", dir=base) as folder:
+        plan = f"{size}={algorithm}" if algorithm else str(size)
+        arguments = ["--plan", plan, "--board", os.path.join(folder, "board"), "--seconds", str(seconds), "--calls", "1000000",
+                     "--limit", str(int(seconds) + 30)]
+        started = peers.commands("unisono", program, case, variant, arguments, folder)
+        # One shell starts all ranks under one perf, which follows its children.
+        lines = [" ".join([*(f"{name}={shlex.quote(value)}" for name, value in command.env.items()), shlex.join(command.argv)])
+                 for command in started]
+        script = " & ".join(lines) + " & wait"
+        record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", "-g", "-o", out, "--", "sh", "-c", script]
+        outcome = child.run([child.Command(record)], seconds + 60)
+    print(outcome.output.strip())
+    if not outcome.ok:
+        print(f"profile: {outcome.status}")
+        return 1
+    answer = subprocess.run(["perf", "report", "-i", out, "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.7",
+                             "--sort", "overhead,symbol,dso"], capture_output=True, text=True, timeout=300)
+    rows = [line.rstrip() for line in answer.stdout.splitlines() if line.strip() and not line.startswith("#")]
+    print(f"Unisono, {case}, {size} bytes: share of the processor time of all ranks, waiting by spinning included")
+    print("\n".join(rows[:25]))
+    print(f"callers: perf report -i {out} --no-children")
+    return 0

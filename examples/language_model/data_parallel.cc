@@ -1,0 +1,131 @@
+#include "language_model/data_parallel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "unisono/unisono.h"
+
+namespace language_model {
+
+using unisono::Code;
+using unisono::Result;
+using unisono::Status;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+constexpr unisono::CallOptions averaging{.op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order};
+
+// Ranks that have nothing to compute wait here for those that compute the reference run: longer than the default deadline.
+constexpr unisono::CallOptions patient{.timeout = std::chrono::minutes(30)};
+
+struct Bucket {
+  unisono::Work work;
+  Clock::time_point started;
+};
+
+class GroupExchange final : public GradientExchange {
+ public:
+  GroupExchange(unisono::Group group, const ExchangeOptions& options)
+      : group_(std::move(group)), bucket_elements_(std::max<size_t>(1, options.bucket_bytes / sizeof(float))) {}
+
+  uint32_t rank() const override { return group_.rank(); }
+  uint32_t world_size() const override { return group_.world_size(); }
+
+  void begin(std::span<float> gradients) override {
+    gradients_ = gradients;
+    open_ = gradients.size();
+    buckets_.clear();
+  }
+
+  void ready(size_t first) override {
+    const auto entered = Clock::now();
+    while (open_ > first) {
+      const size_t start = open_ > bucket_elements_ ? open_ - bucket_elements_ : 0;
+      if (start < first) break;
+      const auto bucket = gradients_.subspan(start, open_ - start);
+      buckets_.push_back({group_.all_reduce_async(unisono::Tensor(bucket), averaging), Clock::now()});
+      open_ = start;
+    }
+    starting_ += Clock::now() - entered;
+  }
+
+  Status finish() override {
+    const auto entered = Clock::now();
+    Status failure;
+    auto busy_until = Clock::time_point::min();
+    Clock::duration overlapped{0};
+    for (Bucket& bucket : buckets_) {
+      const auto report = bucket.work.wait();
+      if (!report.ok()) {
+        if (failure.ok()) failure = report.status();  // the others are waited for all the same: they use the buffer
+        continue;
+      }
+      ++statistics_.operations;
+      statistics_.sent_bytes += report->sent_bytes;
+      statistics_.received_bytes += report->received_bytes;
+      // The part of [started, done) before the end of the backward pass that no earlier bucket has covered.
+      const auto done = std::min(entered, bucket.started + std::chrono::microseconds(report->total_us));
+      const auto from = std::max(bucket.started, busy_until);
+      if (done > from) overlapped += done - from;
+      busy_until = std::max(busy_until, done);
+    }
+    statistics_.waited_s += seconds(Clock::now() - entered) + seconds(starting_);
+    statistics_.overlapped_s += seconds(overlapped);
+    starting_ = {};
+    return failure;
+  }
+
+  Status broadcast(std::span<float> values) override { return group_.broadcast(unisono::Tensor(values), 0).status(); }
+  Status average(std::span<float> values) override { return group_.all_reduce(unisono::Tensor(values), averaging).status(); }
+  Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
+    return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
+  }
+  const ExchangeStatistics& statistics() const override { return statistics_; }
+
+ private:
+  unisono::Group group_;
+  size_t bucket_elements_;
+  std::span<float> gradients_;
+  size_t open_ = 0;  // elements before this one are not yet in a bucket
+  std::vector<Bucket> buckets_;
+  Clock::duration starting_{0};
+  ExchangeStatistics statistics_;
+};
+
+class LocalExchange final : public GradientExchange {
+ public:
+  uint32_t rank() const override { return 0; }
+  uint32_t world_size() const override { return 1; }
+  void begin(std::span<float>) override {}
+  void ready(size_t) override {}
+  Status finish() override { return {}; }
+  Status broadcast(std::span<float>) override { return {}; }
+  Status average(std::span<float>) override { return {}; }
+  Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
+    if (mine.size() != all.size()) return Status(Code::invalid, "gather: one process, so both sizes must be equal");
+    std::copy(mine.begin(), mine.end(), all.begin());
+    return {};
+  }
+  const ExchangeStatistics& statistics() const override { return statistics_; }
+
+ private:
+  ExchangeStatistics statistics_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options) {
+  auto group = unisono::Group::join();
+  if (!group.ok()) return group.status();
+  return std::unique_ptr<GradientExchange>(std::make_unique<GroupExchange>(std::move(group).value(), options));
+}
+
+std::unique_ptr<GradientExchange> make_local_exchange() { return std::make_unique<LocalExchange>(); }
+
+}  // namespace language_model

@@ -1,0 +1,54 @@
+// How the processes of a training share their gradients: everything that this program asks of Unisono is behind here.
+//
+// GroupExchange cuts the gradients into buckets and starts an asynchronous all-reduce for each as soon as the backward pass
+// has completed it, the end of the array first. The average is taken in rank order, so that a single process that adds the
+// same parts in the same order gets the same bits. LocalExchange is for one process and moves nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "unisono/status.h"
+
+namespace language_model {
+
+// Sums over all steps so far, of the gradients only.
+struct ExchangeStatistics {
+  uint64_t operations = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
+  double waited_s = 0;      // time in which this process did nothing else: after the backward pass, and starting operations
+  double overlapped_s = 0;  // time in which at least one bucket was on its way while the backward pass went on
+};
+
+class GradientExchange {
+ public:
+  virtual ~GradientExchange() = default;
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world_size() const = 0;
+
+  // One step: begin(all gradients), ready(first) as often as wanted with falling first, down to 0, then finish(). After an ok
+  // finish() every element is the average over the ranks.
+  virtual void begin(std::span<float> gradients) = 0;
+  virtual void ready(size_t first) = 0;  // the elements from first on are final and may not be touched until finish()
+  virtual unisono::Status finish() = 0;
+
+  virtual unisono::Status broadcast(std::span<float> values) = 0;  // rank 0's
+  virtual unisono::Status average(std::span<float> values) = 0;
+  // Every rank gives equally many words and gets those of all, in rank order.
+  virtual unisono::Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) = 0;
+
+  virtual const ExchangeStatistics& statistics() const = 0;
+};
+
+struct ExchangeOptions {
+  size_t bucket_bytes = 1u << 20;
+};
+
+// Joins the group that the environment names (unisono launch, torchrun, Slurm, Open MPI).
+unisono::Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options);
+std::unique_ptr<GradientExchange> make_local_exchange();
+
+}  // namespace language_model

@@ -1,0 +1,185 @@
+#include "language_model/plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+namespace language_model {
+
+using unisono::Code;
+using unisono::Status;
+
+namespace {
+
+constexpr double panel_width = 620;
+constexpr double panel_height = 420;
+constexpr double margin_left = 62, margin_right = 18, margin_top = 40, margin_bottom = 52;
+constexpr int tick_count = 6;
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -std::numeric_limits<double>::infinity();
+  void add(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  // To whole ticks; an empty or single-valued range becomes one that can be drawn.
+  double widen() {
+    if (!(low <= high)) low = 0, high = 1;
+    if (low == high) low -= 0.5, high += 0.5;
+    const double step = tick_distance(high - low, tick_count);
+    low = std::floor(low / step) * step;
+    high = std::ceil(high / step) * step;
+    return step;
+  }
+};
+
+bool drawable(const Point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
+
+class PanelWriter {
+ public:
+  PanelWriter(const Panel& panel, double left, std::string& out) : panel_(panel), left_(left + margin_left), out_(out) {
+    for (const Series& series : panel.series) {
+      for (const Point& p : series.points) {
+        if (!drawable(p)) continue;
+        x_.add(p.x);
+        y_.add(p.y);
+      }
+    }
+    x_step_ = x_.widen();
+    y_step_ = y_.widen();
+  }
+
+  void write() {
+    axes();
+    for (const Series& series : panel_.series) line(series);
+    legend();
+  }
+
+ private:
+  static constexpr double top = margin_top, bottom = panel_height - margin_bottom;
+  static constexpr double plot_width = panel_width - margin_left - margin_right;
+
+  template <typename... Arguments>
+  void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Arguments>(arguments)...);
+  }
+  double x_of(double x) const { return left_ + (x - x_.low) / (x_.high - x_.low) * plot_width; }
+  double y_of(double y) const { return bottom - (y - y_.low) / (y_.high - y_.low) * (bottom - top); }
+
+  void axes() {
+    const double right = left_ + plot_width;
+    const double middle = left_ + plot_width / 2;
+    print("<text x='{:.1f}' y='{:.1f}' class='title'>{}</text>\n", middle, top - 14, escaped(panel_.title));
+    print("<text x='{:.1f}' y='{:.1f}' class='label'>{}</text>\n", middle, bottom + 40, escaped(panel_.x_label));
+    print("<text transform='translate({:.1f},{:.1f}) rotate(-90)' class='label'>{}</text>\n", left_ - 44, (top + bottom) / 2,
+          escaped(panel_.y_label));
+    const auto ticks = [](const Range& range, double step) { return static_cast<int>(std::lround((range.high - range.low) / step)); };
+    for (int i = 0; i <= ticks(x_, x_step_); ++i) {
+      const double value = x_.low + i * x_step_;
+      print("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' class='grid'/>", x_of(value), top, bottom);
+      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{:.6g}</text>\n", x_of(value), bottom + 18, value);
+    }
+    for (int i = 0; i <= ticks(y_, y_step_); ++i) {
+      const double value = std::abs(y_.low + i * y_step_) < y_step_ * 1e-9 ? 0 : y_.low + i * y_step_;
+      print("<line x1='{1:.1f}' y1='{0:.1f}' x2='{2:.1f}' y2='{0:.1f}' class='grid'/>", y_of(value), left_, right);
+      print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{:.6g}</text>\n", left_ - 7, y_of(value) + 4, value);
+    }
+    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='frame'/>\n", left_, top, plot_width, bottom - top);
+  }
+
+  void line(const Series& series) {
+    if (series.markers) {
+      for (const Point& p : series.points) {
+        if (drawable(p)) print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(p.x), y_of(p.y), series.colour);
+      }
+      return;
+    }
+    print("<polyline fill='none' stroke='{}' stroke-width='{:.1f}'{} points='", series.colour, series.line_width, dash(series));
+    for (const Point& p : series.points) {
+      if (drawable(p)) print("{:.1f},{:.1f} ", x_of(p.x), y_of(p.y));
+    }
+    print("'/>\n");
+  }
+
+  // In the upper right corner, where a falling curve is not.
+  void legend() {
+    size_t longest = 0;
+    for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
+    const double width = 48 + 6.6 * static_cast<double>(longest);
+    const double height = 12 + 18 * static_cast<double>(panel_.series.size());
+    const double x = left_ + plot_width - width - 8;
+    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, top + 8, width, height);
+    for (size_t i = 0; i < panel_.series.size(); ++i) {
+      const Series& series = panel_.series[i];
+      const double y = top + 23 + 18 * static_cast<double>(i);
+      if (series.markers) {
+        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", x + 21, y, series.colour);
+      } else {
+        print("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='{}' stroke-width='{:.1f}'{}/>", x + 8, y, x + 34, y,
+              series.colour, series.line_width, dash(series));
+      }
+      print("<text x='{:.1f}' y='{:.1f}' class='tick'>{}</text>\n", x + 40, y + 4, escaped(series.name));
+    }
+  }
+
+  static const char* dash(const Series& series) { return series.dashed ? " stroke-dasharray='6 4'" : ""; }
+
+  const Panel& panel_;
+  double left_;
+  std::string& out_;
+  Range x_, y_;
+  double x_step_ = 1, y_step_ = 1;
+};
+
+}  // namespace
+
+double tick_distance(double range, int ticks) {
+  const double raw = range / ticks;
+  const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  const double digit = raw / power;
+  return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
+}
+
+std::string svg(const std::vector<Panel>& panels) {
+  const double width = panel_width * static_cast<double>(panels.size());
+  std::string out = fmt::format(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' viewBox='0 0 {0:.0f} {1:.0f}'>\n"
+      "<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-size: 15px; font-weight: bold; text-anchor: middle }}\n"
+      ".label {{ font-size: 13px; text-anchor: middle }} .middle {{ text-anchor: middle }} .end {{ text-anchor: end }}\n"
+      ".grid {{ stroke: #ddd; stroke-width: 1 }} .frame {{ fill: none; stroke: #444 }}\n"
+      ".legend {{ fill: white; fill-opacity: 0.9; stroke: #bbb }}</style>\n"
+      "<rect width='100%' height='100%' fill='white'/>\n",
+      width, panel_height);
+  for (size_t i = 0; i < panels.size(); ++i) PanelWriter(panels[i], panel_width * static_cast<double>(i), out).write();
+  out += "</svg>\n";
+  return out;
+}
+
+Status write_svg(const std::string& path, const std::vector<Panel>& panels) {
+  std::ofstream file(path);
+  file << svg(panels);
+  file.close();
+  if (!file) return Status(Code::unavailable, "cannot write the plot " + path);
+  return {};
+}
+
+}  // namespace language_model

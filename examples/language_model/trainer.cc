@@ -1,0 +1,161 @@
+#include "language_model/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <random>
+#include <utility>
+
+namespace language_model {
+
+using unisono::Code;
+using unisono::Result;
+using unisono::Status;
+
+namespace {
+
+double wall_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double cpu_s() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+size_t sequences_at_once(const TrainingOptions& options, Parts parts) { return options.batch / parts.total; }
+
+}  // namespace
+
+uint64_t hash_of(std::span<const float> values) {
+  uint64_t hash = values.size();
+  for (const float value : values) hash = mixed(hash, std::bit_cast<uint32_t>(value), 0);
+  return hash;
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, Parts parts, const Text& text,
+                                               GradientExchange& exchange) {
+  if (auto shape = options.shape.validate(); !shape.ok()) return shape;
+  const auto refuse = [](const char* what, size_t sequences, size_t total) {
+    return Status(Code::invalid, std::string(what) + " of " + std::to_string(sequences) + " sequences cannot be cut into " +
+                                     std::to_string(total) + " equal parts");
+  };
+  if (options.batch == 0 || options.batch % parts.total != 0) return refuse("a batch", options.batch, parts.total);
+  for (const size_t sequences : {options.validation_sequences, options.final_validation_sequences}) {
+    if (options.validation_every > 0 && (sequences == 0 || sequences % parts.total != 0)) {
+      return refuse("a validation set", sequences, parts.total);
+    }
+  }
+  return std::unique_ptr<Trainer>(new Trainer(options, parts, text, exchange));
+}
+
+Trainer::Trainer(const TrainingOptions& options, Parts parts, const Text& text, GradientExchange& exchange)
+    : options_(options),
+      parts_(parts),
+      text_(text),
+      exchange_(exchange),
+      model_(options.shape, sequences_at_once(options, parts)),
+      optimizer_(model_.layout(), options.optimizer),
+      parameters_(model_.layout().count),
+      gradients_(model_.layout().count + 1),
+      part_gradients_(parts.count > 1 ? gradients_.size() : 0) {
+  initialise(model_.layout(), options.seed, parameters_);
+}
+
+void Trainer::compute_part(const Batch& batch, std::span<float> out, const Model<float>::Ready& ready) {
+  out.back() = static_cast<float>(model_.forward(parameters_, batch));
+  model_.backward(parameters_, batch, out.first(out.size() - 1), ready);
+}
+
+Status Trainer::step(size_t index) {
+  const double start = wall_s();
+  const double start_cpu = cpu_s();
+  const double waited_before = exchange_.statistics().waited_s;
+  const size_t size = sequences_at_once(options_, parts_);
+  const auto batch_of = [&](size_t part) {
+    return training_batch(text_, options_.seed, index, {(parts_.first + part) * size, size});
+  };
+  exchange_.begin(gradients_);
+  if (parts_.count == 1) {
+    compute_part(batch_of(0), gradients_, [this](size_t first) { exchange_.ready(first); });
+  } else {
+    // As an average in rank order does it: the sum from the first to the last, then one division.
+    compute_part(batch_of(0), gradients_, [](size_t) {});
+    for (size_t part = 1; part < parts_.count; ++part) {
+      compute_part(batch_of(part), part_gradients_, [](size_t) {});
+      for (size_t i = 0; i < gradients_.size(); ++i) gradients_[i] += part_gradients_[i];
+    }
+    for (float& value : gradients_) value /= static_cast<float>(parts_.count);
+    exchange_.ready(0);
+  }
+  if (auto exchanged = exchange_.finish(); !exchanged.ok()) return exchanged;
+  history_.losses.push_back(gradients_.back());
+  optimizer_.step(std::span<const float>(gradients_).first(parameters_.size()), parameters_);
+  const double total = wall_s() - start;
+  history_.times.total_s += total;
+  history_.times.compute_s += total - (exchange_.statistics().waited_s - waited_before);
+  history_.times.cpu_s += cpu_s() - start_cpu;
+  return {};
+}
+
+Result<float> Trainer::validate(size_t sequences) {
+  const double start = wall_s();
+  const size_t per_part = sequences / parts_.total;
+  const size_t at_once = sequences_at_once(options_, parts_);
+  std::array<float, 1> mean{0};
+  for (size_t part = 0; part < parts_.count; ++part) {
+    double sum = 0;
+    for (size_t done = 0; done < per_part; done += at_once) {
+      const size_t count = std::min(at_once, per_part - done);
+      const auto batch = validation_batch(text_, sequences, {(parts_.first + part) * per_part + done, count});
+      sum += model_.loss(parameters_, batch) * static_cast<double>(count);
+    }
+    mean[0] += static_cast<float>(sum / static_cast<double>(per_part));
+  }
+  mean[0] /= static_cast<float>(parts_.count);
+  if (auto averaged = exchange_.average(mean); !averaged.ok()) return averaged;
+  history_.times.validation_s += wall_s() - start;
+  return mean[0];
+}
+
+Status Trainer::run(size_t steps, const OnProgress& on_progress) {
+  if (auto sent = exchange_.broadcast(parameters_); !sent.ok()) return sent;
+  for (size_t index = 0; index < steps; ++index) {
+    if (auto done = step(index); !done.ok()) return done;
+    if (index + 1 == hash_after_) remembered_hash_ = hash_of(parameters_);
+    const bool last = index + 1 == steps;
+    const bool validates = options_.validation_every > 0 && (last || (index + 1) % options_.validation_every == 0);
+    if (validates) {
+      const auto loss = validate(last ? options_.final_validation_sequences : options_.validation_sequences);
+      if (!loss.ok()) return loss.status();
+      history_.validation.push_back({index + 1, *loss});
+    }
+    on_progress({index + 1, history_.losses.back(), validates ? &history_.validation.back() : nullptr});
+  }
+  return {};
+}
+
+std::string Trainer::write_text(const std::string& prompt, size_t count, uint64_t seed) {
+  constexpr double temperature = 0.8;
+  const size_t context = options_.shape.context;
+  std::string text = prompt.empty() ? std::string("\n") : prompt;
+  std::mt19937_64 generator(seed);
+  std::array<double, vocabulary_size> probabilities{};
+  for (size_t i = 0; i < count; ++i) {
+    const size_t used = std::min(context, text.size());
+    Batch batch{.sequences = 1, .inputs = std::vector<uint8_t>(context), .targets = std::vector<uint8_t>(context)};
+    std::copy(text.end() - static_cast<ptrdiff_t>(used), text.end(), batch.inputs.begin());
+    model_.loss(parameters_, batch);
+    model_.next_probabilities(used - 1, probabilities);
+    for (double& p : probabilities) p = std::pow(p, 1 / temperature);
+    std::discrete_distribution<int> draw(probabilities.begin(), probabilities.end());
+    text.push_back(static_cast<char>(draw(generator)));
+  }
+  return text.substr(prompt.size());
+}
+
+}  // namespace language_model

@@ -1,0 +1,103 @@
+// The training loop, one for all three ways of computing a step:
+//   data-parallel      each process computes one part of the batch, the exchange averages over the processes;
+//   parts in order     one process computes the parts one after another and averages them as the exchange does: same bits;
+//   the whole at once  one process, one part that is the whole batch: equal up to rounding.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "language_model/data_parallel.h"
+#include "language_model/model.h"
+#include "language_model/optimizer.h"
+#include "language_model/text.h"
+#include "unisono/status.h"
+
+namespace language_model {
+
+struct TrainingOptions {
+  ModelShape shape;
+  OptimizerOptions optimizer;        // optimizer.steps is the length of the whole training
+  size_t batch = 16;                 // sequences per step, over all parts
+  uint64_t seed = 1;
+  size_t validation_every = 50;      // steps; 0 = never, not even at the end
+  size_t validation_sequences = 64;  // over all parts, while training
+  size_t final_validation_sequences = 256;
+};
+
+// The batch is cut into `total` equal parts; this process computes `count` of them, from `first` on.
+struct Parts {
+  size_t first = 0;
+  size_t count = 1;
+  size_t total = 1;
+};
+
+struct ValidationPoint {
+  size_t step = 0;  // after so many steps
+  float loss = 0;
+};
+
+struct TrainingTimes {
+  double total_s = 0;       // wall time of the steps, without validation
+  double compute_s = 0;     // of it, not waiting for communication
+  double cpu_s = 0;         // processor time of this process in the steps, all threads
+  double validation_s = 0;
+};
+
+struct TrainingHistory {
+  std::vector<float> losses;  // per step, mean over the batch before the step's update, nats per byte
+  std::vector<ValidationPoint> validation;
+  TrainingTimes times;
+};
+
+// A 64-bit hash of the bits of the values.
+uint64_t hash_of(std::span<const float> values);
+
+class Trainer {
+ public:
+  // Called after each step, and with the validation loss where one was taken.
+  struct Progress {
+    size_t step = 0;  // steps done
+    float loss = 0;
+    const ValidationPoint* validation = nullptr;
+  };
+  using OnProgress = std::function<void(const Progress&)>;
+
+  // Fails if the shape is wrong or the batch cannot be cut into equal parts. text and exchange must outlive the trainer.
+  static unisono::Result<std::unique_ptr<Trainer>> make(const TrainingOptions& options, Parts parts, const Text& text,
+                                                        GradientExchange& exchange);
+  // Rank 0's first parameters go to everyone, then the first `steps` steps of the training.
+  unisono::Status run(size_t steps, const OnProgress& on_progress);
+
+  std::span<const float> parameters() const { return parameters_; }
+  const TrainingHistory& history() const { return history_; }
+  // Of the parameters after that many steps, if remember_hash_after() was called with it before; else 0.
+  void remember_hash_after(size_t steps) { hash_after_ = steps; }
+  uint64_t remembered_hash() const { return remembered_hash_; }
+  // `count` bytes that the model writes after the prompt, drawn at temperature 0.8.
+  std::string write_text(const std::string& prompt, size_t count, uint64_t seed);
+
+ private:
+  Trainer(const TrainingOptions& options, Parts parts, const Text& text, GradientExchange& exchange);
+  unisono::Status step(size_t index);
+  unisono::Result<float> validate(size_t sequences);
+  void compute_part(const Batch& batch, std::span<float> out, const Model<float>::Ready& ready);
+
+  TrainingOptions options_;
+  Parts parts_;
+  const Text& text_;
+  GradientExchange& exchange_;
+  Model<float> model_;
+  AdamW optimizer_;
+  Buffer<float> parameters_;
+  // The gradients and, behind them, the loss: averaged by the same operation, and the first of the bucket that leaves first.
+  Buffer<float> gradients_;
+  Buffer<float> part_gradients_;  // used if this process computes several parts
+  TrainingHistory history_;
+  size_t hash_after_ = 0;
+  uint64_t remembered_hash_ = 0;
+};
+
+}  // namespace language_model

@@ -1,0 +1,118 @@
+/* Unisono for C99 and for other languages, over the same core as unisono.h.
+ *
+ * Functions that can fail return a code (0 = ok; the meanings are those of unisono::Code) and, on failure, keep a message that
+ * unisono_last_error() gives to the same thread until its next call. Handles are freed by the function named beside their
+ * maker. Buffers must stay valid until the operation is done. Thread-safe like the C++ API. */
+#ifndef UNISONO_C_H
+#define UNISONO_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UNISONO_C_API_VERSION 1
+
+typedef enum unisono_code {
+  UNISONO_OK = 0,
+  UNISONO_INVALID = 1,
+  UNISONO_UNAVAILABLE = 2,
+  UNISONO_PEER_LOST = 3,
+  UNISONO_LATE = 4,
+  UNISONO_CORRUPT = 5,
+  UNISONO_UNSUPPORTED = 6,
+  UNISONO_INTERNAL = 7
+} unisono_code;
+
+typedef enum unisono_dtype {
+  UNISONO_F32 = 0, UNISONO_F64 = 1, UNISONO_F16 = 2, UNISONO_BF16 = 3,
+  UNISONO_I8 = 4, UNISONO_I16 = 5, UNISONO_I32 = 6, UNISONO_I64 = 7,
+  UNISONO_U8 = 8, UNISONO_U16 = 9, UNISONO_U32 = 10, UNISONO_U64 = 11
+} unisono_dtype;
+
+typedef enum unisono_op {
+  UNISONO_SUM = 0, UNISONO_AVG = 1, UNISONO_MIN = 2, UNISONO_MAX = 3,
+  UNISONO_PROD = 4, UNISONO_BAND = 5, UNISONO_BOR = 6, UNISONO_BXOR = 7
+} unisono_op;
+
+typedef struct unisono_group unisono_group;
+typedef struct unisono_work unisono_work;
+
+/* Zero-initialised: everything from the environment. Strings may be null. rank and world_size count only if world_size > 0. */
+typedef struct unisono_options {
+  int32_t rank;
+  int32_t world_size;
+  const char* rendezvous;
+  const char* job;
+  const char* interface;
+  const char* transport;
+  int32_t join_running;
+  int64_t join_timeout_ms;
+  int64_t timeout_ms;
+  int64_t reform_timeout_ms;
+} unisono_options;
+
+/* Zero-initialised: the group's defaults. order: 0 automatic, 1 in rank order, 2 any. schedule: as unisono::ScheduleKind. */
+typedef struct unisono_call {
+  int32_t order;
+  int32_t schedule;
+  int64_t timeout_ms;
+  uint64_t id;
+  uint64_t slice_bytes;
+} unisono_call;
+
+typedef struct unisono_report {
+  uint32_t world_size;
+  uint32_t contributors;
+  uint64_t sent_bytes;
+  uint64_t received_bytes;
+  uint64_t sent_messages;
+  uint64_t received_messages;
+  int64_t total_us;
+  int64_t wait_us;
+  int64_t compute_us;
+  int64_t transfer_us;
+  int32_t last_rank;
+} unisono_report;
+
+const char* unisono_version(void);
+const char* unisono_last_error(void);
+
+/* options may be null. The group is freed by unisono_leave. */
+int unisono_join(const unisono_options* options, unisono_group** group);
+void unisono_leave(unisono_group* group);
+uint32_t unisono_rank(const unisono_group* group);
+uint32_t unisono_world_size(const unisono_group* group);
+uint32_t unisono_epoch(const unisono_group* group);
+int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup);
+/* Afterwards rank, world size and epoch of the group have changed. */
+int unisono_reform(unisono_group* group);
+
+/* Asynchronous calls. `call` may be null. On success *work is set; it is freed by unisono_work_free, which waits if the
+ * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */
+int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
+int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
+int unisono_all_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+int unisono_broadcast(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+int unisono_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work);
+int unisono_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+int unisono_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+int unisono_all_to_all(unisono_group* group, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+int unisono_barrier(unisono_group* group, const unisono_call* call, unisono_work** work);
+int unisono_send(unisono_group* group, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work);
+int unisono_recv(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work);
+
+/* report may be null. */
+int unisono_wait(unisono_work* work, unisono_report* report);
+/* As unisono_wait, but UNISONO_LATE if it is not done after timeout_ms; it goes on. */
+int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
+int unisono_done(const unisono_work* work);
+void unisono_work_free(unisono_work* work);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* UNISONO_C_H */

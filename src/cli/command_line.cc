@@ -1,0 +1,69 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/Error.hpp>
+
+#include "cli/text.h"
+#include "cli/verdict.h"
+
+namespace unisono::cli {
+namespace {
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(std::string usage) : usage_(std::move(usage)) { column_width(34); }
+  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: " + usage_ + "\n"; }
+  std::string make_footer(const CLI::App* app) const override { return "\n" + app->get_footer() + "\n"; }
+
+ private:
+  std::string usage_;
+};
+
+// The option that the first unknown word with a dash most likely meant.
+std::string hint(const CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+    for (const auto& name : option->get_snames()) names.push_back("-" + name);
+  }
+  for (const auto& word : arguments) {
+    const auto name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || name == "--") continue;
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const auto meant = nearest_name(name, names);
+    return meant.empty() ? fmt::format("there is no option '{}'.", name) : fmt::format("there is no option '{}'. Did you mean '{}'?", name, meant);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<CLI::App> make_app(const CommandLineText& text) {
+  auto app = std::make_unique<CLI::App>(text.description, text.name);
+  app->formatter(std::make_shared<HelpFormatter>(text.usage));
+  app->footer(text.footer);
+  app->set_help_flag("-h,--help", "this page");
+  return app;
+}
+
+std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::Error& error) {
+    const auto meant = hint(app, arguments);
+    return usage_error(app.get_name(), meant.empty() ? error.what() : meant);
+  }
+  return std::nullopt;
+}
+
+int usage_error(const std::string& command, std::string_view message) {
+  fmt::print(stderr, "{}: {}\nTry '{} --help'.\n", command, message, command);
+  return exit_code_usage;
+}
+
+}  // namespace unisono::cli

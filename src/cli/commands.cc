@@ -1,0 +1,86 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include "cli/agent.h"
+#include "cli/text.h"
+#include "cli/verdict.h"
+#include "cli/version.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr Command table[] = {
+    {"launch", "run a program as many ranks, here or on several hosts", run_launch},
+    {"bench", "measure all-reduce and its relatives, and check every result", run_bench},
+    {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous},
+    {"agent", "", [](const Arguments&) { return run_agent(); }},  // what launch starts on each host
+};
+
+constexpr std::string_view first_steps = R"(
+First steps:
+  unisono launch -n 4 -- ./train --epochs 3       four ranks on this machine
+  unisono launch --hosts a:2,b:2 -- ./train       two ranks on each of two hosts, through ssh
+  unisono bench all-reduce -n 4                   how fast is it here, and is it right?
+  unisono launch --help                           each command explains itself
+
+Exit codes: 0 all is well; 1 a measurement or check failed; 2 the command line is wrong; 125 to 127 and 128 + signal:
+see 'unisono launch --help'. Standard output carries data, standard error everything else.
+)";
+
+std::string overview() {
+  std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
+                     "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
+  for (const auto& command : table) {
+    if (!command.summary.empty()) text += fmt::format("  {:<12} {}\n", command.name, command.summary);
+  }
+  text += fmt::format("  {:<12} {}\n", "help", "this page, or 'unisono help COMMAND'");
+  text += fmt::format("  {:<12} {}\n", "--version", "the version");
+  return text + std::string(first_steps);
+}
+
+const Command* find_command(std::string_view name) {
+  for (const auto& command : table) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+int unknown_command(const std::string& name) {
+  std::vector<std::string> names{"help", "--help", "--version"};
+  for (const auto& command : table) {
+    if (!command.summary.empty()) names.emplace_back(command.name);
+  }
+  const auto meant = nearest_name(name, names);
+  fmt::print(stderr, "unisono: there is no command '{}'.{}\n", name, meant.empty() ? "" : fmt::format(" Did you mean '{}'?", meant));
+  fmt::print(stderr, "Try 'unisono --help'.\n");
+  return exit_code_usage;
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return table; }
+
+int run_tool(const Arguments& arguments) {
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", overview());
+    return exit_code_usage;
+  }
+  const auto& name = arguments.front();
+  if (name == "--version" || name == "-V") {
+    const std::string commit = commit_text;
+    fmt::print("unisono {}{}\n", version_text, commit.empty() ? "" : " (" + commit + ")");
+    return 0;
+  }
+  const bool help = name == "--help" || name == "-h" || name == "help";
+  if (help && arguments.size() < 2) {
+    fmt::print("{}", overview());
+    return 0;
+  }
+  const auto& wanted = help ? arguments[1] : name;
+  const auto* command = find_command(wanted);
+  if (command == nullptr) return unknown_command(wanted);
+  return command->run(help ? Arguments{"--help"} : Arguments(arguments.begin() + 1, arguments.end()));
+}
+
+}  // namespace unisono::cli

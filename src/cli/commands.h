@@ -1,0 +1,29 @@
+// The tool's commands. Each takes the words behind its name and returns the exit code of the process; data goes to
+// standard output, everything else to standard error. The table in commands.cc is the only place that lists them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unisono::cli {
+
+using Arguments = std::vector<std::string>;
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;          // one line for the overview; empty: not shown
+  int (*run)(const Arguments& arguments);
+};
+
+std::span<const Command> commands();
+
+// `unisono <arguments>`: finds the command, or helps.
+int run_tool(const Arguments& arguments);
+
+int run_launch(const Arguments& arguments);
+int run_bench(const Arguments& arguments);
+int run_rendezvous(const Arguments& arguments);
+
+}  // namespace unisono::cli

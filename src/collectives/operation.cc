@@ -1,0 +1,341 @@
+// The executor: how lanes advance, how messages are sent, received and combined.
+#include "collectives/operation.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace unisono {
+
+size_t Operation::lane_elements(const Lane& lane) const {
+  const auto begin = static_cast<size_t>(lane.slice) * slice_elements_;
+  const auto elements = places_[lane.chunk].elements;
+  return begin >= elements ? 0 : std::min(slice_elements_, elements - begin);
+}
+
+const std::byte* Operation::value(const Lane& lane) const {
+  const auto& place = places_[lane.chunk];
+  const std::byte* base = lane.has_output ? place.output : place.input;
+  return base == nullptr ? nullptr : base + lane_offset(lane);
+}
+
+std::byte* Operation::output(const Lane& lane) const {
+  const auto& place = places_[lane.chunk];
+  return place.output == nullptr ? nullptr : place.output + lane_offset(lane);
+}
+
+void Operation::make_ready(uint32_t lane) {
+  if (lanes_[lane].ready || lanes_[lane].finished) return;
+  lanes_[lane].ready = true;
+  ready_.push_back(lane);
+}
+
+// Advances lanes until none can. Everything that lets a lane go on puts it on ready_; only the outermost call works it off.
+void Operation::run(Nanos now) {
+  now_ = now;
+  if (running_) return;
+  running_ = true;
+  for (size_t i = 0; i < ready_.size() && !done_; ++i) {
+    const auto lane = ready_[i];
+    lanes_[lane].ready = false;
+    advance(lane);
+  }
+  ready_.clear();
+  running_ = false;
+}
+
+void Operation::advance(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto end = plan_->chunks[lane.chunk].stage_end;
+  while (!lane.finished && !done_) {
+    if (lane.stage == end) return finish_lane(index);
+    if (!lane.entered) enter(index);
+    const auto& stage = plan_->stages[lane.stage];
+    const auto expected = stage.recv_end - stage.recv_begin;
+    if (lane.sends_pending > 0 || lane.computing || lane.got < expected) return;
+    if (expected > 0 && !lane.combined && !combine(index)) return;
+    ++lane.stage;
+    lane.entered = lane.combined = false;
+  }
+}
+
+void Operation::enter(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto& stage = plan_->stages[lane.stage];
+  lane.entered = true;
+  lane.got = 0;
+  for (uint32_t i = 0; i < stage.recv_end - stage.recv_begin; ++i) {
+    lane.got += arrivals_.arrived(lane.arrivals + stage.recv_before + i);
+  }
+  const bool committed = lane.committed;
+  lane.committed = false;
+  for (const auto to : plan_->sends(stage)) {
+    if (committed && port_->lends(to)) continue;
+    ++lane.sends_pending;
+    auto& flow = flows_[to];
+    const auto item = static_cast<int32_t>(items_.size());
+    items_.push_back({index, lane.stage, -1});
+    if (flow.queue_tail >= 0) items_[static_cast<size_t>(flow.queue_tail)].next = item;
+    else flow.queue_head = item;
+    flow.queue_tail = item;
+    pump(to);
+  }
+}
+
+FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
+  auto header = setup_.frame;
+  header.kind = FrameKind::data;
+  header.round = static_cast<uint16_t>(stage.round);
+  header.chunk = plan_->chunks[lane.chunk].chunk;
+  header.slice = lane.slice;
+  header.amount = descriptor_.amount != 0 ? descriptor_.amount : places_[lane.chunk].elements;
+  header.descriptor = descriptor_.bits;
+  header.payload_bytes = static_cast<uint32_t>(lane_bytes(lane));
+  return header;
+}
+
+void Operation::pump(Rank to) {
+  auto& flow = flows_[to];
+  while (flow.queue_head >= 0 && !done_) {
+    const auto item = items_[static_cast<size_t>(flow.queue_head)];
+    auto& lane = lanes_[item.lane];
+    const auto bytes = lane_bytes(lane);
+    if (!flow.may_send(bytes) || port_->room(to) == 0) return;
+    flow.queue_head = item.next;
+    if (flow.queue_head < 0) flow.queue_tail = -1;
+    flow.send_used += bytes;
+    counts_.sent_bytes += bytes + sizeof(FrameHeader);
+    ++counts_.sent_messages;
+    const auto* payload = value(lane);
+    if (port_->send(to, header_for(lane, plan_->stages[item.stage]), {payload, payload == nullptr ? 0 : bytes}, item.lane)) {
+      --lane.sends_pending;
+      make_ready(item.lane);
+    }
+  }
+}
+
+Status Operation::locate(Rank from, const FrameHeader& header, Message& message) const {
+  const auto wrong = [&](const std::string& what) {
+    return Status(Code::invalid, setup_.label + ": rank " + std::to_string(from) + " sent " + what);
+  };
+  if (header.descriptor != descriptor_.bits || (descriptor_.amount != 0 && header.amount != descriptor_.amount)) {
+    return {Code::invalid, setup_.label + ": calls differ: rank " + std::to_string(from) + " " +
+                               difference({header.descriptor, header.amount}, descriptor_)};
+  }
+  const auto chunk = plan_->find(header.chunk);
+  if (chunk < 0) return wrong("chunk " + std::to_string(header.chunk) + ", which it should not");
+  const auto& chunk_plan = plan_->chunks[static_cast<size_t>(chunk)];
+  const auto elements = places_[static_cast<size_t>(chunk)].elements;
+  if (descriptor_.amount == 0 && header.amount != elements) {
+    return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " + std::to_string(elements));
+  }
+  if (header.slice >= slice_count(elements)) return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
+  const auto begin = plan_->stages.begin() + chunk_plan.stage_begin, end = plan_->stages.begin() + chunk_plan.stage_end;
+  const auto stage = std::lower_bound(begin, end, header.round, [](const Stage& s, uint32_t round) { return s.round < round; });
+  if (stage == end || stage->round != header.round) return wrong("a message of round " + std::to_string(header.round) + ", which has none");
+  const auto ranks = plan_->receives(*stage);
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), from);
+  if (at == ranks.end() || *at != from) return wrong("a message of round " + std::to_string(header.round) + " that is not its turn");
+  message.lane = first_lane_[static_cast<size_t>(chunk)] + header.slice;
+  message.stage = static_cast<uint32_t>(stage - plan_->stages.begin());
+  message.entry = lanes_[message.lane].arrivals + stage->recv_before + static_cast<size_t>(at - ranks.begin());
+  if (header.payload_bytes != lane_bytes(lanes_[message.lane])) return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
+  if (arrivals_.arrived(message.entry)) return wrong("the same message twice");
+  return {};
+}
+
+std::byte* Operation::place(Rank from, const FrameHeader& header) {
+  Message message;
+  if (done_ || header.payload_bytes == 0 || !locate(from, header, message).ok()) return nullptr;
+  if (arrivals_.state(message.entry) != ArrivalMap::State::missing) return nullptr;
+  const auto& lane = lanes_[message.lane];
+  const auto& stage = plan_->stages[message.stage];
+  Piece piece{.bytes = header.payload_bytes};
+  const bool may_overwrite = lane.stage == message.stage && lane.entered && lane.sends_pending == 0;
+  std::byte* target = nullptr;
+  if (!stage.reduces && may_overwrite) {
+    target = output(lane);
+  } else {
+    target = port_->stage(header.payload_bytes);
+    piece.staged = true;
+  }
+  piece.data = target;
+  if (target != nullptr) arrivals_.placing(message.entry, piece);
+  return target;
+}
+
+void Operation::received(Rank from, const FrameHeader& header, const Piece& given, Nanos now) {
+  now_ = now;
+  if (done_) return port_->release(given);
+  Message message;
+  auto status = locate(from, header, message);
+  if (!status.ok()) {
+    port_->release(given);
+    return fail_here(std::move(status));
+  }
+  auto piece = given;
+  if (arrivals_.state(message.entry) == ArrivalMap::State::placing) {
+    piece = arrivals_.piece(message.entry);
+  } else if (piece.handle != 0 && !setup_.hold_lent && plan_->stages[message.stage].reduces && piece.bytes > 0) {
+    const Piece staged{.data = port_->stage(piece.bytes), .bytes = piece.bytes, .staged = true};
+    kernels::copy(const_cast<std::byte*>(staged.data), piece.data, piece.bytes);
+    port_->release(piece);
+    piece = staged;
+  }
+  arrivals_.hold(message.entry, piece);
+  auto& flow = flows_[from];
+  flow.recv_arrived += header.payload_bytes;
+  if (flow.first_arrival == never) {
+    flow.first_arrival = now;
+    last_first_arrival_ = now;
+    last_rank_ = from;
+  }
+  counts_.received_bytes += header.payload_bytes + sizeof(FrameHeader);
+  ++counts_.received_messages;
+  auto& lane = lanes_[message.lane];
+  if (lane.entered && lane.stage == message.stage) {
+    ++lane.got;
+    make_ready(message.lane);
+    run(now);
+  }
+}
+
+bool Operation::combine(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto& stage = plan_->stages[lane.stage];
+  if (stage.reduces) return reduce_lane(index);
+  const auto& piece = arrivals_.piece(lane.arrivals + stage.recv_before);
+  lane.combined = true;
+  if (piece.data != output(lane) && piece.bytes > 0) {
+    lane.computing = !port_->copy(output(lane), piece.data, piece.bytes, index);
+    if (lane.computing) return false;
+  }
+  after_combine(index);
+  return true;
+}
+
+// If the sum is sent on next, to ranks that can read a slot of ours, it is written there in the same pass.
+PortSlot Operation::acquire_result(uint32_t index) {
+  const auto& lane = lanes_[index];
+  const auto bytes = lane_bytes(lane);
+  const auto& chunk = plan_->chunks[lane.chunk];
+  if (lane.stage + 1 >= chunk.stage_end || bytes == 0) return {};
+  const auto& next = plan_->stages[lane.stage + 1];
+  lending_.clear();
+  for (const auto to : plan_->sends(next)) {
+    if (!port_->lends(to)) continue;
+    if (!flows_[to].may_send(bytes) || flows_[to].queue_head >= 0) return {};
+    lending_.push_back(to);
+  }
+  if (lending_.empty()) return {};
+  const bool last_receive = plan_->stages[lane.stage].recv_before + (plan_->stages[lane.stage].recv_end - plan_->stages[lane.stage].recv_begin) == chunk.recv_count;
+  return port_->acquire(lending_, bytes, last_receive && chunk.ends_with_reduce);
+}
+
+bool Operation::reduce_lane(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto& stage = plan_->stages[lane.stage];
+  const auto& chunk = plan_->chunks[lane.chunk];
+  const auto ranks = plan_->receives(stage);
+  sources_.clear();
+  bool own_added = value(lane) == nullptr;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (!own_added && ranks[i] > setup_.self) sources_.push_back(value(lane)), own_added = true;
+    sources_.push_back(arrivals_.piece(lane.arrivals + stage.recv_before + i).data);
+  }
+  if (!own_added) sources_.push_back(value(lane));
+  lane.combined = true;
+  if (lane_elements(lane) == 0) return after_combine(index), true;
+  const bool completes = chunk.ends_with_reduce && places_[lane.chunk].wanted && stage.recv_before + ranks.size() == chunk.recv_count;
+  const auto slot = acquire_result(index);
+  kernels::Reduction task{.dtype = widened_ ? DType::f32 : setup_.request.dtype,
+                          .op = setup_.request.op,
+                          .sources = sources_,
+                          .destination = output(lane),
+                          .copy = slot.data,
+                          .count = lane_elements(lane),
+                          .divisor = completes && setup_.request.op == ReduceOp::avg ? setup_.world : 1};
+  if (slot) slots_.emplace_back(index, slot);
+  lane.computing = !port_->reduce(task, index);
+  if (lane.computing) return false;
+  after_combine(index);
+  return true;
+}
+
+void Operation::after_combine(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto& stage = plan_->stages[lane.stage];
+  const auto ranks = plan_->receives(stage);
+  lane.has_output = true;
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s.first == index; });
+  if (slot != slots_.end()) {
+    const auto& next = plan_->stages[lane.stage + 1];
+    const auto bytes = lane_bytes(lane);
+    for (const auto to : plan_->sends(next)) {
+      if (!port_->lends(to)) continue;
+      flows_[to].send_used += bytes;
+      counts_.sent_bytes += bytes + sizeof(FrameHeader);
+      ++counts_.sent_messages;
+    }
+    port_->commit(slot->second, header_for(lane, next));
+    lane.committed = true;
+    slots_.erase(slot);
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto entry = lane.arrivals + stage.recv_before + i;
+    const auto bytes = arrivals_.piece(entry).bytes;
+    port_->release(arrivals_.piece(entry));
+    arrivals_.used(entry);
+    consume(ranks[i], bytes);
+  }
+}
+
+void Operation::consume(Rank from, uint64_t bytes) {
+  auto& flow = flows_[from];
+  flow.recv_consumed += bytes;
+  const auto grant = flow.next_grant(setup_.limits);
+  if (grant > 0) port_->grant(from, grant);
+}
+
+void Operation::finish_lane(uint32_t index) {
+  auto& lane = lanes_[index];
+  const auto& place = places_[lane.chunk];
+  if (!lane.has_output && place.wanted && place.input != nullptr && place.output != place.input && lane_bytes(lane) > 0) {
+    kernels::copy(output(lane), value(lane), lane_bytes(lane));
+  }
+  lane.finished = true;
+  if (--lanes_left_ == 0) finish({});
+}
+
+void Operation::granted(Rank from, uint64_t bytes, Nanos now) {
+  if (done_ || from >= flows_.size()) return;
+  auto& flow = flows_[from];
+  flow.send_allowed = std::min(flow.send_total, std::max(flow.send_allowed, bytes));
+  room(from, now);
+}
+
+void Operation::room(Rank to, Nanos now) {
+  if (done_ || to >= flows_.size() || flows_[to].queue_head < 0) return;
+  now_ = now;
+  pump(to);
+  run(now);
+}
+
+void Operation::sent(uint32_t lane, Nanos now) {
+  if (done_ || lane >= lanes_.size() || lanes_[lane].sends_pending == 0) return;
+  --lanes_[lane].sends_pending;
+  make_ready(lane);
+  run(now);
+}
+
+void Operation::computed(uint32_t lane, Nanos now) {
+  if (done_ || lane >= lanes_.size() || !lanes_[lane].computing) return;
+  now_ = now;
+  lanes_[lane].computing = false;
+  after_combine(lane);
+  make_ready(lane);
+  run(now);
+}
+
+}  // namespace unisono

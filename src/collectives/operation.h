@@ -1,0 +1,146 @@
+// One collective on one rank, from its request to its end: the executor that runs any plan over slices.
+//
+// A state machine: events come in as calls with `now`, requests go out through Port; it reads no clock and owns no thread. A
+// lane is one slice of one chunk; lanes advance independently through their chunk's stages, so the same schedule is pipelined over
+// slices. A lane moves to its next stage when the sends of its stage no longer need their memory and all messages of the stage are
+// in; these are combined in one pass, in ascending rank order with this rank's value at its place.
+// Objects are reused; after warm-up an operation does not allocate.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/arrival_map.h"
+#include "collectives/flow.h"
+#include "collectives/plan.h"
+#include "collectives/port.h"
+#include "collectives/request.h"
+#include "unisono/report.h"
+
+namespace unisono {
+
+struct OperationSetup {
+  OperationRequest request;
+  const Plan* plan = nullptr;     // outlives the operation
+  Rank self = 0;
+  uint32_t world = 1;
+  uint64_t slice_bytes = 256u << 10;
+  FlowLimits limits;
+  FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
+  std::string label;              // "all_reduce 17"
+  bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
+};
+
+class Operation {
+ public:
+  // Sends what can be sent. May be done at return.
+  void start(OperationSetup setup, Port& port, Nanos now);
+
+  // Events.
+  std::byte* place(Rank from, const FrameHeader& header);
+  void received(Rank from, const FrameHeader& header, const Piece& piece, Nanos now);
+  void granted(Rank from, uint64_t bytes, Nanos now);
+  void room(Rank to, Nanos now);
+  void sent(uint32_t lane, Nanos now);
+  void computed(uint32_t lane, Nanos now);
+  void peer_lost(Rank peer, const Status& why, Nanos now);
+  void deadline(Nanos now);
+  // Ends it from outside. Everything held is given back; buffers are not touched any more.
+  void fail(Status why, Nanos now);
+
+  bool done() const { return done_; }
+  bool finished_ok() const { return done_ && status_.ok(); }
+  const Status& status() const { return status_; }
+  Nanos deadline_at() const { return started_ + setup_.request.timeout; }
+  Report report(Nanos now) const;
+  const OperationSetup& setup() const { return setup_; }
+  // Descriptor that every message must carry.
+  const Descriptor& descriptor() const { return descriptor_; }
+  // True if something is still expected from, or has still to go to, this rank.
+  bool needs(Rank peer) const;
+  // True where this rank found the failure itself, so that the others have to be told.
+  bool failure_is_ours() const { return failure_is_ours_; }
+  void set_hold_lent(bool hold) { setup_.hold_lent = hold; }
+
+ private:
+  struct Lane {
+    uint32_t chunk = 0;       // index into Plan::chunks
+    uint32_t slice = 0;
+    uint32_t stage = 0;       // index into Plan::stages
+    uint32_t arrivals = 0;    // first entry in arrivals_
+    uint32_t sends_pending = 0;
+    uint32_t got = 0;         // messages of the current stage that arrived
+    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false;
+  };
+  struct SendItem {
+    uint32_t lane = 0;
+    uint32_t stage = 0;
+    int32_t next = -1;
+  };
+  struct Message {  // where a frame belongs
+    uint32_t lane = 0, stage = 0;
+    size_t entry = 0;
+  };
+
+  Status prepare_memory();
+  void make_lanes();
+  void copy_local();
+  void widen();
+  void narrow();
+  size_t slice_count(size_t elements) const;
+  size_t lane_elements(const Lane& lane) const;
+  size_t lane_bytes(const Lane& lane) const { return lane_elements(lane) * element_size_; }
+  size_t lane_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
+  const std::byte* value(const Lane& lane) const;
+  std::byte* output(const Lane& lane) const;
+
+  void run(Nanos now);
+  void make_ready(uint32_t lane);
+  void advance(uint32_t lane);
+  void enter(uint32_t lane);
+  bool combine(uint32_t lane);
+  bool reduce_lane(uint32_t lane);
+  PortSlot acquire_result(uint32_t lane);
+  void after_combine(uint32_t lane);
+  void finish_lane(uint32_t lane);
+  void pump(Rank to);
+  FrameHeader header_for(const Lane& lane, const Stage& stage) const;
+  // The message a frame claims to be, or why it cannot be one of ours.
+  Status locate(Rank from, const FrameHeader& header, Message& message) const;
+  void consume(Rank from, uint64_t bytes);
+  void finish(Status status);
+  void fail_here(Status why);
+  void give_back_all();
+  std::string missing_text() const;
+
+  OperationSetup setup_;
+  const Plan* plan_ = nullptr;
+  Port* port_ = nullptr;
+  Descriptor descriptor_;
+  size_t element_size_ = 4;
+  size_t slice_elements_ = 1;
+  std::vector<ChunkPlace> places_;       // by index into Plan::chunks
+  std::vector<uint32_t> first_lane_;     // likewise
+  std::vector<Lane> lanes_;
+  std::vector<uint32_t> ready_;
+  std::vector<SendItem> items_;
+  std::vector<Flow> flows_;              // by rank
+  ArrivalMap arrivals_;
+  std::vector<const void*> sources_;
+  std::vector<Rank> lending_;
+  std::vector<std::pair<uint32_t, PortSlot>> slots_;  // of lanes that are computing
+  std::vector<std::byte> scratch_, wide_;
+  bool widened_ = false;
+  size_t lanes_left_ = 0;
+  bool done_ = true, running_ = false, failure_is_ours_ = false;
+  Status status_;
+  Nanos started_ = 0, ended_ = 0, now_ = 0;
+  Report counts_;
+  Nanos last_first_arrival_ = 0;
+  Rank last_rank_ = UINT32_MAX;
+};
+
+}  // namespace unisono

@@ -1,0 +1,91 @@
+// What an operation says when it cannot go on: who is missing, in which phase, how many bytes.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "collectives/operation.h"
+
+namespace unisono {
+
+bool Operation::needs(Rank peer) const {
+  if (done_ || peer >= flows_.size()) return false;
+  const auto& flow = flows_[peer];
+  if (flow.send_used < flow.send_total || flow.recv_arrived < flow.recv_total || flow.queue_head >= 0) return true;
+  // Messages without bytes (empty blocks, barriers) do not show in the flows.
+  for (const auto& lane : lanes_) {
+    const auto& chunk = plan_->chunks[lane.chunk];
+    for (auto s = lane.stage; s < chunk.stage_end && !lane.finished; ++s) {
+      const auto& stage = plan_->stages[s];
+      const auto ranks = plan_->receives(stage);
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        if (ranks[i] == peer && !arrivals_.arrived(lane.arrivals + stage.recv_before + i)) return true;
+      }
+      const auto sends = plan_->sends(stage);
+      const bool still_to_send = s > lane.stage || !lane.entered || lane.sends_pending > 0;
+      if (still_to_send && std::find(sends.begin(), sends.end(), peer) != sends.end()) return true;
+    }
+  }
+  return false;
+}
+
+void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
+  if (!needs(peer)) return;
+  now_ = now;
+  const auto& flow = flows_[peer];
+  fail_here({Code::peer_lost, setup_.label + ": rank " + std::to_string(peer) + " was lost: " + why.message() + "; " +
+                                  std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) +
+                                  " bytes from it are missing"});
+}
+
+// A rank that has not sent its own contribution (a message of its first round towards us) is the cause; others may only be waiting
+// for it in turn. So if there are such ranks, only they are named.
+std::string Operation::missing_text() const {
+  struct Missing {
+    uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
+    uint32_t first_round = UINT32_MAX;
+  };
+  std::map<Rank, Missing> missing;
+  for (const auto& lane : lanes_) {
+    if (lane.finished) continue;
+    const auto& chunk = plan_->chunks[lane.chunk];
+    for (auto s = lane.stage; s < chunk.stage_end; ++s) {
+      const auto& stage = plan_->stages[s];
+      const auto ranks = plan_->receives(stage);
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        if (arrivals_.arrived(lane.arrivals + stage.recv_before + i)) continue;
+        auto& m = missing[ranks[i]];
+        m.bytes += lane_bytes(lane);
+        ++m.messages;
+        m.first_round = std::min(m.first_round, stage.round);
+      }
+    }
+  }
+  for (const auto rank : plan_->partners) {
+    const auto& flow = flows_[rank];
+    if (flow.queue_head >= 0) missing[rank].unsent_bytes = flow.send_total - flow.send_used;
+  }
+  uint32_t first_round = UINT32_MAX;
+  for (const auto& [rank, m] : missing) first_round = std::min(first_round, m.first_round);
+  std::string text;
+  for (const auto& [rank, m] : missing) {
+    if (m.first_round != first_round && m.messages > 0 && first_round != UINT32_MAX) continue;
+    if (!text.empty()) text += "; ";
+    text += "rank " + std::to_string(rank);
+    if (m.messages > 0) {
+      const auto& flow = flows_[rank];
+      text += flow.first_arrival == never ? " has sent nothing" : " has sent " + std::to_string(flow.recv_arrived) + " bytes";
+      text += ", missing " + std::to_string(m.bytes) + " bytes (" + std::to_string(m.messages) + " messages, phase: round " +
+              std::to_string(m.first_round) + ")";
+    }
+    if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
+  }
+  return text.empty() ? "this rank's own sends are not finished" : text;
+}
+
+void Operation::deadline(Nanos now) {
+  if (done_) return;
+  now_ = now;
+  fail_here({Code::late, setup_.label + ": not finished after " + std::to_string((now - started_) / millisecond) + " ms: " + missing_text()});
+}
+
+}  // namespace unisono

@@ -1,0 +1,212 @@
+// Beginning and end of an operation: memory, lanes, local copies, widening of 16-bit values, giving everything back.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "collectives/operation.h"
+
+namespace unisono {
+namespace {
+
+bool reduces(Collective c) { return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter; }
+
+size_t total_elements(const OperationRequest& q, uint32_t world) {
+  if (q.collective != Collective::reduce_scatter) return q.count;
+  if (q.send_counts.empty()) return q.count * world;
+  size_t total = 0;
+  for (const auto c : q.send_counts) total += c;
+  return total;
+}
+
+}  // namespace
+
+void Operation::start(OperationSetup setup, Port& port, Nanos now) {
+  setup_ = std::move(setup);
+  plan_ = setup_.plan;
+  port_ = &port;
+  started_ = now_ = now;
+  ended_ = last_first_arrival_ = now;
+  done_ = failure_is_ours_ = widened_ = false;
+  status_ = {};
+  counts_ = {};
+  last_rank_ = UINT32_MAX;
+  descriptor_ = describe(setup_.request, plan_->kind, setup_.slice_bytes);
+  ready_.clear();
+  items_.clear();
+  slots_.clear();
+  widen();
+  element_size_ = element_bytes(setup_.request.dtype);
+  slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
+  auto status = prepare_memory();
+  if (!status.ok()) return fail_here(std::move(status));
+  make_lanes();
+  if (lanes_left_ == 0) return finish({});
+  for (const auto rank : plan_->partners) {
+    const auto grant = flows_[rank].next_grant(setup_.limits);
+    if (grant > 0) port_->grant(rank, grant);
+  }
+  size_t slices = 0;
+  for (const auto& place : places_) slices = std::max(slices, slice_count(place.elements));
+  for (size_t slice = 0; slice < slices; ++slice) {
+    for (const auto index : plan_->order) {
+      if (slice < slice_count(places_[index].elements)) make_ready(first_lane_[index] + static_cast<uint32_t>(slice));
+    }
+  }
+  run(now);
+}
+
+// A schedule that is not direct passes partial sums on; 16-bit values would be rounded at every hop. Such a run works on an fp32 copy
+// and rounds once at the end.
+void Operation::widen() {
+  auto& q = setup_.request;
+  const bool small_float = q.dtype == DType::f16 || q.dtype == DType::bf16;
+  widened_ = small_float && reduces(q.collective) && !plan_->direct && setup_.world > 1;
+  if (!widened_) return;
+  const auto elements = total_elements(q, setup_.world);
+  wide_.resize(elements * sizeof(float));
+  kernels::convert(DType::f32, wide_.data(), q.dtype, q.input, elements);
+}
+
+// The request as the lanes see it: with widened values, or with an input that no incoming block can overwrite.
+static OperationRequest working_request(const OperationRequest& q, bool widened, std::vector<std::byte>& wide, uint32_t world) {
+  auto w = q;
+  if (widened) {
+    w.dtype = DType::f32;
+    w.input = w.output = wide.data();
+    w.in_place_blocks = q.collective == Collective::reduce_scatter;
+  } else if (q.collective == Collective::all_to_all && q.input == q.output && world > 1) {
+    const auto bytes = q.count * world * element_bytes(q.dtype);
+    wide.resize(bytes);
+    if (bytes > 0) std::memcpy(wide.data(), q.input, bytes);
+    w.input = wide.data();
+  }
+  return w;
+}
+
+Status Operation::prepare_memory() {
+  const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
+  element_size_ = element_bytes(request.dtype);
+  slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
+  places_.clear();
+  size_t scratch_bytes = 0;
+  for (const auto& chunk : plan_->chunks) {
+    places_.push_back(place_of(request, chunk.chunk, plan_->chunk_count, setup_.self, setup_.world));
+    if (chunk.recv_count > 0 && places_.back().output == nullptr) scratch_bytes += places_.back().elements * element_size_;
+  }
+  if (scratch_bytes > 0) {
+    scratch_.resize(scratch_bytes);
+    size_t at = 0;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (plan_->chunks[i].recv_count == 0 || places_[i].output != nullptr) continue;
+      places_[i].output = scratch_.data() + at;
+      at += places_[i].elements * element_size_;
+    }
+  }
+  return {};
+}
+
+size_t Operation::slice_count(size_t elements) const { return std::max<size_t>(1, (elements + slice_elements_ - 1) / slice_elements_); }
+
+void Operation::make_lanes() {
+  lanes_.clear();
+  first_lane_.clear();
+  flows_.assign(setup_.world, Flow{});
+  size_t entries = 0;
+  for (uint32_t i = 0; i < plan_->chunks.size(); ++i) {
+    const auto& chunk = plan_->chunks[i];
+    const auto slices = slice_count(places_[i].elements);
+    first_lane_.push_back(static_cast<uint32_t>(lanes_.size()));
+    for (uint32_t slice = 0; slice < slices; ++slice) {
+      lanes_.push_back({.chunk = i, .slice = slice, .stage = chunk.stage_begin, .arrivals = static_cast<uint32_t>(entries)});
+      entries += chunk.recv_count;
+    }
+    const auto bytes = places_[i].elements * element_size_;
+    for (auto s = chunk.stage_begin; s < chunk.stage_end; ++s) {
+      for (const auto rank : plan_->sends(plan_->stages[s])) flows_[rank].send_total += bytes;
+      for (const auto rank : plan_->receives(plan_->stages[s])) flows_[rank].recv_total += bytes;
+    }
+  }
+  for (const auto rank : plan_->partners) flows_[rank].open(setup_.limits);
+  arrivals_.reset(entries);
+  lanes_left_ = lanes_.size();
+}
+
+// Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when all else is done.
+void Operation::copy_local() {
+  const auto& q = setup_.request;
+  const bool blocks = q.collective == Collective::gather || q.collective == Collective::scatter || q.collective == Collective::all_to_all ||
+                      q.collective == Collective::all_gather || q.collective == Collective::reduce_scatter;
+  if (!blocks && setup_.world > 1) return;
+  const uint32_t chunk = q.collective == Collective::all_to_all ? setup_.self * setup_.world + setup_.self : blocks ? setup_.self : 0;
+  if (plan_->find(chunk) >= 0) return;
+  const auto place = place_of(q, chunk, blocks ? setup_.world : 1, setup_.self, setup_.world);
+  if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
+  kernels::copy(place.output, place.input, place.elements * element_bytes(q.dtype));
+}
+
+void Operation::narrow() {
+  if (!widened_) return;
+  const auto& q = setup_.request;
+  if (q.collective == Collective::reduce && setup_.self != q.root) return;
+  const bool scatter = q.collective == Collective::reduce_scatter;
+  const auto chunk = setup_.self;
+  if (!scatter) return kernels::convert(q.dtype, q.output, DType::f32, wide_.data(), q.count);
+  auto wide = q;
+  wide.dtype = DType::f32;
+  wide.input = wide.output = wide_.data();
+  wide.in_place_blocks = true;
+  const auto from = place_of(wide, chunk, setup_.world, setup_.self, setup_.world);
+  const auto to = place_of(q, chunk, setup_.world, setup_.self, setup_.world);
+  kernels::convert(q.dtype, to.output, DType::f32, from.output, from.elements);
+}
+
+void Operation::finish(Status status) {
+  if (done_) return;
+  if (status.ok()) {
+    narrow();
+    copy_local();
+  }
+  status_ = std::move(status);
+  done_ = true;
+  ended_ = now_;
+}
+
+void Operation::fail_here(Status why) {
+  if (done_) return;
+  failure_is_ours_ = true;
+  fail(std::move(why), now_);
+}
+
+void Operation::fail(Status why, Nanos now) {
+  if (done_) return;
+  now_ = now;
+  give_back_all();
+  finish(std::move(why));
+}
+
+void Operation::give_back_all() {
+  for (auto& [lane, slot] : slots_) port_->abandon(slot);
+  slots_.clear();
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    const bool ours = arrivals_.state(i) == ArrivalMap::State::held ||
+                      (arrivals_.state(i) == ArrivalMap::State::placing && arrivals_.piece(i).staged);
+    if (ours) port_->release(arrivals_.piece(i));
+    if (arrivals_.state(i) != ArrivalMap::State::missing) arrivals_.used(i);
+  }
+}
+
+Report Operation::report(Nanos now) const {
+  auto report = counts_;
+  report.operation = setup_.label;
+  report.schedule = plan_->chunks.empty() ? "none" : name(plan_->kind);
+  report.world_size = setup_.world;
+  report.contributors = finished_ok() ? setup_.world : 0;
+  const auto end = done_ ? ended_ : now;
+  report.total_us = (end - started_) / microsecond;
+  report.wait_us = (last_first_arrival_ - started_) / microsecond;
+  report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
+  report.last_rank = last_rank_ == UINT32_MAX ? -1 : static_cast<int32_t>(last_rank_);
+  return report;
+}
+
+}  // namespace unisono

@@ -1,0 +1,170 @@
+#include "collectives/request.h"
+
+#include "base/random.h"
+
+namespace unisono {
+namespace {
+
+constexpr size_t unit_bytes = 64;  // chunks begin at multiples of it, so that kernels work on whole cache lines
+
+// Elements before chunk c when `count` elements are dealt to `parts` chunks in units of 64 bytes, the first ones getting one more.
+size_t partition_begin(size_t count, size_t element_size, uint32_t chunk, uint32_t parts) {
+  const size_t unit = unit_bytes / element_size;
+  const size_t units = (count + unit - 1) / unit;
+  const size_t base = units / parts, extra = units % parts;
+  const size_t begin = (base * chunk + (chunk < extra ? chunk : extra)) * unit;
+  return begin < count ? begin : count;
+}
+
+const std::byte* at(const void* base, size_t elements, DType dtype) {
+  return base == nullptr ? nullptr : static_cast<const std::byte*>(base) + elements * element_bytes(dtype);
+}
+std::byte* at(void* base, size_t elements, DType dtype) {
+  return base == nullptr ? nullptr : static_cast<std::byte*>(base) + elements * element_bytes(dtype);
+}
+
+size_t block_count(const std::vector<size_t>& counts, size_t even, Rank rank) { return counts.empty() ? even : counts[rank]; }
+
+size_t block_begin(const std::vector<size_t>& counts, size_t even, Rank rank) {
+  if (counts.empty()) return even * rank;
+  size_t begin = 0;
+  for (Rank r = 0; r < rank; ++r) begin += counts[r];
+  return begin;
+}
+
+ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, uint32_t chunk_count, Rank self) {
+  const auto size = element_bytes(q.dtype);
+  const auto begin = partition_begin(q.count, size, chunk, chunk_count);
+  const auto end = partition_begin(q.count, size, chunk + 1, chunk_count);
+  ChunkPlace place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
+  if (q.collective == Collective::broadcast && self != q.root) place.input = nullptr;
+  if (q.collective == Collective::reduce && self != q.root) place.output = nullptr, place.wanted = false;
+  if (q.collective == Collective::send) place.output = nullptr, place.wanted = false;
+  if (q.collective == Collective::recv) place.input = nullptr;
+  return place;
+}
+
+ChunkPlace block_of_rank(const OperationRequest& q, uint32_t chunk, Rank self) {
+  ChunkPlace place;
+  switch (q.collective) {
+    case Collective::reduce_scatter:
+      place.elements = block_count(q.send_counts, q.count, chunk);
+      place.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      place.wanted = chunk == self;
+      if (q.in_place_blocks) place.output = at(q.output, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      else if (place.wanted) place.output = at(q.output, 0, q.dtype);
+      break;
+    case Collective::all_gather: {
+      const auto begin = block_begin(q.recv_counts, q.count, chunk);
+      place.elements = block_count(q.recv_counts, q.count, chunk);
+      place.output = at(q.output, begin, q.dtype);
+      place.wanted = true;
+      if (chunk == self) place.input = q.in_place_blocks ? place.output : at(q.input, 0, q.dtype);
+      break;
+    }
+    case Collective::gather:
+      place.elements = chunk == self && self != q.root ? q.count : block_count(q.recv_counts, q.count, chunk);
+      place.wanted = self == q.root;
+      if (chunk == self) place.input = at(q.input, 0, q.dtype);
+      if (place.wanted) place.output = at(q.output, block_begin(q.recv_counts, q.count, chunk), q.dtype);
+      break;
+    case Collective::scatter:
+      place.elements = chunk == self && self != q.root ? q.count : block_count(q.send_counts, q.count, chunk);
+      place.wanted = chunk == self;
+      if (self == q.root) place.input = at(q.input, block_begin(q.send_counts, q.count, chunk), q.dtype);
+      if (place.wanted) place.output = at(q.output, 0, q.dtype);
+      break;
+    default: break;
+  }
+  return place;
+}
+
+ChunkPlace block_of_pair(const OperationRequest& q, uint32_t chunk, Rank self, uint32_t world) {
+  const Rank source = chunk / world, destination = chunk % world;
+  ChunkPlace place;
+  if (source == self) {
+    place.elements = block_count(q.send_counts, q.count, destination);
+    place.input = at(q.input, block_begin(q.send_counts, q.count, destination), q.dtype);
+  }
+  if (destination == self) {
+    place.elements = block_count(q.recv_counts, q.count, source);
+    place.output = at(q.output, block_begin(q.recv_counts, q.count, source), q.dtype);
+    place.wanted = true;
+  }
+  return place;
+}
+
+bool sizes_per_pair(Collective collective) {
+  return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
+}
+
+}  // namespace
+
+Descriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes) {
+  const bool point_to_point = q.collective == Collective::send || q.collective == Collective::recv;
+  const auto collective = point_to_point ? Collective::send : q.collective;
+  uint64_t rest = point_to_point ? 0 : q.root;
+  rest = mix64(rest ^ mix64(slice_bytes));
+  uint64_t amount = sizes_per_pair(q.collective) ? 0 : q.count;
+  const auto& counts = q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
+  if ((q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) && !counts.empty()) {
+    amount = 0;
+    for (const auto c : counts) rest = mix64(rest ^ c), amount += c;
+  }
+  const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce || q.collective == Collective::reduce_scatter;
+  const auto op = reduces ? q.op : ReduceOp::sum;
+  const uint32_t bits = static_cast<uint32_t>(collective) << 28 | static_cast<uint32_t>(q.dtype) << 24 |
+                        static_cast<uint32_t>(op) << 20 | static_cast<uint32_t>(schedule) << 16 |
+                        static_cast<uint32_t>(rest & 0xFFFF);
+  return {bits, amount};
+}
+
+std::string to_string(const Descriptor& d) {
+  const auto collective = static_cast<Collective>(d.bits >> 28);
+  std::string text = name(collective);
+  text += "(";
+  text += name(static_cast<DType>(d.bits >> 24 & 15));
+  if (collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter) {
+    text += std::string(" ") + name(static_cast<ReduceOp>(d.bits >> 20 & 15));
+  }
+  if (!sizes_per_pair(collective)) text += ", " + std::to_string(d.amount) + " elements";
+  text += std::string(", ") + name(static_cast<ScheduleKind>(d.bits >> 16 & 15)) + ")";
+  return text;
+}
+
+std::string difference(const Descriptor& theirs, const Descriptor& ours) {
+  const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || theirs.amount != ours.amount;
+  return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
+         (visible ? "" : "; they differ in root, block sizes or slice size");
+}
+
+uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
+  const auto size = element_bytes(q.dtype);
+  switch (q.collective) {
+    case Collective::reduce_scatter:
+    case Collective::all_gather: {
+      const auto& counts = q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
+      if (counts.empty()) return q.count * world * size;
+      uint64_t total = 0;
+      for (const auto c : counts) total += c;
+      return total * size;
+    }
+    case Collective::gather:
+    case Collective::scatter:
+    case Collective::all_to_all: return 0;  // sizes are not known to all: the choice must not depend on them
+    default: return q.count * size;
+  }
+}
+
+ChunkPlace place_of(const OperationRequest& q, uint32_t chunk, uint32_t chunk_count, Rank self, uint32_t world) {
+  switch (q.collective) {
+    case Collective::reduce_scatter:
+    case Collective::all_gather:
+    case Collective::gather:
+    case Collective::scatter: return block_of_rank(q, chunk, self);
+    case Collective::all_to_all: return block_of_pair(q, chunk, self, world);
+    default: return part_of_tensor(q, chunk, chunk_count, self);
+  }
+}
+
+}  // namespace unisono

@@ -1,0 +1,61 @@
+// What one rank asks of one operation, checked and in one form for all collectives; the descriptor that all ranks must
+// agree on; and where in memory each chunk lives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedules/schedule.h"
+#include "unisono/options.h"
+#include "unisono/status.h"
+#include "unisono/tensor.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+struct OperationRequest {
+  Collective collective = Collective::all_reduce;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = DType::f32;
+  const void* input = nullptr;       // what this rank gives; may be null where it gives nothing
+  void* output = nullptr;            // what this rank gets; may equal input
+  size_t count = 0;                  // elements: of the tensor (all_reduce, broadcast, reduce, send, recv) or of one block
+  std::vector<size_t> send_counts;   // all_to_all, scatter (root), reduce_scatter with uneven blocks; else empty
+  std::vector<size_t> recv_counts;   // all_to_all, gather (root), all_gather with uneven blocks; else empty
+  bool in_place_blocks = false;      // reduce_scatter, all_gather: input == output == the whole buffer
+  Rank root = 0;                     // broadcast, reduce, gather, scatter; the other rank for send and recv
+  Order order = Order::automatic;
+  ScheduleKind schedule = ScheduleKind::automatic;
+  uint64_t slice_bytes = 0;
+  Nanos timeout = 0;
+};
+
+// What travels in every frame so that differing calls are found and named at the first message.
+// bits: collective 4 | dtype 4 | reduce op 4 | schedule 4 | hash 16 of (root, slice bytes, even or uneven counts).
+struct Descriptor {
+  uint32_t bits = 0;
+  uint64_t amount = 0;  // elements of the operation where all ranks agree on it; 0 where sizes are per pair
+};
+Descriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes);
+// "all_reduce(f32 sum, 1000 elements, two_step)"
+std::string to_string(const Descriptor& descriptor);
+// Names the first difference: "calls all_gather, we call all_reduce".
+std::string difference(const Descriptor& theirs, const Descriptor& ours);
+
+// Where one chunk lives on this rank.
+struct ChunkPlace {
+  const std::byte* input = nullptr;  // this rank's own value, or null if it has none
+  std::byte* output = nullptr;       // where received or summed values go, or null if the chunk is not wanted here
+  size_t elements = 0;
+  bool wanted = false;               // must hold the final value here at the end
+};
+
+// Bytes that decide about the schedule (the same on all ranks).
+uint64_t schedule_bytes(const OperationRequest& request, uint32_t world);
+// The place of chunk `chunk` of a schedule with `chunk_count` chunks.
+ChunkPlace place_of(const OperationRequest& request, uint32_t chunk, uint32_t chunk_count, Rank self, uint32_t world);
+
+}  // namespace unisono

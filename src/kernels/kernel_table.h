@@ -1,0 +1,31 @@
+// What one instruction set offers: its functions. simd.cc makes one table per instruction set it was compiled
+// for, dispatch.cc picks among those that the processor runs. Tables are constants and live for ever.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/dispatch.h"
+
+namespace unisono::kernels {
+
+using ReduceFunction = void (*)(const Reduction& task);  // count > 0, at least one source
+using ConvertFunction = void (*)(void* destination, const void* source, size_t count);
+using CopyFunction = void (*)(void* destination, const void* source, size_t bytes);
+
+struct KernelTable {
+  int64_t target = 0;  // Highway's bit for the instruction set
+  ReduceFunction reduce[dtype_count][reduce_op_count] = {};  // null where the operation is not defined for the type
+  ConvertFunction f32_from_bf16 = nullptr;
+  ConvertFunction bf16_from_f32 = nullptr;
+  ConvertFunction f32_from_f16 = nullptr;
+  ConvertFunction f16_from_f32 = nullptr;
+  CopyFunction stream_copy = nullptr;  // past the caches; for sizes far above a vector's
+};
+
+// Tables that both this build and this processor have, best first; never empty. The names are in the same order.
+std::span<const KernelTable* const> runnable_tables();
+std::span<const char* const> runnable_names();
+
+}  // namespace unisono::kernels

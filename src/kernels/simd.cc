@@ -1,0 +1,625 @@
+// The SIMD kernels: one source, compiled once per instruction set by Highway's foreach_target, one KernelTable from each.
+//
+// A fold holds a block of several vectors in registers and walks the sources for it, so that each result is written once
+// and never read back. 16-bit floats stay in fp32 from the first source to the one rounding at the end. Every block is read
+// from all sources before it is written, so the destination may be one of the sources.
+// Highway's own fp32 -> bf16 conversion truncates, and so does its fp32 -> f16 where F16C is missing (1.0.3): the
+// roundings are written out here. AVX512-BF16 is not used: it flushes subnormals to zero.
+
+// Sizeless vectors (SVE, RVV) cannot be kept in structs; SSSE3 without SSE4 is on no machine that is left.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/simd.cc"
+#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/kernel_table.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace unisono::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+// No vectors: the reference is as good as anything, and its code is there already.
+template <DType to, DType from>
+void convert_by_reference(void* destination, const void* source, size_t count) {
+  convert_reference(to, destination, from, source, count);
+}
+
+void plain_copy(void* destination, const void* source, size_t bytes) { std::memcpy(destination, source, bytes); }
+
+constexpr KernelTable make_table() {
+  KernelTable table;
+  for (int type = 0; type < dtype_count; ++type) {
+    const int op_count = is_floating(static_cast<DType>(type)) ? static_cast<int>(ReduceOp::band) : reduce_op_count;
+    for (int op = 0; op < op_count; ++op) table.reduce[type][op] = reduce_reference;
+  }
+  table.f32_from_bf16 = convert_by_reference<DType::f32, DType::bf16>;
+  table.bf16_from_f32 = convert_by_reference<DType::bf16, DType::f32>;
+  table.f32_from_f16 = convert_by_reference<DType::f32, DType::f16>;
+  table.f16_from_f32 = convert_by_reference<DType::f16, DType::f32>;
+  table.stream_copy = plain_copy;
+  return table;
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Where the processor converts f16 by itself, rounding to nearest even, subnormals and NaN included.
+#define UNISONO_NATIVE_F16 (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64)
+
+template <typename T>
+using Tag = hn::ScalableTag<T>;
+template <typename T>
+using Vec = hn::Vec<Tag<T>>;
+
+constexpr size_t vector_bytes = HWY_MAX_BYTES;
+
+// All loads and stores go through bytes: elements may lie at any address.
+template <typename T>
+HWY_INLINE Vec<T> load(const uint8_t* at) {
+  return hn::BitCast(Tag<T>(), hn::LoadU(Tag<uint8_t>(), at));
+}
+
+template <typename T>
+HWY_INLINE void store(Vec<T> value, uint8_t* at) {
+  hn::StoreU(hn::BitCast(Tag<uint8_t>(), value), Tag<uint8_t>(), at);
+}
+
+// ---- conversions in 32-bit lanes
+
+HWY_INLINE Vec<uint32_t> bits_of(Vec<float> value) { return hn::BitCast(Tag<uint32_t>(), value); }
+HWY_INLINE Vec<float> float_of(Vec<uint32_t> bits) { return hn::BitCast(Tag<float>(), bits); }
+HWY_INLINE Vec<uint32_t> all(uint32_t bits) { return hn::Set(Tag<uint32_t>(), bits); }
+
+// Adds what makes a cut after the given number of low bits round to nearest, ties to even. Not for NaN.
+template <int cut>
+HWY_INLINE Vec<uint32_t> round_up_to_cut(Vec<uint32_t> bits) {
+#if HWY_TARGET == HWY_AVX3  // three instructions instead of four, where a mask costs none
+  const auto odd = hn::TestBit(bits, all(1u << cut));
+  return hn::Add(bits, hn::IfThenElse(odd, all(1u << (cut - 1)), all((1u << (cut - 1)) - 1)));
+#else
+  const auto odd = hn::And(hn::ShiftRight<cut>(bits), all(1));
+  return hn::Add(hn::Add(bits, all((1u << (cut - 1)) - 1)), odd);
+#endif
+}
+
+HWY_INLINE Vec<uint32_t> quiet(Vec<uint32_t> bits) {
+  return hn::IfThenElse(hn::RebindMask(Tag<uint32_t>(), hn::IsNaN(float_of(bits))), hn::Or(bits, all(0x00400000)), bits);
+}
+
+// The bf16 lies in the high half of the lane, the low half is unspecified.
+HWY_INLINE Vec<uint32_t> high_bf16_from_f32(Vec<float> value) {
+  const auto bits = bits_of(value);
+  const auto nan = hn::RebindMask(Tag<uint32_t>(), hn::IsNaN(value));
+  return hn::IfThenElse(nan, hn::Or(bits, all(0x00400000)), round_up_to_cut<16>(bits));
+}
+
+// f16 bits in the low half of each lane, the high half zero.
+HWY_INLINE Vec<float> f32_from_low_f16(Vec<uint32_t> half) {
+  const auto sign = hn::ShiftLeft<16>(hn::And(half, all(0x8000)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(half, all(0x7FFF)));
+  const auto exponent = hn::And(magnitude, all(0x1Fu << 23));
+  const auto normal = hn::Add(magnitude, all(112u << 23));
+  // 2^-14 * (1 + mantissa) - 2^-14 is exact and meets no fp32 subnormal, so the processor's flush modes do not matter.
+  const auto smallest = all(113u << 23);
+  const auto subnormal = bits_of(hn::Sub(float_of(hn::Add(magnitude, smallest)), float_of(smallest)));
+  auto result = hn::IfThenElse(hn::Eq(exponent, all(0)), subnormal, normal);
+  result = hn::IfThenElse(hn::Eq(exponent, all(0x1Fu << 23)), hn::Add(normal, all(112u << 23)), result);
+  return float_of(quiet(hn::Or(result, sign)));
+}
+
+HWY_INLINE Vec<uint32_t> low_f16_from_f32(Vec<float> value) {
+  const Tag<int32_t> d32;  // magnitudes are below 2^31: signed comparisons are right and cheap
+  const auto bits = bits_of(value);
+  const auto sign = hn::ShiftRight<16>(hn::And(bits, all(0x80000000)));
+  const auto magnitude = hn::And(bits, all(0x7FFFFFFF));
+  const auto below = [&](uint32_t limit) HWY_ATTR {
+    return hn::RebindMask(Tag<uint32_t>(), hn::Lt(hn::BitCast(d32, magnitude), hn::Set(d32, static_cast<int32_t>(limit))));
+  };
+  const auto normal = hn::ShiftRight<13>(round_up_to_cut<13>(hn::Sub(magnitude, all(112u << 23))));
+  // Adding 0.5 leaves the value in units of 2^-24, the f16 subnormal unit, in the low bits; the addition rounds.
+  const auto half = all(126u << 23);
+  const auto subnormal = hn::Sub(bits_of(hn::Add(float_of(magnitude), float_of(half))), half);
+  const auto nan = hn::Or(all(0x7E00), hn::And(hn::ShiftRight<13>(magnitude), all(0x3FF)));
+  auto result = hn::IfThenElse(below(113u << 23), subnormal, normal);
+  result = hn::IfThenElse(below(143u << 23), result, all(0x7C00));
+  result = hn::IfThenElse(below(0x7F800001), result, nan);
+  return hn::Or(result, sign);
+}
+
+// ---- formats: how elements in memory become lanes to fold
+
+template <typename T>
+struct Native {
+  using Lane = T;
+  static constexpr size_t element_bytes = sizeof(T);
+  struct Packet {
+    Vec<T> value;
+  };
+  static HWY_INLINE Packet load(const uint8_t* at) { return {HWY_NAMESPACE::load<T>(at)}; }
+  static HWY_INLINE void store(Packet packet, uint8_t* at) { HWY_NAMESPACE::store<T>(packet.value, at); }
+  template <typename Function>
+  static HWY_INLINE Packet map(Packet a, const Function& f) { return {f(a.value)}; }
+  template <typename Op>
+  static HWY_INLINE Packet combine(Packet a, Packet b) { return {Op::template apply<T>(a.value, b.value)}; }
+  static HWY_INLINE Vec<T> total(Packet a) { return a.value; }
+};
+
+// What the two 16-bit formats share: a vector of elements becomes two vectors of fp32.
+struct Pair {
+  using Lane = float;
+  static constexpr size_t element_bytes = 2;
+  struct Packet {
+    Vec<float> first, second;
+  };
+  template <typename Function>
+  static HWY_INLINE Packet map(Packet a, const Function& f) { return {f(a.first), f(a.second)}; }
+  template <typename Op>
+  static HWY_INLINE Packet combine(Packet a, Packet b) {
+    return {Op::template apply<float>(a.first, b.first), Op::template apply<float>(a.second, b.second)};
+  }
+  static HWY_INLINE Vec<float> total(Packet a) { return hn::Add(a.first, a.second); }
+};
+
+// Even elements first, odd ones second: a shift and a mask instead of shuffles that cross the vector. Storing takes values
+// whose NaNs are settled: that NaN survives the rounding.
+struct BrainFloats : Pair {
+  static HWY_INLINE Packet load(const uint8_t* at) {
+    const auto both = HWY_NAMESPACE::load<uint32_t>(at);
+    return {float_of(hn::ShiftLeft<16>(both)), float_of(hn::And(both, all(0xFFFF0000)))};
+  }
+  static HWY_INLINE void store(Packet packet, uint8_t* at) {
+    const auto even = hn::ShiftRight<16>(round_up_to_cut<16>(bits_of(packet.first)));
+    const auto odd = hn::And(round_up_to_cut<16>(bits_of(packet.second)), all(0xFFFF0000));
+    HWY_NAMESPACE::store<uint32_t>(hn::Or(even, odd), at);
+  }
+};
+
+struct Halves : Pair {
+#if UNISONO_NATIVE_F16
+  using HalfTag = hn::Rebind<hwy::float16_t, Tag<float>>;
+  using ByteTag = hn::Repartition<uint8_t, HalfTag>;
+  static constexpr size_t half_bytes = vector_bytes / 2;
+  static HWY_INLINE Vec<float> load_half(const uint8_t* at) {
+    return hn::PromoteTo(Tag<float>(), hn::BitCast(HalfTag(), hn::LoadU(ByteTag(), at)));
+  }
+  static HWY_INLINE void store_half(Vec<float> value, uint8_t* at) {
+    hn::StoreU(hn::BitCast(ByteTag(), hn::DemoteTo(HalfTag(), value)), ByteTag(), at);
+  }
+  static HWY_INLINE Packet load(const uint8_t* at) { return {load_half(at), load_half(at + half_bytes)}; }
+  static HWY_INLINE void store(Packet packet, uint8_t* at) {
+    store_half(packet.first, at);
+    store_half(packet.second, at + half_bytes);
+  }
+#else
+  static HWY_INLINE Packet load(const uint8_t* at) {
+    const auto both = HWY_NAMESPACE::load<uint32_t>(at);
+    return {f32_from_low_f16(hn::And(both, all(0xFFFF))), f32_from_low_f16(hn::ShiftRight<16>(both))};
+  }
+  static HWY_INLINE void store(Packet packet, uint8_t* at) {
+    const auto odd = hn::ShiftLeft<16>(low_f16_from_f32(packet.second));
+    HWY_NAMESPACE::store<uint32_t>(hn::Or(low_f16_from_f32(packet.first), odd), at);
+  }
+#endif
+};
+
+// ---- operations on lanes
+
+struct Sum {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Add(a, b); }
+};
+
+// Highway has no product of 8-bit lanes, and of 64-bit lanes not on every target.
+struct Product {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    if constexpr (sizeof(T) == 1) {
+      const Tag<uint16_t> d16;
+      const auto a16 = hn::BitCast(d16, a), b16 = hn::BitCast(d16, b);
+      const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0x00FF));
+      const auto odd = hn::ShiftLeft<8>(hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16)));
+      return hn::BitCast(Tag<T>(), hn::Or(even, odd));
+    } else if constexpr (std::is_same_v<T, uint64_t>) {
+      const Tag<uint32_t> d32;
+      const auto a_low = hn::BitCast(d32, a), b_low = hn::BitCast(d32, b);
+      const auto a_high = hn::BitCast(d32, hn::ShiftRight<32>(a)), b_high = hn::BitCast(d32, hn::ShiftRight<32>(b));
+      const auto cross = hn::Add(hn::MulEven(a_low, b_high), hn::MulEven(a_high, b_low));
+      return hn::Add(hn::MulEven(a_low, b_low), hn::ShiftLeft<32>(cross));
+    } else {
+      return hn::Mul(a, b);
+    }
+  }
+};
+
+// Floats: not Highway's Min and Max, whose NaN and signed zeros differ from target to target.
+struct Minimum {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    if constexpr (std::is_floating_point_v<T>) return hn::IfThenElse(hn::Or(hn::IsNaN(b), hn::Lt(b, a)), b, a);
+    else return hn::Min(a, b);
+  }
+};
+
+struct Maximum {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) {
+    if constexpr (std::is_floating_point_v<T>) return hn::IfThenElse(hn::Or(hn::IsNaN(b), hn::Gt(b, a)), b, a);
+    else return hn::Max(a, b);
+  }
+};
+
+struct BitAnd {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::And(a, b); }
+};
+struct BitOr {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Or(a, b); }
+};
+struct BitXor {
+  template <typename T>
+  static HWY_INLINE Vec<T> apply(Vec<T> a, Vec<T> b) { return hn::Xor(a, b); }
+};
+
+// ---- what happens to a folded value before it is stored
+
+// Lane by lane: integer averages are too rare for more. Kernels of unsigned lanes serve signed types too.
+template <typename T>
+HWY_NOINLINE Vec<T> divide_integers(Vec<T> value, DType dtype, uint32_t divisor) {
+  alignas(vector_bytes) T lanes[vector_bytes / sizeof(T)];
+  hn::Store(value, Tag<T>(), lanes);
+  const bool is_signed = dtype < DType::u8;
+  for (T& lane : lanes) {
+    if (is_signed) lane = static_cast<T>(static_cast<std::make_signed_t<T>>(lane) / static_cast<int64_t>(divisor));
+    else lane = static_cast<T>(static_cast<std::make_unsigned_t<T>>(lane) / static_cast<uint64_t>(divisor));
+  }
+  return hn::Load(Tag<T>(), lanes);
+}
+
+template <typename T>
+class Division {
+ public:
+  explicit HWY_INLINE Division(const Reduction& task) : dtype_(task.dtype), divisor_(task.divisor), wanted_(task.divisor > 1) {
+    if constexpr (std::is_floating_point_v<T>) {
+      // The reciprocal of a power of two is exact, and so the product is the quotient, to the bit.
+      scales_ = (divisor_ & (divisor_ - 1)) == 0;
+      operand_ = hn::Set(Tag<T>(), scales_ ? T(1) / static_cast<T>(divisor_ | (divisor_ == 0)) : static_cast<T>(divisor_));
+    }
+  }
+  HWY_INLINE bool wanted() const { return wanted_; }
+  HWY_INLINE Vec<T> operator()(Vec<T> value) const {
+    if constexpr (std::is_floating_point_v<T>) return scales_ ? hn::Mul(value, operand_) : hn::Div(value, operand_);
+    else return divide_integers<T>(value, dtype_, divisor_);
+  }
+
+ private:
+  DType dtype_;
+  uint32_t divisor_;
+  bool wanted_;
+  bool scales_ = false;
+  Vec<T> operand_ = hn::Zero(Tag<T>());
+};
+
+// One NaN for all: which operand's bits a sum of NaNs takes depends on the processor and on the compiler's operand order.
+template <typename Format>
+HWY_INLINE typename Format::Packet settle(typename Format::Packet packet) {
+  using T = typename Format::Lane;
+  if constexpr (!std::is_floating_point_v<T>) return packet;
+  else {
+    const auto nan = hn::Set(Tag<T>(), std::numeric_limits<T>::quiet_NaN());
+    return Format::map(packet, [&](Vec<T> value) HWY_ATTR { return hn::IfThenElse(hn::IsNaN(value), nan, value); });
+  }
+}
+
+// The same for a block. The sum of all lanes of a NaN is NaN, so one test passes most blocks; infinities of both signs fail
+// it too, which costs time only.
+template <typename Format>
+HWY_INLINE void settle(typename Format::Packet& x0, typename Format::Packet& x1, typename Format::Packet& x2,
+                       typename Format::Packet& x3) {
+  using T = typename Format::Lane;
+  if constexpr (std::is_floating_point_v<T>) {
+    const auto sum = hn::Add(hn::Add(Format::total(x0), Format::total(x1)), hn::Add(Format::total(x2), Format::total(x3)));
+    if (hn::AllFalse(Tag<T>(), hn::IsNaN(sum))) [[likely]] return;
+    x0 = settle<Format>(x0), x1 = settle<Format>(x1), x2 = settle<Format>(x2), x3 = settle<Format>(x3);
+  }
+}
+
+// ---- the fold
+
+template <typename Format>
+HWY_INLINE void put(typename Format::Packet packet, size_t at, uint8_t* destination, uint8_t* copy) {
+  Format::store(packet, destination + at);
+  if (copy != nullptr) Format::store(packet, copy + at);
+}
+
+// One vector of results for bytes [at, at + vector_bytes).
+template <typename Format, typename Op>
+HWY_INLINE typename Format::Packet fold_vector(std::span<const void* const> sources, size_t at,
+                                               const Division<typename Format::Lane>& division) {
+  auto folded = Format::load(static_cast<const uint8_t*>(sources[0]) + at);
+  for (size_t s = 1; s < sources.size(); ++s) {
+    folded = Format::template combine<Op>(folded, Format::load(static_cast<const uint8_t*>(sources[s]) + at));
+  }
+  if (division.wanted()) folded = Format::map(folded, division);
+  return settle<Format>(folded);
+}
+
+// Fewer bytes than a vector: through zero-padded vectors on the stack, because nothing may be touched past the end.
+template <typename Format, typename Op>
+HWY_NOINLINE void reduce_short(const Reduction& task, size_t bytes) {
+  const auto padded = [&](const void* source) HWY_ATTR {
+    alignas(vector_bytes) uint8_t buffer[vector_bytes] = {};
+    std::memcpy(buffer, source, bytes);
+    return Format::load(buffer);
+  };
+  const Division<typename Format::Lane> division(task);
+  auto folded = padded(task.sources[0]);
+  for (const void* source : task.sources.subspan(1)) folded = Format::template combine<Op>(folded, padded(source));
+  if (division.wanted()) folded = Format::map(folded, division);
+  alignas(vector_bytes) uint8_t buffer[vector_bytes];
+  Format::store(settle<Format>(folded), buffer);
+  std::memcpy(task.destination, buffer, bytes);
+  if (task.copy != nullptr) std::memcpy(task.copy, buffer, bytes);
+}
+
+// Blocks of four vectors from the front; returns where they end. Measured and left out: blocks of 8 and 16 vectors, tiles of
+// 2 to 16 KiB that take the sources in groups, and prefetching, none of which was faster from memory with 2 to 64 sources.
+template <typename Format, typename Op>
+HWY_INLINE size_t reduce_blocks(const Reduction& task, size_t bytes, const Division<typename Format::Lane>& division) {
+  constexpr size_t step = vector_bytes;
+  const void* const* const sources = task.sources.data();
+  const size_t source_count = task.sources.size();
+  auto* const destination = static_cast<uint8_t*>(task.destination);
+  auto* const copy = static_cast<uint8_t*>(task.copy);
+  const auto* const first = static_cast<const uint8_t*>(sources[0]);
+  const auto* const second = source_count > 1 ? static_cast<const uint8_t*>(sources[1]) : nullptr;
+  size_t at = 0;
+  for (; at + 4 * step <= bytes; at += 4 * step) {
+    auto x0 = Format::load(first + at), x1 = Format::load(first + at + step);
+    auto x2 = Format::load(first + at + 2 * step), x3 = Format::load(first + at + 3 * step);
+    const auto add = [&](const uint8_t* source) HWY_ATTR {
+      x0 = Format::template combine<Op>(x0, Format::load(source));
+      x1 = Format::template combine<Op>(x1, Format::load(source + step));
+      x2 = Format::template combine<Op>(x2, Format::load(source + 2 * step));
+      x3 = Format::template combine<Op>(x3, Format::load(source + 3 * step));
+    };
+    if (second != nullptr) add(second + at);
+    for (size_t s = 2; s < source_count; ++s) add(static_cast<const uint8_t*>(sources[s]) + at);
+    if (division.wanted()) {
+      x0 = Format::map(x0, division), x1 = Format::map(x1, division);
+      x2 = Format::map(x2, division), x3 = Format::map(x3, division);
+    }
+    settle<Format>(x0, x1, x2, x3);
+    put<Format>(x0, at, destination, copy), put<Format>(x1, at + step, destination, copy);
+    put<Format>(x2, at + 2 * step, destination, copy), put<Format>(x3, at + 3 * step, destination, copy);
+  }
+  return at;
+}
+
+template <typename Format, typename Op>
+void reduce_with(const Reduction& task) {
+  const size_t bytes = task.count * Format::element_bytes;
+  if (bytes < vector_bytes) return reduce_short<Format, Op>(task, bytes);
+  const Division<typename Format::Lane> division(task);
+  auto* const destination = static_cast<uint8_t*>(task.destination);
+  auto* const copy = static_cast<uint8_t*>(task.copy);
+  // The last vector overlaps the one before it. It is folded first, while a destination that is a source is still
+  // untouched, and stored last: no mask, no scalar tail.
+  const size_t last_at = bytes - vector_bytes;
+  const auto last = fold_vector<Format, Op>(task.sources, last_at, division);
+  size_t at = reduce_blocks<Format, Op>(task, bytes, division);
+  for (; at < last_at; at += vector_bytes) {
+    put<Format>(fold_vector<Format, Op>(task.sources, at, division), at, destination, copy);
+  }
+  put<Format>(last, last_at, destination, copy);
+}
+
+// ---- conversions: each works on as many elements as a vector has fp32 lanes
+
+constexpr size_t convert_lanes = vector_bytes / sizeof(float);
+using LowTag = hn::Rebind<uint16_t, Tag<float>>;
+
+HWY_INLINE Vec<uint32_t> load_low(const uint8_t* at) {
+  const hn::Repartition<uint8_t, LowTag> d8;
+  return hn::PromoteTo(Tag<uint32_t>(), hn::BitCast(LowTag(), hn::LoadU(d8, at)));
+}
+
+// Lanes below 2^16.
+HWY_INLINE void store_low(Vec<uint32_t> value, uint8_t* at) {
+  const hn::Repartition<uint8_t, LowTag> d8;
+  hn::StoreU(hn::BitCast(d8, hn::DemoteTo(LowTag(), hn::BitCast(Tag<int32_t>(), value))), d8, at);
+}
+
+struct F32FromBf16 {
+  static constexpr size_t from_bytes = 2, to_bytes = 4;
+  static HWY_INLINE void apply(const uint8_t* from, uint8_t* to) {
+    store<uint32_t>(quiet(hn::ShiftLeft<16>(load_low(from))), to);
+  }
+};
+
+struct Bf16FromF32 {
+  static constexpr size_t from_bytes = 4, to_bytes = 2;
+  static HWY_INLINE void apply(const uint8_t* from, uint8_t* to) {
+    store_low(hn::ShiftRight<16>(high_bf16_from_f32(load<float>(from))), to);
+  }
+};
+
+struct F32FromF16 {
+  static constexpr size_t from_bytes = 2, to_bytes = 4;
+  static HWY_INLINE void apply(const uint8_t* from, uint8_t* to) {
+#if UNISONO_NATIVE_F16
+    store<float>(Halves::load_half(from), to);
+#else
+    store<float>(f32_from_low_f16(load_low(from)), to);
+#endif
+  }
+};
+
+struct F16FromF32 {
+  static constexpr size_t from_bytes = 4, to_bytes = 2;
+  static HWY_INLINE void apply(const uint8_t* from, uint8_t* to) {
+#if UNISONO_NATIVE_F16
+    Halves::store_half(load<float>(from), to);
+#else
+    store_low(low_f16_from_f32(load<float>(from)), to);
+#endif
+  }
+};
+
+template <typename Conversion>
+void convert_with(void* destination, const void* source, size_t count) {
+  const auto* const from = static_cast<const uint8_t*>(source);
+  auto* const to = static_cast<uint8_t*>(destination);
+  size_t i = 0;
+  for (; i + convert_lanes <= count; i += convert_lanes) {
+    Conversion::apply(from + i * Conversion::from_bytes, to + i * Conversion::to_bytes);
+  }
+  if (i == count) return;
+  alignas(vector_bytes) uint8_t input[vector_bytes] = {};
+  alignas(vector_bytes) uint8_t output[vector_bytes];
+  std::memcpy(input, from + i * Conversion::from_bytes, (count - i) * Conversion::from_bytes);
+  Conversion::apply(input, output);
+  std::memcpy(to + i * Conversion::to_bytes, output, (count - i) * Conversion::to_bytes);
+}
+
+void stream_copy(void* destination, const void* source, size_t bytes) {
+  auto* to = static_cast<uint8_t*>(destination);
+  const auto* from = static_cast<const uint8_t*>(source);
+  const size_t head = (0 - reinterpret_cast<uintptr_t>(to)) % 64;
+  if (bytes < head + 64) return static_cast<void>(std::memcpy(to, from, bytes));
+  std::memcpy(to, from, head);
+  size_t at = head;
+  for (; at + 64 <= bytes; at += 64) {  // whole cache lines: a line written in part is read from memory first
+    for (size_t part = 0; part < 64; part += vector_bytes) {
+      hn::Stream(hn::LoadU(Tag<uint8_t>(), from + at + part), Tag<uint8_t>(), to + at + part);
+    }
+  }
+  hwy::FlushStream();
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+// ---- the table
+
+constexpr int at(DType type) { return static_cast<int>(type); }
+constexpr int at(ReduceOp op) { return static_cast<int>(op); }
+
+template <typename Format>
+constexpr void set_arithmetic(KernelTable& table, DType type) {
+  table.reduce[at(type)][at(ReduceOp::sum)] = reduce_with<Format, Sum>;
+  table.reduce[at(type)][at(ReduceOp::avg)] = reduce_with<Format, Sum>;
+  table.reduce[at(type)][at(ReduceOp::prod)] = reduce_with<Format, Product>;
+}
+
+template <typename Format>
+constexpr void set_order(KernelTable& table, DType type) {
+  table.reduce[at(type)][at(ReduceOp::min)] = reduce_with<Format, Minimum>;
+  table.reduce[at(type)][at(ReduceOp::max)] = reduce_with<Format, Maximum>;
+}
+
+template <typename Format>
+constexpr void set_floats(KernelTable& table, DType type) {
+  set_arithmetic<Format>(table, type);
+  set_order<Format>(table, type);
+}
+
+// Wrapping arithmetic and bits are the same for both signs; order is not.
+template <typename T>
+constexpr void set_integers(KernelTable& table, DType signed_type, DType unsigned_type) {
+  using Format = Native<T>;
+  for (const DType type : {signed_type, unsigned_type}) {
+    set_arithmetic<Format>(table, type);
+    table.reduce[at(type)][at(ReduceOp::band)] = reduce_with<Format, BitAnd>;
+    table.reduce[at(type)][at(ReduceOp::bor)] = reduce_with<Format, BitOr>;
+    table.reduce[at(type)][at(ReduceOp::bxor)] = reduce_with<Format, BitXor>;
+  }
+  set_order<Format>(table, unsigned_type);
+  set_order<Native<std::make_signed_t<T>>>(table, signed_type);
+}
+
+constexpr KernelTable make_table() {
+  KernelTable table;
+  set_floats<Native<float>>(table, DType::f32);
+#if HWY_HAVE_FLOAT64
+  set_floats<Native<double>>(table, DType::f64);
+#else
+  for (int op = 0; op < at(ReduceOp::band); ++op) table.reduce[at(DType::f64)][op] = reduce_reference;
+#endif
+  set_floats<Halves>(table, DType::f16);
+  set_floats<BrainFloats>(table, DType::bf16);
+  set_integers<uint8_t>(table, DType::i8, DType::u8);
+  set_integers<uint16_t>(table, DType::i16, DType::u16);
+  set_integers<uint32_t>(table, DType::i32, DType::u32);
+  set_integers<uint64_t>(table, DType::i64, DType::u64);
+  table.f32_from_bf16 = convert_with<F32FromBf16>;
+  table.bf16_from_f32 = convert_with<Bf16FromF32>;
+  table.f32_from_f16 = convert_with<F32FromF16>;
+  table.f16_from_f32 = convert_with<F16FromF32>;
+  table.stream_copy = stream_copy;
+  return table;
+}
+
+#undef UNISONO_NATIVE_F16
+#endif  // HWY_TARGET
+
+}  // namespace
+
+const KernelTable& kernel_table() {
+  static constexpr KernelTable table = [] {
+    KernelTable made = make_table();
+    made.target = HWY_TARGET;
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace unisono::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace unisono::kernels {
+namespace {
+
+using TableFunction = const KernelTable& (*)();
+constexpr TableFunction compiled[] = {HWY_CHOOSE_TARGET_LIST(kernel_table), HWY_CHOOSE_FALLBACK(kernel_table)};
+
+struct Runnable {
+  const KernelTable* tables[std::size(compiled)] = {};
+  const char* names[std::size(compiled)] = {};
+  size_t count = 0;
+};
+
+// The processor is asked once.
+const Runnable& runnable() {
+  static const Runnable result = [] {
+    Runnable found;
+    const int64_t supported = HWY_SUPPORTED_TARGETS;
+    for (const TableFunction table : compiled) {
+      if (table == nullptr || (table().target & supported) == 0) continue;
+      if (found.count > 0 && found.tables[found.count - 1] == &table()) continue;  // the fallback may be in the list too
+      found.names[found.count] = hwy::TargetName(table().target);
+      found.tables[found.count++] = &table();
+    }
+    return found;
+  }();
+  return result;
+}
+
+}  // namespace
+
+std::span<const KernelTable* const> runnable_tables() { return {runnable().tables, runnable().count}; }
+std::span<const char* const> runnable_names() { return {runnable().names, runnable().count}; }
+
+}  // namespace unisono::kernels
+#endif  // HWY_ONCE

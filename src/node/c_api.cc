@@ -1,0 +1,175 @@
+// The C API: translates arguments, keeps the last message per thread.
+#include "unisono/unisono_c.h"
+
+#include <numeric>
+#include <string>
+
+#include "unisono/unisono.h"
+
+struct unisono_group {
+  unisono::Group group;
+};
+struct unisono_work {
+  unisono::Work work;
+};
+
+namespace {
+
+using unisono::CallOptions;
+using unisono::ConstTensor;
+using unisono::Counts;
+using unisono::Milliseconds;
+using unisono::Result;
+using unisono::Status;
+using unisono::Tensor;
+
+thread_local std::string last_error;
+
+int keep(const Status& status) {
+  last_error = status.message();
+  return static_cast<int>(status.code());
+}
+
+CallOptions options_of(const unisono_call* call, unisono_op op = UNISONO_SUM) {
+  CallOptions o;
+  o.op = static_cast<unisono::ReduceOp>(op);
+  if (call == nullptr) return o;
+  o.order = static_cast<unisono::Order>(call->order);
+  o.schedule = static_cast<unisono::ScheduleKind>(call->schedule);
+  o.timeout = Milliseconds(call->timeout_ms);
+  o.id = call->id;
+  o.slice_bytes = call->slice_bytes;
+  return o;
+}
+
+ConstTensor in(const void* data, size_t count, unisono_dtype dtype) { return {data, count, static_cast<unisono::DType>(dtype)}; }
+Tensor out(void* data, size_t count, unisono_dtype dtype) { return {data, count, static_cast<unisono::DType>(dtype)}; }
+
+Counts counts_of(const unisono_group* group, const size_t* counts) {
+  return counts == nullptr ? Counts() : Counts(counts, group->group.world_size());
+}
+
+// Elements of all blocks together. An overflow wraps and is then refused as a size that does not fit.
+size_t total_of(const unisono_group* group, size_t count, const size_t* counts) {
+  const auto world = group->group.world_size();
+  return counts == nullptr ? count * world : std::accumulate(counts, counts + world, size_t{0});
+}
+
+// A refused call is reported at once; one that fails later is reported by wait.
+int hand_over(unisono::Work work, unisono_work** handle) {
+  if (work.done()) {
+    auto result = work.wait();
+    if (!result) return keep(result.status());
+  }
+  *handle = new unisono_work{std::move(work)};
+  return UNISONO_OK;
+}
+
+int report_of(const Result<unisono::Report>& result, unisono_report* report) {
+  if (!result) return keep(result.status());
+  if (report != nullptr) {
+    const auto& r = *result;
+    *report = {r.world_size, r.contributors, r.sent_bytes, r.received_bytes, r.sent_messages, r.received_messages,
+               r.total_us, r.wait_us, r.compute_us, r.transfer_us, r.last_rank};
+  }
+  return UNISONO_OK;
+}
+
+std::string text(const char* s) { return s == nullptr ? std::string() : std::string(s); }
+
+}  // namespace
+
+extern "C" {
+
+const char* unisono_version(void) { return "0.1.0"; }
+const char* unisono_last_error(void) { return last_error.c_str(); }
+
+int unisono_join(const unisono_options* o, unisono_group** group) {
+  unisono::Options options;
+  if (o != nullptr) {
+    if (o->world_size > 0) options.rank = o->rank, options.world_size = o->world_size;
+    options.rendezvous = text(o->rendezvous);
+    options.job = text(o->job);
+    options.interface = text(o->interface);
+    options.transport = text(o->transport);
+    options.join_running = o->join_running != 0;
+    if (o->join_timeout_ms > 0) options.join_timeout = Milliseconds(o->join_timeout_ms);
+    if (o->timeout_ms > 0) options.timeout = Milliseconds(o->timeout_ms);
+    if (o->reform_timeout_ms > 0) options.reform_timeout = Milliseconds(o->reform_timeout_ms);
+  }
+  auto joined = unisono::Group::join(options);
+  if (!joined) return keep(joined.status());
+  *group = new unisono_group{std::move(*joined)};
+  return UNISONO_OK;
+}
+
+void unisono_leave(unisono_group* group) { delete group; }
+uint32_t unisono_rank(const unisono_group* group) { return group->group.rank(); }
+uint32_t unisono_world_size(const unisono_group* group) { return group->group.world_size(); }
+uint32_t unisono_epoch(const unisono_group* group) { return group->group.epoch(); }
+
+int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup) {
+  auto split = group->group.split({ranks, count});
+  if (!split) return keep(split.status());
+  *subgroup = new unisono_group{std::move(*split)};
+  return UNISONO_OK;
+}
+
+int unisono_reform(unisono_group* group) {
+  auto reformed = group->group.reform();
+  return reformed ? static_cast<int>(UNISONO_OK) : keep(reformed.status());
+}
+
+int unisono_all_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), options_of(call, op)), work);
+}
+
+int unisono_reduce_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), counts_of(g, counts), options_of(call, op)), work);
+}
+
+int unisono_all_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), counts_of(g, counts), options_of(call)), work);
+}
+
+int unisono_broadcast(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.broadcast_async(out(data, count, dtype), root, options_of(call)), work);
+}
+
+int unisono_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.reduce_async(in(input, count, dtype), out(output, count, dtype), root, options_of(call, op)), work);
+}
+
+int unisono_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), root, counts_of(g, counts), options_of(call)), work);
+}
+
+int unisono_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), root, counts_of(g, counts), options_of(call)), work);
+}
+
+int unisono_all_to_all(unisono_group* g, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype), out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts), counts_of(g, recv_counts), options_of(call)), work);
+}
+
+int unisono_barrier(unisono_group* g, const unisono_call* call, unisono_work** work) { return hand_over(g->group.barrier_async(options_of(call)), work); }
+
+int unisono_send(unisono_group* g, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.send_async(in(data, count, dtype), to, tag, options_of(call)), work);
+}
+
+int unisono_recv(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work) {
+  return hand_over(g->group.recv_async(out(data, count, dtype), from, tag, options_of(call)), work);
+}
+
+int unisono_wait(unisono_work* work, unisono_report* report) { return report_of(work->work.wait(), report); }
+int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report) { return report_of(work->work.wait_for(Milliseconds(timeout_ms)), report); }
+int unisono_done(const unisono_work* work) { return work->work.done() ? 1 : 0; }
+
+void unisono_work_free(unisono_work* work) {
+  if (work == nullptr) return;
+  if (!work->work.done()) (void)work->work.wait();
+  delete work;
+}
+
+}  // extern "C"

@@ -1,0 +1,25 @@
+// Who does the arithmetic: inline on the driving thread (InlineCompute), or later (a simulator that charges virtual time, a
+// worker pool, a stream).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "kernels/dispatch.h"
+
+namespace unisono {
+
+struct Computed {
+  bool done = true;   // false: Engine::computed(id) will be called; sources and destination stay valid until then
+  Nanos cost = 0;     // time spent, where known
+};
+
+class Compute {
+ public:
+  virtual ~Compute() = default;
+  virtual Computed reduce(const kernels::Reduction& task, uint64_t id) = 0;
+  virtual Computed copy(void* destination, const void* source, size_t bytes, uint64_t id) = 0;
+};
+
+}  // namespace unisono

@@ -1,0 +1,248 @@
+// Groups, starting and ending operations, the poll loop.
+#include "node/engine.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "node/engine_active.h"
+#include "node/planner.h"
+
+namespace unisono {
+
+Engine::Engine(const EngineLimits& limits, Compute& compute) : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes) {}
+
+Engine::~Engine() {
+  for (auto& u : unexpected_) pool_.give(u.data, u.header.payload_bytes);
+}
+
+void Engine::add_peer(PeerIndex peer, Transport& route, std::string label) {
+  if (peers_.size() <= peer) peers_.resize(peer + 1);
+  peers_[peer] = Peer{.route = &route, .label = std::move(label), .lost = {}, .waiting = {}};
+}
+
+void Engine::remove_peer(PeerIndex peer) {
+  if (peer >= peers_.size() || peers_[peer].route == nullptr) return;
+  if (peers_[peer].lost.ok()) peers_[peer].lost = Status(Code::peer_lost, peers_[peer].label + " was removed from the group");
+}
+
+GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands) {
+  auto& group = groups_[number];
+  group = std::make_unique<GroupCore>();
+  group->number = number;
+  group->epoch = epoch;
+  group->islands = std::move(islands);
+  group->members = std::move(members);
+  for (Rank rank = 0; rank < group->world(); ++rank) {
+    const auto peer = group->members[rank];
+    if (peer == self_peer) {
+      group->self = rank;
+      continue;
+    }
+    if (group->rank_of_peer.size() <= peer) group->rank_of_peer.resize(peer + 1, -1);
+    group->rank_of_peer[peer] = static_cast<int32_t>(rank);
+  }
+  return *group;
+}
+
+void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
+  now_ = now;
+  const auto it = groups_.find(number);
+  if (it == groups_.end()) return;
+  for (auto* active : active_) {
+    if (active->group == it->second.get()) active->operation.fail(why, now);
+  }
+  settle_needed_ = true;
+  settle_all();
+  std::erase_if(unexpected_, [&](Unexpected& u) {
+    if (u.header.group != number) return false;
+    unexpected_bytes_ -= u.header.payload_bytes;
+    pool_.give(u.data, u.header.payload_bytes);
+    return true;
+  });
+  groups_.erase(it);
+}
+
+Engine::Active* Engine::find(uint32_t group, uint64_t operation) {
+  for (auto* active : active_) {
+    if (active->number == operation && active->group->number == group) return active;
+  }
+  return nullptr;
+}
+
+Engine::Active& Engine::take_active() {
+  if (free_slots_.empty()) {
+    slots_.push_back(std::make_unique<Active>(*this, static_cast<uint32_t>(slots_.size())));
+    return *slots_.back();
+  }
+  const auto slot = free_slots_.back();
+  free_slots_.pop_back();
+  return *slots_[slot];
+}
+
+uint64_t Engine::number_operation(GroupCore& group, const OperationRequest& request, uint64_t id) {
+  if (request.collective == Collective::send || request.collective == Collective::recv) {
+    const bool sends = request.collective == Collective::send;
+    const auto source = sends ? group.self : request.root, destination = sends ? request.root : group.self;
+    const auto tag = static_cast<uint32_t>(id);
+    return message_id(source, tag, group.next_message[message_key(source, destination, tag)]++);
+  }
+  return id != 0 ? (id | user_id_bit) : group.next_operation++;
+}
+
+// An operation that cannot be started is done at once.
+std::shared_ptr<Completion> Engine::refuse(const OperationRequest& request, Status why) const {
+  auto completion = std::make_shared<Completion>();
+  completion->done = true;
+  completion->report.operation = name(request.collective);
+  completion->status = Status(why.code(), std::string(name(request.collective)) + ": " + why.message());
+  return completion;
+}
+
+Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes) {
+  auto choice = choose_plan(request, group.self, group.world(), group.islands);
+  if (!choice) return choice.status();
+  slice_bytes = choice->slice_bytes;
+  auto& plan = group.plans[choice->key];
+  if (plan == nullptr) {
+    auto made = make_plan(request, *choice, group.self, group.world(), group.islands);
+    if (!made) return made.status();
+    plan = std::make_unique<Plan>(std::move(*made));
+  }
+  return static_cast<const Plan*>(plan.get());
+}
+
+std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now) {
+  now_ = now;
+  if (!group.ended.ok()) return refuse(request, group.ended);
+  if (active_.size() >= limits_.operations_max) {
+    return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
+  }
+  const bool message = request.collective == Collective::send || request.collective == Collective::recv;
+  for (Rank rank = 0; rank < group.world(); ++rank) {
+    const auto peer = group.members[rank];
+    if (peer == self_peer || peers_[peer].lost.ok() || (message && rank != request.root)) continue;
+    return refuse(request, {Code::peer_lost, "rank " + std::to_string(rank) + " was lost: " + peers_[peer].lost.message() + "; call reform()"});
+  }
+  uint64_t slice_bytes = 0;
+  const auto plan = plan_for(group, request, slice_bytes);
+  if (!plan) return refuse(request, plan.status());
+  const auto number = number_operation(group, request, id);
+  if (id != 0 && !message && find(group.number, number) != nullptr) {
+    return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
+  }
+  auto& active = take_active();
+  active.group = &group;
+  active.number = number;
+  active.compute = 0;
+  active.completion = std::make_shared<Completion>();
+  auto completion = active.completion;
+  OperationSetup setup;
+  setup.plan = *plan;
+  setup.self = group.self;
+  setup.world = group.world();
+  setup.slice_bytes = slice_bytes;
+  setup.limits = limits_.flow;
+  setup.frame.epoch = group.epoch;
+  setup.frame.group = group.number;
+  setup.frame.operation = number;
+  setup.frame.sender = group.self;
+  const uint64_t shown = message ? (number & 0xFFFFFFFF) : (number & ~user_id_bit);
+  setup.label = std::string(name(request.collective)) + " " + std::to_string(shown);
+  setup.hold_lent = active_.empty();
+  setup.request = std::move(request);
+  active_.push_back(&active);
+  active.operation.start(std::move(setup), active.port, now);
+  if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
+  settle(active);
+  settle_all();
+  return completion;
+}
+
+bool Engine::has_ended(const GroupCore& group, uint64_t operation) const {
+  if (operation & message_id_bit) {
+    const auto source = static_cast<Rank>(operation >> 47 & 0x7FFF);
+    const auto tag = static_cast<uint32_t>(operation >> 32 & 0x7FFF);
+    const auto it = group.next_message.find(message_key(source, group.self, tag));
+    return it != group.next_message.end() && static_cast<int32_t>(static_cast<uint32_t>(operation) - it->second) < 0;
+  }
+  if (operation & user_id_bit) {
+    return std::find(group.recent_ids.begin(), group.recent_ids.end(), operation) != group.recent_ids.end();
+  }
+  return operation < group.next_operation;
+}
+
+void Engine::tell_failure(const Active& active) {
+  const auto& status = active.operation.status();
+  auto payload = std::make_shared<Bytes>(std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message())).take());
+  auto header = active.operation.setup().frame;
+  header.kind = FrameKind::failed;
+  header.payload_bytes = static_cast<uint32_t>(payload->size());
+  const auto& request = active.operation.setup().request;
+  const bool message = request.collective == Collective::send || request.collective == Collective::recv;
+  for (Rank rank = 0; rank < active.group->world(); ++rank) {
+    const auto peer = active.group->members[rank];
+    if (peer == self_peer || !peers_[peer].lost.ok() || (message && rank != request.root)) continue;
+    send_owned(peer, header, payload);
+  }
+}
+
+// Moves a finished operation's outcome to its completion and frees the slot.
+void Engine::settle(Active& active) {
+  if (active.completion == nullptr || !active.operation.done()) return;
+  auto& op = active.operation;
+  if (!op.status().ok()) {
+    for (auto* transport : transports_) {
+      transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number, active.number);
+    }
+    if (op.failure_is_ours()) tell_failure(active);
+  }
+  if (active.number & user_id_bit) {
+    auto& recent = active.group->recent_ids;
+    if (recent.size() < GroupCore::recent_ids_max) recent.push_back(active.number);
+    else recent[active.group->recent_at++ % GroupCore::recent_ids_max] = active.number;
+  }
+  ++(op.status().ok() ? counters_.operations_ok : counters_.operations_failed);
+  auto completion = std::move(active.completion);
+  completion->report = op.report(now_);
+  completion->report.compute_us = active.compute / microsecond;
+  completion->report.transfer_us = std::max<int64_t>(0, completion->report.total_us - completion->report.wait_us - completion->report.compute_us);
+  completion->status = op.status();
+  completion->done = true;
+  std::erase(active_, &active);
+  if (!active_.empty()) active_.front()->operation.set_hold_lent(true);
+  ++active.generation;
+  free_slots_.push_back(active.slot);
+}
+
+void Engine::settle_all() {
+  if (!settle_needed_) return;
+  settle_needed_ = false;
+  for (size_t i = 0; i < active_.size();) {
+    auto* active = active_[i];
+    settle(*active);
+    if (i < active_.size() && active_[i] == active) ++i;
+  }
+}
+
+bool Engine::poll(Nanos now) {
+  now_ = now;
+  bool progress = false;
+  for (auto* transport : transports_) progress |= transport->poll(now, *this);
+  for (auto* active : active_) {
+    if (now >= active->operation.deadline_at()) {
+      active->operation.deadline(now);
+      settle_needed_ = progress = true;
+    }
+  }
+  settle_all();
+  return progress;
+}
+
+Nanos Engine::next_deadline() const {
+  Nanos next = never;
+  for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
+  for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
+  return next;
+}
+
+}  // namespace unisono

@@ -1,0 +1,139 @@
+// The engine of one rank: operations of all groups over all transports. Pure: `now` comes in, nothing sleeps, no thread, no clock.
+//
+// It owns the operations and groups, routes frames between them and the transports, keeps messages for operations that have
+// not started here yet, ends operations at their deadlines, and tells the other members when one fails here. Two drivers run
+// it: node/event_loop and sim/. All calls come from one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "collectives/operation.h"
+#include "node/buffer_pool.h"
+#include "node/compute.h"
+#include "node/group_core.h"
+#include "transports/transport.h"
+
+namespace unisono {
+
+struct EngineLimits {
+  FlowLimits flow;
+  size_t operations_max = 1024;                  // in flight; one more is refused with unavailable
+  size_t unexpected_bytes_max = size_t{1} << 30; // for operations not started here; a peer beyond it is cut off
+  size_t pool_keep_bytes = 64u << 20;
+};
+
+struct EngineCounters {
+  uint64_t operations_ok = 0, operations_failed = 0;
+  uint64_t frames_other_epoch = 0, frames_unknown_group = 0, frames_stale = 0, frames_refused = 0;
+  uint64_t unexpected_frames = 0;
+};
+
+// How an operation ended; shared with whoever waits for it.
+struct Completion {
+  bool done = false;
+  Status status;
+  Report report;
+};
+
+class Engine final : public Sink {
+ public:
+  Engine(const EngineLimits& limits, Compute& compute);
+  ~Engine() override;
+
+  void add_transport(Transport& transport) { transports_.push_back(&transport); }
+  // label: "rank 3 (host b, pid 42)".
+  void add_peer(PeerIndex peer, Transport& route, std::string label);
+  void remove_peer(PeerIndex peer);
+  // Ok while the link stands, else why it does not.
+  const Status& peer_status(PeerIndex peer) const { return peers_[peer].lost; }
+  std::string describe_link(PeerIndex peer) const { return peers_[peer].route->describe(peer); }
+
+  // members by rank; self_peer marks this process. number and epoch are equal on all members.
+  GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands);
+  // Ends all its operations with `why` and forgets it.
+  void end_group(uint32_t number, const Status& why, Nanos now);
+
+  // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
+  std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now);
+
+  bool poll(Nanos now);
+  Nanos next_deadline() const;
+  size_t active() const { return active_.size(); }
+  void computed(uint64_t id, Nanos now);
+
+  // Membership messages: opaque here.
+  using ControlHandler = std::function<void(PeerIndex from, ByteView message)>;
+  void on_control(ControlHandler handler) { control_ = std::move(handler); }
+  using LostHandler = std::function<void(PeerIndex peer, const Status& why)>;
+  void on_lost(LostHandler handler) { lost_ = std::move(handler); }
+  void send_control(PeerIndex to, Bytes message);
+
+  const EngineCounters& counters() const { return counters_; }
+
+  // Sink.
+  std::byte* place(PeerIndex from, const FrameHeader& header) override;
+  void received(PeerIndex from, const FrameHeader& header, const View& view) override;
+  void sent(uint64_t id) override;
+  void lost(PeerIndex peer, const Status& why) override;
+  void room(PeerIndex peer) override;
+
+ private:
+  class OperationPort;
+  struct Active;
+  struct Peer {
+    Transport* route = nullptr;
+    std::string label;
+    Status lost;
+    std::deque<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control and failure frames without room
+  };
+  struct Unexpected {
+    PeerIndex from = 0;
+    FrameHeader header;
+    std::byte* data = nullptr;
+  };
+
+  Active* find(uint32_t group, uint64_t operation);
+  Active& take_active();
+  Result<const Plan*> plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes);
+  uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
+  std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
+  void replay_unexpected(Active& active);
+  void keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view);
+  bool has_ended(const GroupCore& group, uint64_t operation) const;
+  void received_data(PeerIndex from, const FrameHeader& header, const View& view);
+  void received_failure(Active& active, Rank from, ByteView payload);
+  void release_lent(PeerIndex from, const View& view);
+  void settle(Active& active);
+  void settle_all();
+  void tell_failure(const Active& active);
+  void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
+
+  EngineLimits limits_;
+  Compute& compute_;
+  BufferPool pool_;
+  std::vector<Transport*> transports_;
+  std::vector<Peer> peers_;
+  std::unordered_map<uint32_t, std::unique_ptr<GroupCore>> groups_;
+  std::vector<std::unique_ptr<Active>> slots_;
+  std::vector<uint32_t> free_slots_;
+  std::vector<Active*> active_;  // oldest first
+  std::vector<Unexpected> unexpected_;
+  size_t unexpected_bytes_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<Bytes>> control_in_flight_;
+  uint64_t next_control_ = 0;
+  ControlHandler control_;
+  LostHandler lost_;
+  EngineCounters counters_;
+  Nanos now_ = 0;
+  bool settle_needed_ = false;
+};
+
+}  // namespace unisono

@@ -1,0 +1,54 @@
+// One slot of the engine's operation table, and the Port through which its operation reaches transports and memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "node/engine.h"
+
+namespace unisono {
+
+// Identifies a send or a computation of an operation: slot 16 bits | generation 16 | lane 32.
+constexpr uint64_t event_id(uint32_t slot, uint32_t generation, uint32_t lane) {
+  return uint64_t{slot & 0xFFFF} << 48 | uint64_t{generation & 0xFFFF} << 32 | lane;
+}
+inline constexpr uint32_t control_slot = 0xFFFF;  // control messages use the same id space
+
+class Engine::OperationPort final : public Port {
+ public:
+  OperationPort(Engine& engine, Active& active) : engine_(engine), active_(active) {}
+
+  size_t room(Rank to) override;
+  bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
+  bool lends(Rank to) override;
+  PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) override;
+  void commit(const PortSlot& slot, FrameHeader header) override;
+  void abandon(const PortSlot& slot) override;
+  void release(const Piece& piece) override;
+  std::byte* stage(size_t bytes) override;
+  void grant(Rank to, uint64_t bytes) override;
+  bool reduce(const kernels::Reduction& task, uint32_t lane) override;
+  bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
+
+ private:
+  PeerIndex peer(Rank rank) const;
+  Transport& route(Rank rank) const;
+
+  Engine& engine_;
+  Active& active_;
+  std::vector<PeerIndex> peers_;
+};
+
+struct Engine::Active {
+  explicit Active(Engine& engine, uint32_t index) : slot(index), port(engine, *this) {}
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  GroupCore* group = nullptr;
+  uint64_t number = 0;
+  Nanos compute = 0;
+  OperationPort port;
+  Operation operation;
+  std::shared_ptr<Completion> completion;
+};
+
+}  // namespace unisono

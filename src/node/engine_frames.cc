@@ -1,0 +1,188 @@
+// News from the transports: which operation a frame is for, and what to do with those that fit none.
+#include <algorithm>
+
+#include "base/check.h"
+#include "node/engine_active.h"
+
+namespace unisono {
+
+void Engine::release_lent(PeerIndex from, const View& view) {
+  if (view.handle != 0) peers_[from].route->release(view);
+}
+
+std::byte* Engine::place(PeerIndex from, const FrameHeader& header) {
+  if (header.kind != FrameKind::data) return nullptr;
+  auto* active = find(header.group, header.operation);
+  if (active == nullptr || active->group->epoch != header.epoch) return nullptr;
+  const auto rank = active->group->rank_of(from);
+  return rank < 0 ? nullptr : active->operation.place(static_cast<Rank>(rank), header);
+}
+
+void Engine::received(PeerIndex from, const FrameHeader& header, const View& view) {
+  switch (header.kind) {
+    case FrameKind::control: {
+      // The handler may change anything, so the view is given back first.
+      const Bytes message(view.data, view.data + view.bytes);
+      release_lent(from, view);
+      if (control_) control_(from, message);
+      return;
+    }
+    case FrameKind::data:
+    case FrameKind::credit:
+    case FrameKind::failed: return received_data(from, header, view);
+    default: return release_lent(from, view);
+  }
+}
+
+void Engine::received_data(PeerIndex from, const FrameHeader& header, const View& view) {
+  const auto group = groups_.find(header.group);
+  const bool known = group != groups_.end();
+  if (known && group->second->epoch != header.epoch) {
+    ++counters_.frames_other_epoch;
+    return release_lent(from, view);
+  }
+  auto* active = known ? find(header.group, header.operation) : nullptr;
+  if (active == nullptr) {
+    if (known && has_ended(*group->second, header.operation)) {
+      ++counters_.frames_stale;
+      return release_lent(from, view);
+    }
+    return keep_unexpected(from, header, view);
+  }
+  const auto rank = active->group->rank_of(from);
+  if (rank < 0 || static_cast<Rank>(rank) != header.sender) {
+    ++counters_.frames_refused;
+    return release_lent(from, view);
+  }
+  auto& operation = active->operation;
+  if (header.kind == FrameKind::data) {
+    const Piece piece{.data = view.data, .bytes = view.bytes, .handle = view.handle, .route = from};
+    operation.received(header.sender, header, piece, now_);
+  } else {
+    if (header.kind == FrameKind::credit) operation.granted(header.sender, header.amount, now_);
+    else received_failure(*active, header.sender, {view.data, view.bytes});
+    release_lent(from, view);
+  }
+  settle_needed_ |= operation.done();
+}
+
+void Engine::received_failure(Active& active, Rank from, ByteView payload) {
+  ByteReader reader(payload);
+  const auto code = reader.read<uint8_t>();
+  const auto text = reader.read_string(4096);
+  const bool sound = reader.done() && code > 0 && code <= static_cast<uint8_t>(Code::internal);
+  active.operation.fail({sound ? static_cast<Code>(code) : Code::corrupt,
+                         "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))}, now_);
+}
+
+// For an operation or sub-group that this rank has not reached yet. Bounded by the senders' eager limit per operation; the total
+// is bounded too, and a peer that drives it over the limit is cut off.
+void Engine::keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view) {
+  if (unexpected_bytes_ + view.bytes > limits_.unexpected_bytes_max) {
+    release_lent(from, view);
+    auto& route = *peers_[from].route;
+    route.close(from);
+    return lost(from, {Code::peer_lost, peers_[from].label + " ran ahead: " + std::to_string(unexpected_bytes_) +
+                                            " bytes are kept for operations not started here, the limit"});
+  }
+  auto* data = pool_.take(view.bytes);
+  if (view.bytes > 0) kernels::copy(data, view.data, view.bytes);
+  release_lent(from, view);
+  unexpected_.push_back({from, header, data});
+  unexpected_bytes_ += view.bytes;
+  ++counters_.unexpected_frames;
+}
+
+void Engine::replay_unexpected(Active& active) {
+  // In the order of arrival. Taken out first: an operation that ends meanwhile must not leave entries behind.
+  std::vector<Unexpected> mine;
+  std::erase_if(unexpected_, [&](const Unexpected& u) {
+    const bool match = u.header.operation == active.number && u.header.group == active.group->number;
+    if (match) mine.push_back(u);
+    return match;
+  });
+  for (const auto& u : mine) {
+    unexpected_bytes_ -= u.header.payload_bytes;
+    const auto rank = active.group->rank_of(u.from);
+    const bool ours = rank >= 0 && static_cast<Rank>(rank) == u.header.sender && u.header.epoch == active.group->epoch && !active.operation.done();
+    if (ours && u.header.kind == FrameKind::data) {
+      active.operation.received(u.header.sender, u.header, {.data = u.data, .bytes = u.header.payload_bytes, .staged = true}, now_);
+      continue;  // the piece is the operation's now
+    }
+    if (ours && u.header.kind == FrameKind::credit) active.operation.granted(u.header.sender, u.header.amount, now_);
+    if (ours && u.header.kind == FrameKind::failed) received_failure(active, u.header.sender, {u.data, u.header.payload_bytes});
+    pool_.give(u.data, u.header.payload_bytes);
+  }
+}
+
+void Engine::sent(uint64_t id) {
+  const auto slot = static_cast<uint32_t>(id >> 48);
+  if (slot == control_slot) {
+    control_in_flight_.erase(id);
+    return;
+  }
+  if (slot >= slots_.size()) return;
+  auto& active = *slots_[slot];
+  if ((active.generation & 0xFFFF) != (id >> 32 & 0xFFFF) || active.completion == nullptr) return;
+  active.operation.sent(static_cast<uint32_t>(id), now_);
+  settle_needed_ |= active.operation.done();
+}
+
+void Engine::computed(uint64_t id, Nanos now) {
+  now_ = now;
+  const auto slot = static_cast<uint32_t>(id >> 48);
+  if (slot >= slots_.size()) return;
+  auto& active = *slots_[slot];
+  if ((active.generation & 0xFFFF) != (id >> 32 & 0xFFFF) || active.completion == nullptr) return;
+  active.operation.computed(static_cast<uint32_t>(id), now);
+  settle_needed_ |= active.operation.done();
+  settle_all();
+}
+
+void Engine::lost(PeerIndex peer, const Status& why) {
+  if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
+  peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
+  peers_[peer].waiting.clear();
+  for (auto* active : active_) {
+    const auto rank = active->group->rank_of(peer);
+    if (rank >= 0) active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_);
+  }
+  settle_needed_ = true;
+  if (lost_) lost_(peer, peers_[peer].lost);
+}
+
+void Engine::room(PeerIndex peer) {
+  auto& p = peers_[peer];
+  while (!p.waiting.empty() && p.route->room(peer) > 0) {
+    auto [header, payload] = std::move(p.waiting.front());
+    p.waiting.pop_front();
+    send_owned(peer, header, std::move(payload));
+  }
+  for (size_t i = 0; i < active_.size(); ++i) {
+    const auto rank = active_[i]->group->rank_of(peer);
+    if (rank >= 0) active_[i]->operation.room(static_cast<Rank>(rank), now_);
+    settle_needed_ |= active_[i]->operation.done();
+  }
+}
+
+void Engine::send_control(PeerIndex to, Bytes message) {
+  FrameHeader header;
+  header.kind = FrameKind::control;
+  header.payload_bytes = static_cast<uint32_t>(message.size());
+  send_owned(to, header, std::make_shared<Bytes>(std::move(message)));
+}
+
+void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload) {
+  auto& p = peers_[to];
+  if (!p.lost.ok()) return;
+  if (p.route->room(to) == 0) {
+    p.waiting.emplace_back(header, std::move(payload));
+    return;
+  }
+  const auto id = event_id(control_slot, 0, 0) | (next_control_++ & 0xFFFFFFFFFFFFull);
+  const std::span<const std::byte> bytes(*payload);
+  control_in_flight_[id] = payload;
+  if (p.route->send(to, header, bytes, id)) control_in_flight_.erase(id);
+}
+
+}  // namespace unisono

@@ -1,0 +1,62 @@
+// What Options and the environment together ask for: one validated value, and the reason for each part of it.
+//
+// resolve_options is a pure function of its arguments, so every launcher's variables are tested without touching the
+// process. Explicit options win, then UNISONO_*, then the launcher that gave the rank: torchrun, Open MPI, MPICH, Slurm
+// (docs/joining.md says why in this order).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "unisono/options.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+// The variables of this process.
+Environment process_environment();
+
+// Where processes meet.
+struct RendezvousAddress {
+  enum class Kind : uint8_t { none, tcp, file };
+  Kind kind = Kind::none;  // none: a group of one that nobody can join
+  std::string host;        // tcp: name or address, no brackets; empty = every interface (listening only)
+  uint16_t port = 0;       // tcp
+  std::string path;        // file: absolute
+  friend bool operator==(const RendezvousAddress&, const RendezvousAddress&) = default;
+  // "tcp://[::1]:29500", "file:///tmp/job", "none"
+  std::string to_string() const;
+};
+
+// "tcp://host:port", "tcp://[::1]:port", "file:///path". `wildcard` also takes port 0 and an empty host, for listening.
+Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);
+
+struct ResolvedOptions {
+  uint32_t rank = 0;        // meaningless when join_running
+  uint32_t world_size = 1;  // likewise
+  RendezvousAddress rendezvous;
+  std::string job;
+  std::string interface;
+  std::string transport = "auto";  // "auto", "shm" or "tcp"
+  bool join_running = false;
+  Milliseconds join_timeout{60'000};
+  Milliseconds timeout{300'000};
+  Milliseconds reform_timeout{200};
+  uint32_t streams_per_link = 0;
+  bool payload_checksum = false;
+  // A listening socket inherited from the launcher, which rank 0 serves the rendezvous on; -1 = rank 0 opens one.
+  int32_t listen_fd = -1;
+  // Where rank and rendezvous come from, for messages: "rank from RANK, rendezvous from MASTER_ADDR and MASTER_PORT".
+  std::string source;
+};
+
+Result<ResolvedOptions> resolve_options(const Options& options, const Environment& environment);
+
+// The first host of Slurm's compressed list: "node[07-09,12],gpu1" -> "node07". Empty if the list is malformed.
+std::string first_slurm_host(std::string_view list);
+
+}  // namespace unisono

@@ -1,0 +1,246 @@
+// The public API over a node.
+#include "unisono/group.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "base/random.h"
+#include "node/calls.h"
+#include "node/node.h"
+#include "node/reforming.h"
+
+namespace unisono {
+
+namespace internal {
+
+struct WorkState {
+  std::shared_ptr<Node> node;
+  std::shared_ptr<Completion> completion;
+  Nanos give_up = never;  // a little after the operation's own deadline
+};
+
+struct GroupState {
+  std::shared_ptr<Node> node;
+  GroupCore* core = nullptr;        // owned by the engine; null after the group has ended
+  uint32_t number = 0;
+  uint32_t epoch = 0;               // of the roster it was made under
+  std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
+  Rank self = 0;
+  uint32_t world = 1;
+  Nanos timeout = 0;
+};
+
+}  // namespace internal
+
+using internal::GroupState;
+using internal::WorkState;
+
+std::string Report::to_string() const {
+  return operation + " " + schedule + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
+         std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
+         "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
+         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "");
+}
+
+namespace {
+
+constexpr Nanos grace = 150 * millisecond;  // between an operation's deadline and giving up on the operation itself
+
+// The roster has changed since this group was made; its core is gone. Under the mutex.
+bool ended(const GroupState& group) { return group.core == nullptr || group.epoch != group.node->roster().epoch; }
+
+std::shared_ptr<WorkState> failed_work(Status why) {
+  auto completion = std::make_shared<Completion>();
+  completion->done = true;
+  completion->status = std::move(why);
+  return std::make_shared<WorkState>(WorkState{nullptr, std::move(completion), never});
+}
+
+std::shared_ptr<WorkState> start(GroupState& group, Result<OperationRequest> request, uint64_t id, const char* what) {
+  if (!request) return failed_work({request.status().code(), std::string(what) + ": " + request.status().message()});
+  return group.node->locked([&] {
+    auto& node = *group.node;
+    const auto now = monotonic_now();
+    if (ended(group)) {
+      return failed_work({Code::peer_lost, std::string(what) + ": this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)});
+    }
+    const auto timeout = request->timeout;
+    auto completion = node.engine().submit(*group.core, std::move(*request), id, now);
+    return std::make_shared<WorkState>(WorkState{group.node, std::move(completion), now + timeout + grace});
+  });
+}
+
+Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout}; }
+
+Result<Report> outcome(const Completion& completion) {
+  if (!completion.status.ok()) return completion.status;
+  return completion.report;
+}
+
+}  // namespace
+
+Result<Report> Work::wait() {
+  if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
+  auto& s = *state_;
+  if (s.node != nullptr && !s.node->wait(*s.completion, s.give_up)) {
+    return Status(Code::internal, "an operation outlived its deadline");
+  }
+  return outcome(*s.completion);
+}
+
+Result<Report> Work::wait_for(Milliseconds time) {
+  if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
+  auto& s = *state_;
+  const auto until = std::min(s.give_up, monotonic_now() + time.count() * millisecond);
+  if (s.node != nullptr && !s.node->wait(*s.completion, until)) {
+    return Status(Code::late, "still running after waiting " + std::to_string(time.count()) + " ms");
+  }
+  return outcome(*s.completion);
+}
+
+bool Work::done() const {
+  if (state_ == nullptr) return true;
+  if (state_->node == nullptr) return state_->completion->done;
+  return state_->node->locked([&] { return state_->completion->done; });
+}
+
+Report Work::report() const {
+  if (state_ == nullptr) return {};
+  if (state_->node == nullptr) return state_->completion->report;
+  return state_->node->locked([&] { return state_->completion->report; });
+}
+
+static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Node>& node) {
+  return node->locked([&] {
+    auto state = std::make_shared<GroupState>();
+    state->node = node;
+    form_world_group(*node, *state);
+    return state;
+  });
+}
+
+void form_world_group(Node& node, GroupState& state) {
+  const auto& roster = node.roster();
+  std::vector<uint32_t> islands;
+  std::vector<std::string> hosts;
+  for (const auto& member : roster.members) {
+    uint32_t island = 0;
+    while (island < hosts.size() && hosts[island] != member.host) ++island;
+    if (island == hosts.size()) hosts.push_back(member.host);
+    islands.push_back(island);
+  }
+  state.number = world_group_number;
+  state.core = &node.engine().make_group(state.number, wire_epoch(roster), node.peers(), std::move(islands));
+  state.self = state.core->self;
+  state.world = state.core->world();
+  state.epoch = roster.epoch;
+  state.subgroups.clear();
+  state.timeout = node.options().timeout.count() * millisecond;
+}
+
+Result<Group> Group::join(const Options& options) {
+  auto resolved = resolve_options(options, process_environment());
+  if (!resolved) return resolved.status();
+  auto node = join_node(*resolved);
+  if (!node) return node.status();
+  return Group(world_group(*node));
+}
+
+uint32_t Group::rank() const { return state_->self; }
+uint32_t Group::world_size() const { return state_->world; }
+uint32_t Group::epoch() const { return state_->epoch; }
+
+std::vector<Member> Group::members() const {
+  return state_->node->locked([&] {
+    std::vector<Member> members;
+    if (ended(*state_)) return members;
+    auto& node = *state_->node;
+    for (Rank rank = 0; rank < state_->world; ++rank) {
+      const auto peer = state_->core->members[rank];
+      const auto at = std::find(node.peers().begin(), node.peers().end(), peer);
+      if (at == node.peers().end()) continue;
+      const auto& record = node.roster().members[static_cast<size_t>(at - node.peers().begin())];
+      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : node.engine().describe_link(peer)});
+    }
+    return members;
+  });
+}
+
+Work Group::all_reduce_async(Tensor t, const CallOptions& o) { return all_reduce_async(ConstTensor(t), t, o); }
+Work Group::all_reduce_async(ConstTensor in, Tensor out, const CallOptions& o) {
+  return Work(start(*state_, all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"));
+}
+Work Group::reduce_scatter_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"));
+}
+Work Group::reduce_scatter_async(Tensor t, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"));
+}
+Work Group::all_gather_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"));
+}
+Work Group::all_gather_async(Tensor t, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"));
+}
+Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
+  return Work(start(*state_, broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"));
+}
+Work Group::reduce_async(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o) {
+  return Work(start(*state_, reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"));
+}
+Work Group::gather_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"));
+}
+Work Group::scatter_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"));
+}
+Work Group::all_to_all_async(ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
+  return Work(start(*state_, all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"));
+}
+Work Group::barrier_async(const CallOptions& o) { return Work(start(*state_, barrier_call(caller_of(*state_), o), o.id, "barrier")); }
+Work Group::send_async(ConstTensor in, uint32_t to, uint32_t tag, const CallOptions& o) {
+  return Work(start(*state_, message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"));
+}
+Work Group::recv_async(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
+  return Work(start(*state_, message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"));
+}
+
+Result<Group> Group::split(std::span<const uint32_t> ranks) {
+  const auto fail = [](const std::string& what) { return Status(Code::invalid, "split: " + what); };
+  if (ranks.empty()) return fail("no ranks");
+  uint64_t hash = mix64(state_->number);
+  std::vector<bool> seen(state_->world);
+  for (const auto rank : ranks) {
+    if (rank >= state_->world) return fail("rank " + std::to_string(rank) + " is not in this group of " + std::to_string(state_->world));
+    if (seen[rank]) return fail("rank " + std::to_string(rank) + " is listed twice");
+    seen[rank] = true;
+    hash = mix64(hash ^ rank);
+  }
+  if (!seen[state_->self]) return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
+  return state_->node->locked([&]() -> Result<Group> {
+    auto& node = *state_->node;
+    if (ended(*state_)) return Status(Code::peer_lost, "split: this group ended when the roster changed");
+    auto state = std::make_shared<GroupState>(*state_);
+    std::vector<PeerIndex> members;
+    std::vector<uint32_t> islands;
+    for (const auto rank : ranks) {
+      members.push_back(state_->core->members[rank]);
+      islands.push_back(state_->core->islands[rank]);
+    }
+    // Never the world group's number; the same list again gives another group.
+    state->number = static_cast<uint32_t>(mix64(hash ^ state_->subgroups[hash]++)) | 2;
+    state->core = &node.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(islands));
+    state->self = state->core->self;
+    state->world = state->core->world();
+    state->subgroups.clear();
+    return Group(std::move(state));
+  });
+}
+
+Result<Reformed> Group::reform() {
+  if (state_->number != world_group_number) return Status(Code::invalid, "reform: only the group that was joined can be re-formed, not a sub-group");
+  return reform_world(*state_->node, *state_);
+}
+
+}  // namespace unisono

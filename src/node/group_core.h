@@ -1,0 +1,48 @@
+// One group as the engine knows it: members, epoch, numbering of operations, compiled plans.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/plan.h"
+#include "collectives/request.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member list
+
+struct GroupCore {
+  uint32_t number = 0;
+  uint32_t epoch = 0;                // as in frames
+  std::vector<PeerIndex> members;    // by rank; self_peer for this process
+  Rank self = 0;
+  std::vector<uint32_t> islands;     // island (host) of each rank
+  uint64_t next_operation = 0;       // of those numbered by order of calls
+  std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
+  std::vector<uint64_t> recent_ids;  // user-numbered operations that ended lately: ring of recent_ids_max
+  size_t recent_at = 0;
+  std::map<uint64_t, std::unique_ptr<Plan>> plans;
+  std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
+  Status ended;                      // not ok: no more operations
+
+  static constexpr size_t recent_ids_max = 1024;
+
+  uint32_t world() const { return static_cast<uint32_t>(members.size()); }
+  int32_t rank_of(PeerIndex peer) const { return peer < rank_of_peer.size() ? rank_of_peer[peer] : -1; }
+};
+
+// Operation numbers: by order of calls (no high bit), by the user (bit 62), point to point (bit 63).
+inline constexpr uint64_t user_id_bit = uint64_t{1} << 62;
+inline constexpr uint64_t message_id_bit = uint64_t{1} << 63;
+constexpr uint64_t message_key(Rank source, Rank destination, uint32_t tag) {
+  return uint64_t{source} << 40 | uint64_t{destination} << 16 | tag;
+}
+constexpr uint64_t message_id(Rank source, uint32_t tag, uint32_t sequence) {
+  return message_id_bit | uint64_t{source & 0x7FFF} << 47 | uint64_t{tag & 0x7FFF} << 32 | sequence;
+}
+
+}  // namespace unisono

@@ -1,0 +1,181 @@
+#include "node/node.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace unisono {
+
+namespace {
+
+constexpr Nanos sleep_max = 100 * millisecond;  // nothing depends on it: a bound on what a lost wake-up could cost
+constexpr size_t wait_handles_max = 8;
+
+}  // namespace
+
+Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
+  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd < 0) return Status(Code::unavailable, std::string("eventfd: ") + std::strerror(errno));
+  return std::shared_ptr<Node>(new Node(options, self, std::move(links), fd));
+}
+
+Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd)
+    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd) {
+  for (auto& link : links_) engine_.add_transport(*link.transport);
+}
+
+Node::~Node() {
+  {
+    Entry entry(*this);
+    stop_ = true;
+    idle_.notify_all();
+    wake();
+  }
+  if (background_.joinable()) background_.join();
+  // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
+  engine_.poll(monotonic_now());
+  for (const auto peer : peers_) {
+    if (peer == self_peer || !engine_.peer_status(peer).ok()) continue;
+    for (auto& link : links_) {
+      if (link.connector->state(peer) == LinkState::up) link.transport->close(peer);
+    }
+  }
+  ::close(wake_fd_);
+}
+
+Node::Entry::Entry(Node& node) : node_(node) {
+  node_.entering_.fetch_add(1, std::memory_order_relaxed);
+  node_.mutex_.lock();
+  node_.entering_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Node::Entry::~Entry() {
+  const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
+  // A sleeping driver must learn of an earlier deadline.
+  const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
+  if (node_.driving_ || node_.waiters_ > 0) node_.free_.notify_all();
+  node_.mutex_.unlock();
+  if (undriven) node_.idle_.notify_one();
+  if (earlier) node_.wake();
+}
+
+void Node::set_local_world(uint32_t processes) {
+  const auto cores = static_cast<uint32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
+  yield_ = processes > cores || usable < 2;
+  spin_ = yield_ ? 100 * microsecond : 60 * microsecond;
+}
+
+void Node::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+}
+
+void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
+  std::array<pollfd, wait_handles_max> fds;
+  nfds_t count = 0;
+  fds[count++] = {wake_fd_, POLLIN, 0};
+  size_t armed = 0;
+  bool idle = true;
+  for (; armed < links_.size() && idle; ++armed) idle = links_[armed].transport->arm();
+  for (auto& link : links_) {
+    if (link.transport->wait_handle() >= 0 && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
+  }
+  if (idle && entering_.load(std::memory_order_relaxed) == 0) {
+    const auto now = monotonic_now();
+    sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
+    const auto left = std::max<Nanos>(0, sleeps_until_ - now);
+    const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
+    sleeping_ = true;
+    lock.unlock();
+    ::ppoll(fds.data(), count, &time, nullptr);
+    lock.lock();
+    sleeping_ = false;
+    uint64_t drain = 0;
+    if (fds[0].revents != 0) [[maybe_unused]] const auto got = ::read(wake_fd_, &drain, sizeof(drain));
+  }
+  for (size_t i = 0; i < armed; ++i) links_[i].transport->disarm();
+}
+
+// Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for spin_.
+template <typename Done>
+void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until) {
+  auto last_progress = monotonic_now();
+  while (!done() && !stop_) {
+    const auto now = monotonic_now();
+    if (now >= until) return;
+    if (engine_.poll(now)) {
+      last_progress = now;
+      if (waiters_ > 1) free_.notify_all();
+      continue;
+    }
+    if (entering_.load(std::memory_order_relaxed) > 0) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+    } else if (now - last_progress > spin_) {
+      sleep(lock, until);
+      last_progress = monotonic_now();
+    } else if (yield_) {
+      sched_yield();
+    }
+  }
+}
+
+template <typename Done>
+bool Node::wait_until(const Done& done, Nanos until) {
+  entering_.fetch_add(1, std::memory_order_relaxed);
+  std::unique_lock lock(mutex_);
+  entering_.fetch_sub(1, std::memory_order_relaxed);
+  ++waiters_;
+  while (!done() && !stop_ && monotonic_now() < until) {
+    if (!driving_) {
+      driving_ = true;
+      drive(lock, done, until);
+      driving_ = false;
+      continue;
+    }
+    if (sleeping_) wake();
+    const auto left = std::min(until - monotonic_now(), sleep_max);
+    free_.wait_for(lock, std::chrono::nanoseconds(std::max<Nanos>(left, 0)));
+  }
+  --waiters_;
+  if (waiters_ > 0) free_.notify_all();
+  else if (engine_.active() > 0) idle_.notify_one();
+  return done();
+}
+
+bool Node::wait(const std::function<bool()>& done, Nanos until) { return wait_until(done, until); }
+
+bool Node::wait(const Completion& completion, Nanos until) {
+  return wait_until([&] { return completion.done; }, until);
+}
+
+void Node::start_background() {
+  if (!background_.joinable()) background_ = std::thread([this] { background(); });
+}
+
+void Node::background() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (engine_.active() == 0 || waiters_ > 0 || driving_) {
+      idle_.wait(lock);
+      continue;
+    }
+    driving_ = true;
+    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0; }, never);
+    driving_ = false;
+    free_.notify_all();
+  }
+}
+
+}  // namespace unisono

@@ -1,0 +1,111 @@
+// One process in real time: engine and transports behind a mutex, driven by whoever waits.
+//
+// At most one thread drives at a time: it polls for a short bounded time, then sleeps in the kernel without the mutex. Other
+// waiting threads sleep on a condition variable until their operation is done or the driver's place is free. When operations are
+// outstanding and nobody waits, a background thread drives. Nothing here runs user code under the mutex.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "membership/roster.h"
+#include "node/engine.h"
+#include "node/environment.h"
+#include "node/inline_compute.h"
+#include "node/rendezvous_socket.h"
+#include "transports/connector.h"
+#include "transports/transport.h"
+
+namespace unisono {
+
+struct Link {
+  std::unique_ptr<Transport> transport;
+  Connector* connector = nullptr;  // the same object
+};
+
+class Node {
+ public:
+  // The transports are made and listening; nobody is known yet.
+  static Result<std::shared_ptr<Node>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Blocks until done() holds, driving if nobody else does. False if `until` passed first.
+  bool wait(const std::function<bool()>& done, Nanos until);
+  // As wait, for one operation.
+  bool wait(const Completion& completion, Nanos until);
+  // Runs f under the mutex and, if it left operations outstanding, sees to it that somebody drives.
+  template <typename F>
+  auto locked(F&& f) {
+    Entry entry(*this);
+    return f();
+  }
+
+  // Everything below is called under the mutex (inside locked).
+  Engine& engine() { return engine_; }
+  const ResolvedOptions& options() const { return options_; }
+  PeerId self() const { return self_; }
+  std::vector<Link>& links() { return links_; }
+  RendezvousSession* session() { return session_.get(); }
+  void set_session(std::unique_ptr<RendezvousSession> session) { session_ = std::move(session); }
+  Roster& roster() { return roster_; }
+  std::vector<PeerIndex>& peers() { return peers_; }  // of the roster's members, by rank; self_peer for this process
+  PeerIndex take_peer_index() { return next_peer_++; }
+  // How long to poll before sleeping, from the number of processes on this host.
+  void set_local_world(uint32_t processes);
+  // Starts the background driver; waits are complete without it until then.
+  void start_background();
+
+ private:
+  // Holds the mutex for a caller; asks a polling driver to let go of it soon.
+  class Entry {
+   public:
+    explicit Entry(Node& node);
+    ~Entry();
+   private:
+    Node& node_;
+  };
+
+  Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd);
+  template <typename Done>
+  bool wait_until(const Done& done, Nanos until);
+  template <typename Done>
+  void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until);
+  void sleep(std::unique_lock<std::mutex>& lock, Nanos until);
+  void wake();
+  void background();
+
+  const ResolvedOptions options_;
+  const PeerId self_;
+  std::vector<Link> links_;
+  InlineCompute compute_;
+  Engine engine_;
+  std::unique_ptr<RendezvousSession> session_;
+  Roster roster_;
+  std::vector<PeerIndex> peers_;
+  PeerIndex next_peer_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable free_;       // the driver's place is free, or something was done
+  std::condition_variable idle_;       // for the background thread
+  std::atomic<uint32_t> entering_{0};  // callers that wait for the mutex
+  uint32_t waiters_ = 0;               // callers in wait(), the driver included
+  bool driving_ = false, sleeping_ = false, stop_ = false;
+  Nanos sleeps_until_ = 0;
+  Nanos spin_ = 50 * microsecond;
+  bool yield_ = false;
+  int wake_fd_ = -1;
+  std::thread background_;
+};
+
+// Makes transports, meets the others, links up, forms the group.
+Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
+
+}  // namespace unisono

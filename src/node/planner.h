@@ -1,0 +1,23 @@
+// From a request to a plan: which schedule, how large a slice. The same answer on every rank of a group.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "collectives/plan.h"
+#include "collectives/request.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+struct PlanChoice {
+  ScheduleKind kind = ScheduleKind::two_step;
+  ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
+  uint64_t slice_bytes = 256u << 10;
+  uint64_t key = 0;  // equal keys: equal plans
+};
+
+Result<PlanChoice> choose_plan(const OperationRequest& request, Rank self, uint32_t world, std::span<const uint32_t> islands);
+Result<Plan> make_plan(const OperationRequest& request, const PlanChoice& choice, Rank self, uint32_t world, std::span<const uint32_t> islands);
+
+}  // namespace unisono

@@ -1,0 +1,16 @@
+// Re-forming in real time: drives membership/reform over the links of a node and makes the group of the new roster.
+#pragma once
+
+#include "node/node.h"
+#include "unisono/group.h"
+
+namespace unisono {
+
+inline constexpr uint32_t world_group_number = 1;
+
+// Makes the engine's group of all members of the node's roster, and points `state` at it. Under the mutex.
+void form_world_group(Node& node, internal::GroupState& state);
+
+Result<Reformed> reform_world(Node& node, internal::GroupState& state);
+
+}  // namespace unisono

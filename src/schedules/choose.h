@@ -1,0 +1,62 @@
+// Which schedule for this tensor, on this group, over these links. One pure function.
+//
+// Equal inputs give the equal answer on every rank: predictions are compared in whole nanoseconds, and ties go to the kind that
+// kinds_of() names first. So the caller must make the inputs equal on all ranks (rank 0's measurements, for example,
+// spread when the group is formed), because ranks that choose differently wait for each other's messages in vain.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "schedules/cost.h"
+#include "schedules/schedule.h"
+
+namespace unisono {
+
+struct ChooseRequest {
+  Collective collective = Collective::all_reduce;
+  // Of the whole tensor: for reduce_scatter the input, for all_gather and gather the output, for scatter the root's input, for
+  // all_to_all the input of one rank.
+  uint64_t bytes = 0;
+  // 16-bit floats: schedules that pass partial sums on must run on an fp32 copy, twice the bytes, to round only once.
+  bool is_16_bit_float = false;
+  uint32_t world = 1;
+  std::span<const uint32_t> islands{};  // island (host) per rank; empty: every rank is an island of its own
+  // in_rank_order: direct schedules only. automatic counts as any.
+  Order order = Order::any;
+  ScheduleKind kind = ScheduleKind::automatic;   // the caller's wish wins, if it can be had at all
+  ScheduleKind inner = ScheduleKind::automatic;  // likewise, of hierarchical
+  ScheduleKind outer = ScheduleKind::automatic;
+  uint64_t slice_bytes = 0;                      // likewise; 0 = automatic
+  LinkProfile inside;                            // between ranks of one island
+  LinkProfile between;                           // between ranks of different islands
+};
+
+struct Candidate {
+  ScheduleKind kind = ScheduleKind::automatic;
+  ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: the best of all combinations
+  ScheduleKind outer = ScheduleKind::automatic;
+  double predicted_us = 0;
+  const char* excluded = nullptr;                // why it does not take part, or null
+};
+
+inline constexpr uint32_t candidates_max = 8;
+
+struct Choice {
+  ScheduleKind kind = ScheduleKind::automatic;
+  ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical
+  ScheduleKind outer = ScheduleKind::automatic;
+  uint64_t slice_bytes = 0;
+  double predicted_us = 0;
+  uint32_t candidate_count = 0;
+  std::array<Candidate, candidates_max> candidates{};  // all kinds of the collective, in the order of kinds_of()
+  std::string reason;                                  // one line for logs
+};
+
+// Errors: invalid (no world, island numbers for another world, a rate that is not positive), unsupported (a wished kind that
+// does not exist for the collective or cannot add in rank order; names those that can).
+Result<Choice> choose(const ChooseRequest& request);
+
+}  // namespace unisono

@@ -1,0 +1,238 @@
+#include "schedules/choose.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/random.h"
+#include "schedules/test_support.h"
+
+namespace unisono {
+namespace {
+
+using enum ScheduleKind;
+
+ChooseRequest on_one_host(uint64_t bytes, const std::vector<uint32_t>& islands) {
+  return {.bytes = bytes,
+          .world = static_cast<uint32_t>(islands.size()),
+          .islands = islands,
+          .inside = shared_memory_profile(static_cast<uint32_t>(islands.size())),
+          .between = network_tcp_profile(1)};
+}
+
+std::vector<uint32_t> hosts(uint32_t count, uint32_t ranks_each) {
+  std::vector<uint32_t> islands;
+  for (uint32_t rank = 0; rank < count * ranks_each; ++rank) islands.push_back(rank / ranks_each);
+  return islands;
+}
+
+Choice must_choose(const ChooseRequest& request) {
+  auto choice = choose(request);
+  EXPECT_TRUE(choice.ok()) << choice.status().to_string();
+  return choice.ok() ? *choice : Choice{};
+}
+
+TEST(Choose, takes_one_round_for_small_tensors_and_few_bytes_for_large_ones) {
+  const auto islands = hosts(1, 4);
+  EXPECT_EQ(must_choose(on_one_host(64, islands)).kind, one_shot);
+  EXPECT_EQ(must_choose(on_one_host(64 << 20, islands)).kind, two_step);
+}
+
+TEST(Choose, takes_few_system_calls_for_middling_tensors_on_many_hosts) {
+  const auto islands = hosts(64, 1);
+  auto request = on_one_host(64 << 10, islands);
+  EXPECT_EQ(must_choose(request).kind, halving_doubling);
+}
+
+TEST(Choose, keeps_large_tensors_off_the_slow_links) {
+  const auto islands = hosts(4, 8);
+  auto request = on_one_host(64 << 20, islands);
+  request.inside = shared_memory_profile(8);
+  request.between = network_tcp_profile(8);
+  const auto choice = must_choose(request);
+  EXPECT_EQ(choice.kind, hierarchical) << choice.reason;
+  EXPECT_NE(choice.inner, automatic);
+  EXPECT_NE(choice.outer, automatic);
+}
+
+TEST(Choose, makes_only_direct_schedules_in_rank_order) {
+  for (const auto collective : test::scheduled_collectives) {
+    for (const uint64_t bytes : {uint64_t{0}, uint64_t{1} << 10, uint64_t{1} << 16, uint64_t{1} << 26}) {
+      for (const auto& islands : {hosts(1, 3), hosts(16, 1), hosts(4, 4)}) {
+        auto request = on_one_host(bytes, islands);
+        request.collective = collective;
+        request.order = Order::in_rank_order;
+        const auto choice = must_choose(request);
+        const auto made = make_schedule({.collective = collective,
+                                         .kind = choice.kind,
+                                         .world = request.world,
+                                         .islands = islands,
+                                         .inner = choice.inner,
+                                         .outer = choice.outer});
+        ASSERT_TRUE(made.ok()) << made.status().to_string();
+        // A barrier adds nothing, but the flag is about the messages all the same.
+        EXPECT_TRUE(made->direct) << choice.reason;
+      }
+    }
+  }
+}
+
+TEST(Choose, what_it_chooses_can_be_made) {
+  constexpr uint64_t seed = 90'210;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  for (int i = 0; i < 3'000; ++i) {
+    const auto islands = hosts(1 + static_cast<uint32_t>(random.below(6)), 1 + static_cast<uint32_t>(random.below(6)));
+    auto request = on_one_host(random.next() >> random.below(64), islands);
+    request.collective = test::scheduled_collectives[random.below(9)];
+    request.is_16_bit_float = random.chance(0.5);
+    request.order = random.chance(0.5) ? Order::any : Order::automatic;
+    request.inside = random.chance(0.5) ? shared_memory_profile(2) : loopback_tcp_profile(4);
+    const auto choice = must_choose(request);
+    ASSERT_TRUE(make_schedule({.collective = request.collective,
+                               .kind = choice.kind,
+                               .world = request.world,
+                               .islands = islands,
+                               .inner = choice.inner,
+                               .outer = choice.outer})
+                    .ok())
+        << choice.reason;
+    ASSERT_TRUE(std::isfinite(choice.predicted_us));
+    ASSERT_GT(choice.slice_bytes, 0u);
+  }
+}
+
+TEST(Choose, prefers_direct_schedules_for_16_bit_floats) {
+  const auto islands = hosts(64, 1);
+  auto request = on_one_host(1 << 20, islands);
+  request.is_16_bit_float = true;
+  const auto choice = must_choose(request);
+  EXPECT_EQ(choice.kind, two_step) << choice.reason;
+  request.is_16_bit_float = false;
+  const auto wide = must_choose(request);
+  const auto time_of = [](const Choice& c, ScheduleKind kind) {
+    for (const auto& candidate : c.candidates)
+      if (candidate.kind == kind) return candidate.predicted_us;
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(time_of(choice, two_step), time_of(wide, two_step));
+  EXPECT_GT(time_of(choice, ring), time_of(wide, ring));
+}
+
+TEST(Choose, grants_a_wish_and_says_so) {
+  const auto islands = hosts(1, 4);
+  auto request = on_one_host(64, islands);
+  request.kind = ring;
+  const auto choice = must_choose(request);
+  EXPECT_EQ(choice.kind, ring);
+  EXPECT_NE(choice.reason.find("ring"), std::string::npos);
+  EXPECT_NE(choice.reason.find("as asked for; next one_shot"), std::string::npos) << choice.reason;
+}
+
+TEST(Choose, grants_wishes_inside_and_between_islands) {
+  const auto islands = hosts(2, 2);
+  auto request = on_one_host(1 << 20, islands);
+  request.kind = hierarchical;
+  request.inner = tree;
+  request.outer = ring;
+  request.slice_bytes = 12'345;
+  const auto choice = must_choose(request);
+  EXPECT_EQ(choice.inner, tree);
+  EXPECT_EQ(choice.outer, ring);
+  EXPECT_EQ(choice.slice_bytes, 12'345u);
+}
+
+TEST(Choose, grants_hierarchical_on_a_single_island) {
+  const auto islands = hosts(1, 4);
+  auto request = on_one_host(64, islands);
+  request.kind = hierarchical;
+  EXPECT_EQ(must_choose(request).kind, hierarchical);
+  request.order = Order::in_rank_order;  // inside only, with a direct kind
+  const auto inner = must_choose(request).inner;
+  EXPECT_TRUE(inner == two_step || inner == direct);
+}
+
+TEST(Choose, refuses_a_wish_that_does_not_exist) {
+  const auto islands = hosts(1, 4);
+  auto request = on_one_host(64, islands);
+  request.kind = tree;
+  const auto choice = choose(request);
+  EXPECT_EQ(choice.status().code(), Code::unsupported);
+  EXPECT_NE(choice.status().message().find("one_shot, two_step, halving_doubling, ring"), std::string::npos)
+      << choice.status().message();
+}
+
+TEST(Choose, refuses_a_wish_that_cannot_add_in_rank_order) {
+  const auto islands = hosts(1, 4);
+  auto request = on_one_host(64, islands);
+  request.order = Order::in_rank_order;
+  request.kind = ring;
+  const auto choice = choose(request);
+  EXPECT_EQ(choice.status().code(), Code::unsupported);
+  EXPECT_EQ(choice.status().message(),
+            "ring all_reduce: passes partial sums on, so cannot add in rank order; there are one_shot, two_step");
+}
+
+TEST(Choose, refuses_send_a_world_of_none_and_other_island_numbers) {
+  const auto islands = hosts(1, 4);
+  auto request = on_one_host(64, islands);
+  request.collective = Collective::send;
+  EXPECT_EQ(choose(request).status().code(), Code::unsupported);
+  request.collective = Collective::all_reduce;
+  request.world = 0;
+  EXPECT_EQ(choose(request).status().code(), Code::invalid);
+  request.world = 5;
+  EXPECT_EQ(choose(request).status().code(), Code::invalid);
+}
+
+TEST(Choose, refuses_a_link_that_is_no_link) {
+  const auto islands = hosts(1, 4);
+  const auto good = on_one_host(64, islands);
+  for (const double rate : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    auto request = good;
+    request.inside.bytes_per_us = rate;
+    EXPECT_EQ(choose(request).status().code(), Code::invalid) << rate;
+    request = good;
+    request.between.slice_bytes = rate;
+    EXPECT_EQ(choose(request).status().code(), Code::invalid) << rate;
+  }
+  auto request = good;
+  request.inside.cores = 0;
+  EXPECT_EQ(choose(request).status().code(), Code::invalid);
+  request = good;
+  request.inside.latency_us = std::nan("");
+  EXPECT_EQ(choose(request).status().code(), Code::invalid);
+}
+
+TEST(Choose, breaks_ties_by_the_order_of_kinds) {
+  const auto islands = hosts(1, 2);  // of two ranks, two_step, halving_doubling and ring are the same schedule
+  const auto choice = must_choose(on_one_host(64 << 20, islands));
+  EXPECT_EQ(choice.kind, two_step) << choice.reason;
+}
+
+TEST(Choose, serves_tensors_of_no_bytes_and_of_the_most_bytes) {
+  const auto islands = hosts(2, 3);
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    auto request = on_one_host(bytes, islands);
+    request.is_16_bit_float = true;
+    EXPECT_NE(must_choose(request).kind, automatic);
+  }
+}
+
+TEST(Choose, costs_nothing_alone) {
+  const auto islands = hosts(1, 1);
+  const auto choice = must_choose(on_one_host(1 << 20, islands));
+  EXPECT_EQ(choice.predicted_us, 0);
+  EXPECT_TRUE(make_schedule({.kind = choice.kind, .world = 1})->steps.empty());
+}
+
+TEST(Choose, lists_every_kind_with_its_prediction) {
+  const auto islands = hosts(1, 4);
+  const auto choice = must_choose(on_one_host(1 << 20, islands));
+  ASSERT_EQ(choice.candidate_count, kinds_of(Collective::all_reduce).size());
+  for (uint32_t i = 0; i < choice.candidate_count; ++i) EXPECT_GT(choice.candidates[i].predicted_us, 0);
+  EXPECT_NE(choice.candidates[4].excluded, nullptr);  // hierarchical: one island
+}
+
+}  // namespace
+}  // namespace unisono

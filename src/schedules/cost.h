@@ -1,0 +1,72 @@
+// What a schedule costs: rounds, messages and bytes of its busiest rank, and from these and the links a time.
+//
+// The counts are exact (the tests count them in the schedules themselves); the time is an estimate for comparing schedules
+// with each other: a latency-bandwidth model with a price per message and per byte added. docs/algorithms.md has the table.
+#pragma once
+
+#include <cstdint>
+
+#include "schedules/islands.h"
+#include "schedules/schedule.h"
+
+namespace unisono {
+
+// What messages cost between two ranks on one island, or on two. One rank's view; equal on all ranks.
+struct LinkProfile {
+  double latency_us = 0;           // from a send to the receiver's notice of it
+  double bytes_per_us = 1;         // that one rank can send, and receive at the same time
+  double host_bytes_per_us = 0;    // that all ranks of an island can send together; 0 = no common limit
+  double per_message_cpu_us = 0;   // to make and to serve one message
+  double per_batch_cpu_us = 0;     // to hand messages of one round to one peer: a system call on TCP, little in shared memory
+  double reduce_bytes_per_us = 1;  // incoming bytes that one core adds
+  double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
+  double switch_us = 0;            // added to the latency where ranks outnumber cores, because the receiver must be scheduled
+  uint32_t cores = 1;              // shared by the ranks of one island
+};
+
+// Starting points, for use until links are measured: shared memory, TCP over the loopback interface, TCP at 10 Gbit/s.
+LinkProfile shared_memory_profile(uint32_t cores);
+LinkProfile loopback_tcp_profile(uint32_t cores);
+LinkProfile network_tcp_profile(uint32_t cores);
+
+// Counts of the busiest rank. Where sends and receives differ, the larger; bytes are in units of the whole tensor.
+struct Traffic {
+  double rounds = 0;
+  double batches = 0;   // (round, peer) pairs
+  double messages = 0;  // of a tensor of one slice per chunk
+  double bytes = 0;
+  double reduced = 0;   // bytes added
+  double total = 0;     // bytes sent by all ranks together
+};
+// Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
+Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);
+
+// The traffic divided between the links inside islands and those between them.
+struct Load {
+  Traffic inside;
+  Traffic between;
+  double island_bytes_inside = 0;   // sent inside the busiest island
+  double island_bytes_between = 0;  // that leave it
+  bool side_by_side = false;        // no rank does both: the slower one counts, not the sum
+};
+// inner and outer: of hierarchical; must be kinds, not automatic.
+struct LoadRequest {
+  Collective collective = Collective::all_reduce;
+  ScheduleKind kind = ScheduleKind::two_step;
+  ScheduleKind inner = ScheduleKind::two_step;
+  ScheduleKind outer = ScheduleKind::two_step;
+  const Islands& islands;
+  uint32_t world = 1;
+};
+Load load(const LoadRequest& request);
+
+struct TimeRequest {
+  const Load& load;
+  const LinkProfile& inside;
+  const LinkProfile& between;
+  double bytes = 0;           // of the tensor as it travels
+  uint32_t largest_island = 1;
+};
+double predicted_us(const TimeRequest& request);
+
+}  // namespace unisono

@@ -1,0 +1,147 @@
+#include "schedules/cost.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "schedules/test_support.h"
+
+namespace unisono {
+namespace {
+
+using enum ScheduleKind;
+
+// The traffic counted in the schedules themselves, one direction.
+struct Counted {
+  double batches = 0, messages = 0, chunks = 0, reduced = 0;
+};
+
+Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>& islands, Rank rank, bool inside) {
+  Counted result;
+  std::set<std::pair<uint32_t, Rank>> pairs;
+  for (const auto& step : schedule.steps) {
+    if ((step.op == Op::send) != sends) continue;
+    if (!islands.empty() && (islands[rank] == islands[step.peer]) != inside) continue;
+    const double chunks = step.chunks.end - step.chunks.begin;
+    pairs.emplace(step.round, step.peer);
+    result.messages += chunks;
+    result.chunks += chunks;
+    if (step.op == Op::recv_reduce) result.reduced += chunks;
+  }
+  result.batches = static_cast<double>(pairs.size());
+  return result;
+}
+
+// Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
+Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& islands = {}, bool inside = false) {
+  Traffic result;
+  const auto schedules = test::make_all(request);
+  std::set<uint32_t> rounds;
+  for (Rank rank = 0; rank < request.world; ++rank) {
+    const double tensor = request.collective == Collective::all_to_all ? request.world : schedules[rank].chunk_count;
+    const bool empty = request.collective == Collective::barrier;
+    const auto out = count(schedules[rank], true, islands, rank, inside);
+    const auto in = count(schedules[rank], false, islands, rank, inside);
+    for (const auto& step : schedules[rank].steps)
+      if (islands.empty() || (islands[rank] == islands[step.peer]) == inside) rounds.insert(step.round);
+    result.batches = std::max({result.batches, out.batches, in.batches});
+    result.messages = std::max({result.messages, out.messages, in.messages});
+    result.total += empty ? 0 : out.chunks / tensor;
+    result.bytes = std::max(result.bytes, empty ? 0 : std::max(out.chunks, in.chunks) / tensor);
+    result.reduced = std::max(result.reduced, empty ? 0 : in.reduced / tensor);
+  }
+  result.rounds = static_cast<double>(rounds.size());
+  return result;
+}
+
+void expect_equal(const Traffic& formula, const Traffic& counted, const std::string& what) {
+  EXPECT_DOUBLE_EQ(formula.rounds, counted.rounds) << what << " rounds";
+  EXPECT_DOUBLE_EQ(formula.batches, counted.batches) << what << " batches";
+  EXPECT_DOUBLE_EQ(formula.messages, counted.messages) << what << " messages";
+  EXPECT_NEAR(formula.bytes, counted.bytes, 1e-9) << what << " bytes";
+  EXPECT_NEAR(formula.reduced, counted.reduced, 1e-9) << what << " reduced";
+  EXPECT_NEAR(formula.total, counted.total, 1e-9) << what << " total";
+}
+
+TEST(Cost, formulas_equal_the_counts_in_the_schedules) {
+  for (const auto collective : test::scheduled_collectives) {
+    for (const auto kind : kinds_of(collective)) {
+      if (kind == hierarchical) continue;
+      for (const uint32_t world : {2u, 3u, 4u, 5u, 7u, 8u, 12u, 16u, 17u, 33u}) {
+        const auto what = std::string(name(kind)) + " " + name(collective) + " of " + std::to_string(world);
+        expect_equal(traffic(collective, kind, world),
+                     counted_traffic({.collective = collective, .kind = kind, .world = world}), what);
+      }
+    }
+  }
+}
+
+TEST(Cost, of_a_world_of_one_is_nothing) {
+  for (const auto collective : test::scheduled_collectives)
+    for (const auto kind : kinds_of(collective)) EXPECT_EQ(traffic(collective, kind, 1).messages, 0);
+}
+
+TEST(Cost, of_equal_islands_equals_the_counts_in_the_schedules) {
+  for (const auto& [island_count, size] : {std::pair(2u, 4u), std::pair(3u, 2u), std::pair(4u, 4u), std::pair(5u, 3u)}) {
+    std::vector<uint32_t> islands;
+    for (uint32_t rank = 0; rank < island_count * size; ++rank) islands.push_back(rank / size);
+    const auto found = find_islands(islands, island_count * size);
+    for (const auto inner : {two_step, ring, halving_doubling, direct}) {
+      for (const auto outer : {one_shot, two_step, ring, halving_doubling}) {
+        const ScheduleRequest request{
+            .kind = hierarchical, .world = island_count * size, .islands = islands, .inner = inner, .outer = outer};
+        const auto load = unisono::load(
+            {.kind = hierarchical, .inner = inner, .outer = outer, .islands = found, .world = request.world});
+        const auto what = std::string(name(inner)) + " inside " + name(outer) + " of " + std::to_string(island_count);
+        const auto inside = counted_traffic(request, islands, true);
+        EXPECT_DOUBLE_EQ(load.inside.rounds, inside.rounds) << what;
+        EXPECT_DOUBLE_EQ(load.inside.messages, inner == direct ? (inside.messages) : inside.messages) << what;
+        EXPECT_NEAR(load.inside.bytes, inside.bytes, 1e-9) << what;
+        EXPECT_NEAR(load.inside.reduced, inside.reduced, 1e-9) << what;
+        const auto between = counted_traffic(request, islands, false);
+        EXPECT_DOUBLE_EQ(load.between.rounds, between.rounds) << what;
+        EXPECT_DOUBLE_EQ(load.between.batches, between.batches) << what;
+        EXPECT_DOUBLE_EQ(load.between.messages, between.messages) << what;
+        EXPECT_NEAR(load.between.bytes, between.bytes, 1e-9) << what;
+        EXPECT_NEAR(load.between.reduced, between.reduced, 1e-9) << what;
+        EXPECT_NEAR(load.island_bytes_between * island_count, between.total, 1e-9) << what;
+      }
+    }
+  }
+}
+
+TEST(Cost, two_step_splits_its_bytes_by_where_the_peers_are) {
+  const uint32_t numbers[] = {0, 0, 0, 1};
+  const auto islands = find_islands(numbers, 4);
+  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  EXPECT_DOUBLE_EQ(load.between.bytes, 1.5);  // the lone rank sends all of its 2 * 3/4 away
+  EXPECT_DOUBLE_EQ(load.between.rounds, 2);
+}
+
+TEST(Cost, grows_with_bytes_and_with_each_price) {
+  const uint32_t numbers[] = {0, 0, 1, 1};
+  const auto islands = find_islands(numbers, 4);
+  for (const auto kind : {one_shot, two_step, ring, halving_doubling}) {
+    const auto load = unisono::load({.kind = kind, .islands = islands, .world = 4});
+    const auto inside = shared_memory_profile(2);
+    const auto base = network_tcp_profile(2);
+    const auto time = [&](const LinkProfile& between, double bytes) {
+      return predicted_us({.load = load, .inside = inside, .between = between, .bytes = bytes, .largest_island = 2});
+    };
+    EXPECT_LT(time(base, 1e6), time(base, 2e6));
+    auto slow = base;
+    slow.latency_us *= 100;
+    EXPECT_LT(time(base, 1e6), time(slow, 1e6));
+    slow = base;
+    slow.bytes_per_us /= 100;
+    EXPECT_LT(time(base, 1e6), time(slow, 1e6));
+    slow = base;
+    slow.per_batch_cpu_us *= 1000;
+    EXPECT_LT(time(base, 1e6), time(slow, 1e6));
+  }
+}
+
+}  // namespace
+}  // namespace unisono

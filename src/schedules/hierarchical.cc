@@ -1,0 +1,182 @@
+#include "schedules/hierarchical.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "schedules/direct.h"
+#include "schedules/one_shot.h"
+#include "schedules/tree.h"
+#include "schedules/two_step.h"
+
+namespace unisono {
+namespace {
+
+using enum ScheduleKind;
+
+bool has_leader(ScheduleKind inner) { return inner == tree || inner == direct; }
+
+// Unit u of `units` belongs to the position p of an island with floor(p*units/size) <= u < floor((p+1)*units/size).
+uint32_t first_unit(uint32_t position, uint32_t size, uint32_t units) {
+  return static_cast<uint32_t>(uint64_t{position} * units / size);
+}
+
+uint32_t owner_of(uint32_t unit, uint32_t size, uint32_t units) {
+  return static_cast<uint32_t>(((uint64_t{unit} + 1) * size + units - 1) / units) - 1;
+}
+
+struct Plan {
+  const Islands& islands;
+  Rank rank;
+  ScheduleKind inner;
+  ScheduleKind outer;
+  uint32_t units;
+  uint32_t parts;       // chunks per unit: what the outer kind cuts it into
+  uint32_t island;      // of the rank
+  uint32_t inner_rounds;  // of one inner phase in the largest island
+  uint32_t outer_rounds;
+
+  // A phase inside the rank's own island.
+  Team inside(uint32_t first_round) const {
+    const auto& members = islands[island];
+    const auto size = static_cast<uint32_t>(members.size());
+    Team team = team_of_one_block(members, rank, {0, units * parts});
+    team.first_round = first_round;
+    if (has_leader(inner)) return team;
+    team.blocks.clear();
+    for (uint32_t position = 0; position < size; ++position)
+      team.blocks.push_back({first_unit(position, size, units) * parts, first_unit(position + 1, size, units) * parts});
+    return team;
+  }
+
+  // The owners of a unit.
+  Team between(uint32_t unit) const {
+    Team team;
+    for (const auto& members : islands)
+      team.ranks.push_back(members[has_leader(inner) ? 0 : owner_of(unit, static_cast<uint32_t>(members.size()), units)]);
+    for (uint32_t part = 0; part < parts; ++part) team.blocks.push_back({unit * parts + part, unit * parts + part + 1});
+    team.position = island;
+    team.first_round = inner_rounds;
+    return team;
+  }
+};
+
+uint32_t leader_rounds(ScheduleKind inner, uint32_t size) { return inner == tree ? log2_ceil(size) : size > 1 ? 1 : 0; }
+
+void append_inside_before(const Plan& plan, std::vector<Step>& steps) {
+  const Team team = plan.inside(0);
+  if (plan.inner == tree) return append_tree_reduce(team, steps);
+  if (plan.inner == direct) return append_direct_reduce(team, steps);
+  append_reduce_scatter(plan.inner, team, steps);
+}
+
+void append_between(const Plan& plan, std::vector<Step>& steps) {
+  if (plan.islands.size() < 2) return;
+  const auto own_first = steps.size();
+  for (uint32_t unit = 0; unit < plan.units; ++unit) {
+    const Team team = plan.between(unit);
+    if (team.ranks[plan.island] != plan.rank) continue;
+    if (plan.outer == one_shot) append_one_shot(team, steps);
+    else append_two_step(plan.outer, team, steps);
+  }
+  // The owner of several units runs their exchanges side by side.
+  std::stable_sort(steps.begin() + static_cast<std::ptrdiff_t>(own_first), steps.end(),
+                   [](const Step& a, const Step& b) { return a.round < b.round; });
+}
+
+void append_inside_after(const Plan& plan, std::vector<Step>& steps) {
+  const Team team = plan.inside(plan.inner_rounds + plan.outer_rounds);
+  if (plan.inner == tree) return append_tree_broadcast(team, steps);
+  if (plan.inner == direct) return append_direct_broadcast(team, steps);
+  append_all_gather(plan.inner, team, steps);
+}
+
+uint32_t largest_size(const Islands& islands) {
+  size_t largest = 0;
+  for (const auto& members : islands) largest = std::max(largest, members.size());
+  return static_cast<uint32_t>(largest);
+}
+
+}  // namespace
+
+ScheduleKind default_inner_kind() { return two_step; }
+
+ScheduleKind default_outer_kind(uint32_t island_count) {
+  return island_count <= 2 ? one_shot : island_count <= 16 ? two_step : halving_doubling;
+}
+
+bool is_inner_kind(ScheduleKind kind) {
+  return kind == two_step || kind == ring || kind == halving_doubling || kind == tree || kind == direct;
+}
+
+bool is_outer_kind(ScheduleKind kind) {
+  return kind == one_shot || kind == two_step || kind == ring || kind == halving_doubling;
+}
+
+bool hierarchical_is_direct(const Islands& islands, ScheduleKind inner, ScheduleKind outer) {
+  const auto largest = largest_size(islands);
+  const auto island_count = static_cast<uint32_t>(islands.size());
+  if (island_count == 1) return inner == tree ? largest <= 2 : half_is_direct(inner, largest);
+  // Lone ranks have nothing but their own to send.
+  return largest == 1 && (outer == one_shot || half_is_direct(outer, island_count));
+}
+
+// Integers only, so that all ranks agree. The score is the largest share of a rank relative to an even one, times a
+// surcharge of 1/16 per unit and average member, compared as fractions; it stays below 2^56 for 2^15 ranks.
+uint32_t unit_count(const Islands& islands, ScheduleKind inner) {
+  if (has_leader(inner)) return 1;
+  uint64_t world = 0;
+  for (const auto& members : islands) world += members.size();
+  const uint64_t island_count = islands.size();
+  std::vector<uint64_t> sizes;
+  for (const auto& members : islands) sizes.push_back(members.size());
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  if (sizes.size() == 1) return static_cast<uint32_t>(sizes.front());
+
+  uint64_t best = 1;
+  uint64_t best_score = 0;
+  for (uint64_t units = 1; units <= 4 * world / island_count; ++units) {
+    uint64_t share = 0;
+    for (const auto size : sizes) share = std::max(share, (units + size - 1) / size * size);
+    const auto score = share * (16 * world + units * island_count);
+    if (units == 1 || score * best < best_score * units) {
+      best = units;
+      best_score = score;
+    }
+  }
+  return static_cast<uint32_t>(best);
+}
+
+Schedule make_hierarchical_all_reduce(const HierarchicalRequest& request) {
+  const auto& islands = request.islands;
+  const auto island_count = static_cast<uint32_t>(islands.size());
+  const auto largest = largest_size(islands);
+  const auto inner = request.inner == automatic ? default_inner_kind() : request.inner;
+  const auto outer = request.outer == automatic ? default_outer_kind(island_count) : request.outer;
+  UNISONO_CHECK(is_inner_kind(inner) && is_outer_kind(outer));
+
+  uint32_t island = 0;
+  while (std::find(islands[island].begin(), islands[island].end(), request.rank) == islands[island].end()) ++island;
+  const Plan plan{.islands = islands,
+                  .rank = request.rank,
+                  .inner = inner,
+                  .outer = outer,
+                  .units = unit_count(islands, inner),
+                  .parts = island_count == 1 || outer == one_shot ? 1 : island_count,
+                  .island = island,
+                  .inner_rounds = has_leader(inner) ? leader_rounds(inner, largest) : half_rounds(inner, largest),
+                  .outer_rounds = island_count == 1 ? 0 : outer == one_shot ? 1 : 2 * half_rounds(outer, island_count)};
+
+  Schedule schedule;
+  schedule.kind = hierarchical;
+  schedule.chunk_count = plan.units * plan.parts;
+  schedule.direct = hierarchical_is_direct(islands, inner, outer);
+  schedule.every_rank_completes = outer == one_shot && island_count > 1;
+  append_inside_before(plan, schedule.steps);
+  append_between(plan, schedule.steps);
+  append_inside_after(plan, schedule.steps);
+  return schedule;
+}
+
+}  // namespace unisono

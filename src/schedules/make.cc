@@ -1,0 +1,189 @@
+#include "schedules/make.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schedules/direct.h"
+#include "schedules/halving_doubling.h"
+#include "schedules/hierarchical.h"
+#include "schedules/islands.h"
+#include "schedules/one_shot.h"
+#include "schedules/ring.h"
+#include "schedules/tree.h"
+#include "schedules/two_step.h"
+
+namespace unisono {
+namespace {
+
+using enum ScheduleKind;
+
+constexpr ScheduleKind all_reduce_kinds[] = {one_shot, two_step, halving_doubling, ring, hierarchical};
+constexpr ScheduleKind half_kinds[] = {direct, halving_doubling, ring};
+constexpr ScheduleKind rooted_kinds[] = {direct, two_step, tree, halving_doubling, ring};
+constexpr ScheduleKind block_kinds[] = {direct, tree};
+constexpr ScheduleKind all_to_all_kinds[] = {direct};
+constexpr ScheduleKind barrier_kinds[] = {one_shot, halving_doubling};
+
+bool has_root(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
+         collective == Collective::scatter;
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce || collective == Collective::barrier;
+}
+
+Status check_kinds_between(const ScheduleRequest& request) {
+  if (request.inner != automatic && !is_inner_kind(request.inner))
+    return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.inner) +
+                                   " inside islands; there are two_step, ring, halving_doubling, tree, direct"};
+  if (request.outer != automatic && !is_outer_kind(request.outer))
+    return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.outer) +
+                                   " between islands; there are one_shot, two_step, ring, halving_doubling"};
+  return {};
+}
+
+Status check_request(const ScheduleRequest& request) {
+  const std::string what = std::string(name(request.kind)) + " " + name(request.collective) + ": ";
+  if (request.world == 0 || request.world > world_max)
+    return {Code::invalid, what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
+  if (request.rank >= request.world)
+    return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in a world of " + std::to_string(request.world)};
+  if (has_root(request.collective) && request.root >= request.world)
+    return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in a world of " + std::to_string(request.world)};
+  if (!request.islands.empty() && request.islands.size() != request.world)
+    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for a world of " + std::to_string(request.world)};
+  if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
+  const auto kinds = kinds_of(request.collective);
+  if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
+  if (std::find(kinds.begin(), kinds.end(), request.kind) == kinds.end()) {
+    std::string list;
+    for (const auto kind : kinds) list += (list.empty() ? "" : ", ") + std::string(name(kind));
+    return {Code::unsupported, what + "no such schedule; there are " + list};
+  }
+  return request.kind == hierarchical ? check_kinds_between(request) : Status();
+}
+
+// A ring follows the islands; the others take the ranks as they come.
+Team team_for(const ScheduleRequest& request) {
+  return request.kind == ring ? team_in_order(order_by_island(request.islands, request.world, 0), request.rank)
+                              : team_of_world(request.world, request.rank);
+}
+
+void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
+  if (request.kind == one_shot) {
+    schedule.chunk_count = 1;
+    schedule.every_rank_completes = request.world > 1;
+    auto team = team_of_world(request.world, request.rank);
+    team.blocks = {{0, 1}};
+    return append_one_shot(team, schedule.steps);
+  }
+  schedule.chunk_count = request.world;
+  append_two_step(request.kind, team_for(request), schedule.steps);
+}
+
+void fill_broadcast(const ScheduleRequest& request, Schedule& schedule) {
+  const bool ordered = request.kind == ring || request.kind == tree;
+  auto order = order_by_island(ordered ? request.islands : std::span<const uint32_t>(), request.world, request.root);
+  schedule.chunk_count = 1;
+  if (request.kind == tree) return append_tree_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
+  if (request.kind == direct)
+    return append_direct_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
+  schedule.chunk_count = std::max(1u, request.world - 1);
+  append_broadcast_in_two_steps(request.kind, order, request.rank, schedule.steps);
+}
+
+void fill_reduce(const ScheduleRequest& request, Schedule& schedule) {
+  schedule.chunk_count = 1;
+  if (request.kind == tree)
+    return append_tree_reduce(team_of_one_block(order_by_island(request.islands, request.world, request.root), request.rank, {0, 1}),
+                              schedule.steps);
+  if (request.kind == direct)
+    return append_direct_reduce(team_of_one_block(order_by_island({}, request.world, request.root), request.rank, {0, 1}),
+                                schedule.steps);
+  schedule.chunk_count = request.world;
+  auto team = team_for(request);
+  const auto root = std::find(team.ranks.begin(), team.ranks.end(), request.root) - team.ranks.begin();
+  append_reduce_in_two_steps(request.kind, std::move(team), static_cast<uint32_t>(root), schedule.steps);
+}
+
+void fill_blocks(const ScheduleRequest& request, Schedule& schedule) {
+  schedule.chunk_count = request.world;
+  const auto islands = request.kind == tree ? request.islands : std::span<const uint32_t>();
+  const auto team = team_in_order(order_by_island(islands, request.world, request.root), request.rank);
+  if (request.collective == Collective::gather)
+    return request.kind == tree ? append_tree_gather(team, schedule.steps) : append_direct_gather(team, schedule.steps);
+  return request.kind == tree ? append_tree_scatter(team, schedule.steps) : append_direct_scatter(team, schedule.steps);
+}
+
+void fill_barrier(const ScheduleRequest& request, Schedule& schedule) {
+  schedule.chunk_count = 1;
+  schedule.every_rank_completes = request.world > 1;
+  auto team = team_of_world(request.world, request.rank);
+  team.blocks = {{0, 1}};
+  return request.kind == one_shot ? append_one_shot(team, schedule.steps) : append_dissemination(team, schedule.steps);
+}
+
+}  // namespace
+
+std::span<const ScheduleKind> kinds_of(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce: return all_reduce_kinds;
+    case Collective::reduce_scatter:
+    case Collective::all_gather: return half_kinds;
+    case Collective::broadcast:
+    case Collective::reduce: return rooted_kinds;
+    case Collective::gather:
+    case Collective::scatter: return block_kinds;
+    case Collective::all_to_all: return all_to_all_kinds;
+    case Collective::barrier: return barrier_kinds;
+    case Collective::send:
+    case Collective::recv: return {};
+  }
+  return {};
+}
+
+// Where nothing is reduced there is no partial sum either.
+bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
+  if (!reduces(collective)) return true;
+  if (kind == hierarchical) return false;
+  return kind == one_shot || half_is_direct(kind, world);
+}
+
+Result<Schedule> make_schedule(const ScheduleRequest& request) {
+  if (auto status = check_request(request); !status.ok()) return status;
+  if (request.kind == hierarchical) {
+    const auto islands = find_islands(request.islands, request.world);
+    return make_hierarchical_all_reduce(
+        {.islands = islands, .rank = request.rank, .inner = request.inner, .outer = request.outer});
+  }
+  Schedule schedule;
+  schedule.kind = request.kind;
+  schedule.direct = is_direct(request.collective, request.kind, request.world);
+  switch (request.collective) {
+    case Collective::all_reduce: fill_all_reduce(request, schedule); break;
+    case Collective::reduce_scatter:
+      schedule.chunk_count = request.world;
+      append_reduce_scatter(request.kind, team_for(request), schedule.steps);
+      break;
+    case Collective::all_gather:
+      schedule.chunk_count = request.world;
+      append_all_gather(request.kind, team_for(request), schedule.steps);
+      break;
+    case Collective::broadcast: fill_broadcast(request, schedule); break;
+    case Collective::reduce: fill_reduce(request, schedule); break;
+    case Collective::gather:
+    case Collective::scatter: fill_blocks(request, schedule); break;
+    case Collective::all_to_all:
+      schedule.chunk_count = request.world * request.world;
+      append_direct_all_to_all(request.world, request.rank, schedule.steps);
+      break;
+    case Collective::barrier: fill_barrier(request, schedule); break;
+    case Collective::send:
+    case Collective::recv: break;
+  }
+  return schedule;
+}
+
+}  // namespace unisono

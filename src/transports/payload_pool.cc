@@ -1,0 +1,72 @@
+#include "transports/payload_pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+namespace unisono {
+
+void PayloadPool::Free::operator()(std::byte* data) const { std::free(data); }
+
+uint32_t PayloadPool::fresh_record(size_t size_class) {
+  std::unique_ptr<std::byte, Free> memory(static_cast<std::byte*>(std::aligned_alloc(64, class_bytes(size_class))));
+  if (!memory) return UINT32_MAX;
+  if (empty_.empty()) {
+    records_.emplace_back();
+    empty_.push_back(static_cast<uint32_t>(records_.size() - 1));
+  }
+  const auto index = empty_.back();
+  empty_.pop_back();
+  records_[index].data = std::move(memory);
+  records_[index].size_class = static_cast<uint8_t>(size_class);
+  return index;
+}
+
+size_t PayloadPool::rounded(size_t bytes) { return std::bit_ceil(std::max(bytes, size_t{1} << smallest_shift)); }
+
+bool PayloadPool::may_take(uint32_t owner, size_t bytes) const {
+  const size_t held = held_bytes(owner);
+  return owner == no_owner || held == 0 || held + rounded(bytes) <= limits_.owner_bytes_max;
+}
+
+PayloadPool::Block PayloadPool::take(uint32_t owner, size_t bytes) {
+  const size_t size = rounded(bytes);
+  const size_t size_class = static_cast<size_t>(std::countr_zero(size)) - smallest_shift;
+  if (size_class >= class_count || !may_take(owner, bytes)) return {};
+  if (owner != no_owner && owner >= held_.size()) held_.resize(owner + size_t{1});
+  uint32_t index;
+  auto& list = free_[size_class];
+  if (list.empty()) {
+    index = fresh_record(size_class);
+    if (index == UINT32_MAX) return {};
+  } else {
+    index = list.back();
+    list.pop_back();
+    kept_bytes_ -= size;
+  }
+  auto& record = records_[index];
+  record.owner = owner;
+  record.out = true;
+  ++blocks_out_;
+  if (owner != no_owner) held_[owner] += size;
+  return {record.data.get(), uint64_t{index} + 1};
+}
+
+void PayloadPool::give(uint64_t handle) {
+  if (handle == 0 || handle > records_.size() || !records_[handle - 1].out) return;
+  const auto index = static_cast<uint32_t>(handle - 1);
+  auto& record = records_[index];
+  const size_t bytes = class_bytes(record.size_class);
+  record.out = false;
+  --blocks_out_;
+  if (record.owner != no_owner) held_[record.owner] -= bytes;
+  if (kept_bytes_ + bytes > limits_.kept_bytes_max) {
+    record.data.reset();
+    empty_.push_back(index);
+    return;
+  }
+  kept_bytes_ += bytes;
+  free_[record.size_class].push_back(index);
+}
+
+}  // namespace unisono

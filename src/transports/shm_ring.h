@@ -1,0 +1,91 @@
+// The two rings of a link, each with one writer and one reader: frames one way, slots given back the other way.
+//
+// Both publish by a number inside the entry itself (sequence, lap), so the reader touches one cache line per entry and no
+// shared index. The frame ring can be full: its writer looks at the reader's head, which lies in the reader's arena, only when
+// its last known value says so. The release ring cannot: what is given back was held, and that is bounded by quota.
+// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "transports/shm_arena.h"
+#include "wire/frame.h"
+
+namespace unisono::shm {
+
+// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each a full large slot but the
+// last; a link has at most one such frame under way in each direction. `abort` ends it early.
+enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
+
+struct Entry {
+  FrameHeader header;  // magic filled in, header_checksum zero
+  CellType type = CellType::whole;
+  uint32_t ref = 0;    // of the payload
+};
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  RingWriter(Cell* cells, uint32_t count, const std::atomic<uint32_t>* reader_head);
+  // True if push may be called.
+  bool has_room();
+  // The reader's head was nonsense.
+  bool broken() const { return broken_; }
+  void push(const FrameHeader& header, CellType type, uint32_t ref);
+
+ private:
+  Cell* cells_ = nullptr;
+  const std::atomic<uint32_t>* reader_head_ = nullptr;
+  uint32_t count_ = 0;
+  uint32_t tail_ = 0;  // cells written so far; wraps
+  uint32_t head_ = 0;  // of the reader, as last seen
+  bool broken_ = false;
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  RingReader(const Cell* cells, uint32_t count, std::atomic<uint32_t>* head) : cells_(cells), head_out_(head), count_(count) {}
+  bool ready() const {
+    return static_cast<uint32_t>(cells_[head_ & (count_ - 1)].words[0].load(std::memory_order_seq_cst)) == head_ + 1;
+  }
+  // Copies the next cell out (its memory is the peer's and may change at any time). False if there is none.
+  bool pop(Entry& entry);
+  // Lets the writer reuse the cells taken so far.
+  void publish_head() { head_out_->store(head_, std::memory_order_release); }
+
+ private:
+  const Cell* cells_ = nullptr;
+  std::atomic<uint32_t>* head_out_ = nullptr;
+  uint32_t count_ = 0;
+  uint32_t head_ = 0;
+};
+
+// An entry is the ref of a slot that the reader of frames has done with, below the number of the lap.
+class ReleaseWriter {
+ public:
+  ReleaseWriter() = default;
+  ReleaseWriter(std::atomic<uint32_t>* entries, uint32_t count) : entries_(entries), count_(count) {}
+  void push(uint32_t ref);
+
+ private:
+  std::atomic<uint32_t>* entries_ = nullptr;
+  uint32_t count_ = 0;
+  uint32_t tail_ = 0;
+};
+
+class ReleaseReader {
+ public:
+  ReleaseReader() = default;
+  ReleaseReader(const std::atomic<uint32_t>* entries, uint32_t count) : entries_(entries), count_(count) {}
+  bool ready() const;
+  bool pop(uint32_t& ref);
+
+ private:
+  const std::atomic<uint32_t>* entries_ = nullptr;
+  uint32_t count_ = 0;
+  uint32_t head_ = 0;
+};
+
+}  // namespace unisono::shm

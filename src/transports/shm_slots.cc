@@ -1,0 +1,69 @@
+#include "transports/shm_slots.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace unisono::shm {
+
+SlotPool::SlotPool(const SlotPoolOptions& options)
+    : options_(options), slots_(options.slots), held_(options.regions), guaranteed_(options.regions * purpose_count * options.quota_min) {
+  UNISONO_CHECK(options.regions <= regions_max && options.slots >= guaranteed_ && options.quota_min <= options.quota_max);
+  free_.reserve(options.slots);
+  for (uint32_t slot = options.slots; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+bool SlotPool::may_take(std::span<const uint16_t> regions, Purpose purpose) const {
+  uint32_t beyond = 0;
+  for (const uint16_t region : regions) {
+    const uint32_t held = this->held(region, purpose);
+    if (held >= options_.quota_max) return false;
+    if (held >= options_.quota_min) ++beyond;
+  }
+  return beyond <= shared();
+}
+
+uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
+  UNISONO_CHECK(!free_.empty());
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  Slot& slot = slots_[index];
+  slot.purpose = purpose;
+  slot.holder_count = static_cast<uint16_t>(regions.size());
+  for (const uint16_t region : regions) {
+    slot.holders[region / 64] |= uint64_t{1} << region % 64;
+    uint32_t& held = held_[region][static_cast<int>(purpose)];
+    if (held++ < options_.quota_min) --guaranteed_;
+    ++holdings_;
+  }
+  return index;
+}
+
+bool SlotPool::holds(uint32_t slot, uint16_t region) const {
+  return slot < slots_.size() && (slots_[slot].holders[region / 64] >> region % 64 & 1) != 0;
+}
+
+bool SlotPool::give_back(uint32_t index, uint16_t region) {
+  if (!holds(index, region)) return false;
+  Slot& slot = slots_[index];
+  slot.holders[region / 64] &= ~(uint64_t{1} << region % 64);
+  uint32_t& held = held_[region][static_cast<int>(slot.purpose)];
+  if (held-- <= options_.quota_min) ++guaranteed_;
+  --holdings_;
+  if (--slot.holder_count == 0) free_.push_back(index);
+  return true;
+}
+
+void SlotPool::give_back_all(uint16_t region) {
+  if (held(region, Purpose::contribution) + held(region, Purpose::result) == 0) return;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) (void)give_back(slot, region);
+}
+
+uint32_t SlotPool::available(uint16_t region, Purpose purpose) const {
+  const uint32_t held = this->held(region, purpose);
+  const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;
+  const uint32_t more = options_.quota_max - std::max(held, options_.quota_min);
+  return sure + std::min(more, shared());
+}
+
+}  // namespace unisono::shm

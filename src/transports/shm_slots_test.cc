@@ -1,0 +1,83 @@
+#include "transports/shm_slots.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "base/random.h"
+
+namespace unisono::shm {
+namespace {
+
+constexpr auto contribution = Purpose::contribution;
+constexpr auto result = Purpose::result;
+
+TEST(ShmSlots, a_slot_is_free_again_when_its_last_holder_gives_it_back) {
+  SlotPool pool({.slots = 12, .regions = 3, .quota_min = 2, .quota_max = 2});
+  const uint16_t all[] = {0, 1, 2};
+  const uint32_t slot = pool.take(all, result);
+  EXPECT_TRUE(pool.give_back(slot, 1));
+  EXPECT_FALSE(pool.give_back(slot, 1)) << "twice";
+  EXPECT_TRUE(pool.holds(slot, 0));
+  EXPECT_TRUE(pool.give_back(slot, 0));
+  EXPECT_TRUE(pool.give_back(slot, 2));
+  EXPECT_EQ(pool.take(all, result), slot) << "last in, first out";
+}
+
+TEST(ShmSlots, contributions_leave_room_for_results) {
+  SlotPool pool({.slots = 8, .regions = 2, .quota_min = 2, .quota_max = 8});
+  const uint16_t one[] = {1};
+  while (pool.may_take(one, contribution)) (void)pool.take(one, contribution);
+  EXPECT_EQ(pool.held(1, contribution), 2u);
+  EXPECT_EQ(pool.available(1, result), 2u);
+  EXPECT_TRUE(pool.may_take(one, result));
+}
+
+TEST(ShmSlots, slots_that_do_not_exist_cannot_be_given_back) {
+  SlotPool pool({.slots = 4, .regions = 1});
+  EXPECT_FALSE(pool.give_back(4, 0));
+  EXPECT_FALSE(pool.give_back(UINT32_MAX, 0));
+  EXPECT_FALSE(pool.give_back(0, 0)) << "free";
+}
+
+TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const auto regions = static_cast<uint16_t>(1 + random.below(5));
+    SlotPool pool({.slots = regions * 4u + static_cast<uint32_t>(random.below(20)), .regions = regions, .quota_min = 2, .quota_max = 6});
+    std::set<std::pair<uint32_t, uint16_t>> out;
+    std::set<uint32_t> taken;
+    for (int step = 0; step < 500; ++step) {
+      if (random.chance(0.6)) {
+        std::vector<uint16_t> to;
+        for (uint16_t r = 0; r < regions; ++r) {
+          if (random.chance(0.5)) to.push_back(r);
+        }
+        const Purpose purpose = random.chance(0.5) ? contribution : result;
+        if (to.empty() || !pool.may_take(to, purpose)) continue;
+        const uint32_t slot = pool.take(to, purpose);
+        for (const auto& [held, region] : out) ASSERT_NE(held, slot);
+        for (const uint16_t r : to) out.emplace(slot, r);
+      } else if (!out.empty()) {
+        auto it = out.begin();
+        std::advance(it, static_cast<long>(random.below(out.size())));
+        ASSERT_TRUE(pool.give_back(it->first, it->second));
+        out.erase(it);
+      }
+      for (uint16_t r = 0; r < regions; ++r) {
+        for (const Purpose purpose : {contribution, result}) {
+          const uint16_t only[] = {r};
+          ASSERT_EQ(pool.may_take(only, purpose), pool.available(r, purpose) > 0);
+          if (pool.held(r, purpose) < 2) ASSERT_GE(pool.available(r, purpose), 2 - pool.held(r, purpose));
+        }
+      }
+    }
+    for (uint16_t r = 0; r < regions; ++r) pool.give_back_all(r);
+    EXPECT_EQ(pool.available(0, result), std::min<uint32_t>(6, 2 + pool.shared()));
+  }
+}
+
+}  // namespace
+}  // namespace unisono::shm

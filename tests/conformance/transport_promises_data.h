@@ -1,0 +1,213 @@
+// Promises about frames: they arrive once, whole, where they were wanted, and under flow control.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "transport_cluster.h"
+
+namespace unisono::conformance {
+
+inline FrameHeader data_header(uint64_t operation, size_t bytes) {
+  FrameHeader header;
+  header.group = 7;
+  header.operation = operation;
+  header.payload_bytes = static_cast<uint32_t>(bytes);
+  return header;
+}
+
+// Sends as soon as there is room. The payload must live until everything has arrived.
+inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
+                      uint64_t id = 0) {
+  const auto peer = static_cast<PeerIndex>(to);
+  ASSERT_TRUE(players.until([&] { return cluster.at(from).room(peer) > 0; })) << "no room in time";
+  cluster.at(from).send(peer, header, payload, id);
+}
+
+inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool placed) {
+  EXPECT_EQ(check_frame(frame.header), FrameFault::none);
+  EXPECT_EQ(frame.header.payload_bytes, payload.size());
+  EXPECT_TRUE(std::ranges::equal(frame.payload, payload)) << payload.size() << " bytes of operation " << frame.header.operation;
+  if (!payload.empty()) EXPECT_EQ(frame.placed, placed);
+}
+
+inline constexpr std::array<size_t, 9> frame_sizes = {0, 1, 63, 4096, 4097, 64u << 10, 65537, 1u << 20, payload_bytes_max};
+
+// Every size from 0 to 1; small sizes between all others.
+inline void frames_of_every_size(Cluster& cluster, bool place) {
+  Players players(cluster);
+  Bytes target(payload_bytes_max);
+  for (size_t i = 0; i < cluster.size(); ++i) {
+    if (place) players[i].placer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
+  }
+  uint64_t operation = 0;
+  for (size_t from = 0; from < cluster.size(); ++from) {
+    for (size_t to = 0; to < cluster.size(); ++to) {
+      if (from == to) continue;
+      for (const size_t size : frame_sizes) {
+        if (size > (1u << 20) && from + to != 1) continue;
+        const auto payload = pattern(size, test_seed() + ++operation);
+        ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, from, to, data_header(operation, size), payload, operation));
+        ASSERT_TRUE(players.until([&] { return !players[to].frames.empty(); })) << size << " bytes did not arrive";
+        ASSERT_EQ(players[to].frames.size(), 1u);
+        EXPECT_EQ(players[to].frames[0].from, from);
+        EXPECT_EQ(players[to].frames[0].header.operation, operation);
+        // What the transport holds in lendable memory anyway may be lent although it could be placed.
+        expect_frame(players[to].frames[0], payload, players[to].place_count > 0 && place);
+        players[to].frames.clear();
+        players[to].place_count = 0;
+      }
+    }
+  }
+  for (int turn = 0; turn < 100; ++turn) players.turn_all();
+  for (size_t i = 0; i < cluster.size(); ++i) EXPECT_TRUE(players[i].frames.empty()) << "a frame came twice";
+}
+
+inline void frames_of_every_size_are_placed_intact(Cluster& cluster) { frames_of_every_size(cluster, true); }
+inline void frames_of_every_size_are_lent_intact(Cluster& cluster) { frames_of_every_size(cluster, false); }
+
+inline void unaligned_payloads_arrive_intact(Cluster& cluster) {
+  Players players(cluster);
+  for (size_t shift = 0; shift < 9; ++shift) {
+    for (const size_t size : {size_t{5}, size_t{1000}, size_t{100'003}}) {
+      Bytes source(size + shift), target(size + 16, std::byte{0xEE});
+      const auto payload = std::span(source).subspan(shift);
+      fill(payload, test_seed() + shift);
+      auto* place = target.data() + 9 - shift;
+      players[1].placer = [&](PeerIndex, const FrameHeader&) { return place; };
+      ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(1, size), payload));
+      ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 1; }));
+      expect_frame(players[1].frames[0], payload, players[1].frames[0].placed);
+      EXPECT_EQ(*(place - 1), std::byte{0xEE}) << "the byte before the target was written";
+      EXPECT_EQ(place[size], std::byte{0xEE}) << "the byte behind the target was written";
+      players[1].frames.clear();
+    }
+  }
+}
+
+inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
+  Players players(cluster);
+  FrameHeader header;
+  header.kind = FrameKind::control;
+  header.codec = 9;
+  header.epoch = 0xE0E1E2E3;
+  header.group = 0x60616263;
+  header.operation = 0x0001020304050607;
+  header.sender = 3;
+  header.round = 0x7FFF;
+  header.contributors = 12;
+  header.chunk = 0xC0000001;
+  header.slice = 0x50000001;
+  header.amount = UINT64_MAX;
+  header.descriptor = 0xDEADBEEF;
+  const auto payload = pattern(100, test_seed());
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 1, 0, header, payload));
+  ASSERT_TRUE(players.until([&] { return players[0].frames.size() == 1; }));
+  const auto& got = players[0].frames[0].header;
+  EXPECT_EQ(got.payload_bytes, 100u);
+  // All before the length is the sender's, except the flags, where a transport may say that it added a checksum.
+  header.flags = got.flags;
+  EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
+}
+
+inline void many_frames_obey_flow_control(Cluster& cluster) {
+  Players players(cluster);
+  constexpr size_t count = 3000, distinct = 16;
+  std::vector<Bytes> payloads;
+  for (size_t i = 0; i < distinct; ++i) payloads.push_back(pattern(100 + i * 2500, test_seed() + i));
+  size_t next = 0, refusals = 0;
+  bool waits = false;
+  const bool all = players.until([&] {
+    // Only a room() upcall ends a refusal.
+    if (waits && players[0].rooms[1] > 0) waits = false;
+    while (!waits && next < count) {
+      if (cluster.at(0).room(1) == 0) {
+        players[0].rooms[1] = 0;
+        waits = true;
+        ++refusals;
+        break;
+      }
+      const auto& payload = payloads[next % distinct];
+      cluster.at(0).send(1, data_header(next, payload.size()), payload, next);
+      ++next;
+    }
+    return players[1].frames.size() >= count;
+  });
+  ASSERT_TRUE(all) << next << " sent, " << players[1].frames.size() << " arrived, " << refusals << " refusals, waits " << waits;
+  ASSERT_EQ(players[1].frames.size(), count);
+  std::vector<int> seen(count);
+  for (const auto& frame : players[1].frames) {
+    ++seen.at(frame.header.operation);
+    ASSERT_EQ(frame.payload, payloads[frame.header.operation % distinct]);
+  }
+  EXPECT_TRUE(std::ranges::all_of(seen, [](int times) { return times == 1; }));
+}
+
+inline void everyone_sends_to_everyone(Cluster& cluster) {
+  Players players(cluster);
+  const size_t count = cluster.size(), each = 50;
+  std::vector<Bytes> payloads;
+  for (size_t i = 0; i < each; ++i) payloads.push_back(pattern((i * i * 97) % 70'000, test_seed() + i));
+  std::vector<std::vector<size_t>> next(count, std::vector<size_t>(count, 0));
+  const bool all = players.until([&] {
+    bool complete = true;
+    for (size_t from = 0; from < count; ++from) {
+      for (size_t to = 0; to < count; ++to) {
+        auto& n = next[from][to];
+        const auto peer = static_cast<PeerIndex>(to);
+        while (from != to && n < each && cluster.at(from).room(peer) > 0) {
+          cluster.at(from).send(peer, data_header(n, payloads[n].size()), payloads[n], n);
+          ++n;
+        }
+      }
+      complete &= players[from].frames.size() >= each * (count - 1);
+    }
+    return complete;
+  });
+  ASSERT_TRUE(all);
+  for (size_t to = 0; to < count; ++to) {
+    ASSERT_EQ(players[to].frames.size(), each * (count - 1));
+    std::map<std::pair<PeerIndex, uint64_t>, int> seen;
+    for (const auto& frame : players[to].frames) {
+      ++seen[{frame.from, frame.header.operation}];
+      ASSERT_EQ(frame.payload, payloads.at(frame.header.operation));
+    }
+    EXPECT_EQ(seen.size(), each * (count - 1));
+  }
+}
+
+inline void the_sink_may_answer_from_inside_an_upcall(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(3000, test_seed());
+  constexpr uint64_t rounds = 200;
+  const auto answer = [&](size_t self) {
+    return [&, self](PeerIndex from, const FrameHeader& header) {
+      if (header.operation < rounds && cluster.at(self).room(from) > 0) {
+        cluster.at(self).send(from, data_header(header.operation + 1, payload.size()), payload, 0);
+      }
+    };
+  };
+  players[0].on_received = answer(0);
+  players[1].on_received = answer(1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(0, payload.size()), payload));
+  ASSERT_TRUE(players.until([&] { return players[0].frames.size() + players[1].frames.size() == rounds + 1; }));
+}
+
+inline void frames_without_payload_need_no_room(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(256u << 10, test_seed());
+  // Only 0 has turns: nobody takes anything away, so that the room ends.
+  size_t sent = 0;
+  for (; sent < 2000 && cluster.at(0).room(1) > 0; ++sent) cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
+  ASSERT_EQ(cluster.at(0).room(1), 0u) << "there is no end to the room";
+  for (uint64_t i = 0; i < 100; ++i) {
+    auto header = data_header(10'000 + i, 0);
+    header.kind = FrameKind::credit;
+    EXPECT_TRUE(cluster.at(0).send(1, header, {}, 0));
+  }
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == sent + 100; }));
+}
+
+}  // namespace unisono::conformance

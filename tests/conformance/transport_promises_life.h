@@ -1,0 +1,329 @@
+// Promises about slots, lent views, cancelling, ending, counting and sleeping.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <atomic>
+#include <thread>
+
+#include <poll.h>
+
+#include "transport_promises_data.h"
+
+namespace unisono::conformance {
+
+inline void a_slot_reaches_several_peers(Cluster& cluster) {
+  Players players(cluster);
+  std::vector<PeerIndex> others(cluster.size() - 1);
+  std::iota(others.begin(), others.end(), PeerIndex{1});
+  if (!cluster.at(0).lends_slots()) {
+    EXPECT_FALSE(cluster.at(0).acquire(others, 100, false));
+    return;
+  }
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{100'000}, size_t{1} << 20}) {
+    Slot slot;
+    ASSERT_TRUE(players.until([&] { return static_cast<bool>(slot = cluster.at(0).acquire(others, size, true)); }));
+    ASSERT_GE(slot.capacity, size);
+    const auto payload = pattern(size, test_seed() + size);
+    std::copy(payload.begin(), payload.end(), slot.data);
+    cluster.at(0).commit(slot, data_header(size, size));
+    for (const auto peer : others) {
+      ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == 1; }));
+      EXPECT_EQ(players[peer].frames[0].payload, payload);
+      players[peer].frames.clear();
+    }
+  }
+}
+
+inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
+  Players players(cluster);
+  const std::vector<PeerIndex> peer = {1};
+  if (!cluster.at(0).lends_slots()) return;
+  for (int i = 0; i < 2000; ++i) {
+    const auto slot = cluster.at(0).acquire(peer, 64u << 10, i % 2 == 0);
+    ASSERT_TRUE(slot) << "slot " << i;
+    cluster.at(0).abandon(slot);
+  }
+  // All of them at once: they end, and come back.
+  std::vector<Slot> slots;
+  while (slots.size() < 2000) {
+    const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
+    if (!slot) break;
+    slots.push_back(slot);
+  }
+  EXPECT_GT(slots.size(), 0u);
+  EXPECT_LT(slots.size(), 2000u) << "there is no end to the slots";
+  for (const auto& slot : slots) cluster.at(0).abandon(slot);
+  const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
+  EXPECT_TRUE(slot);
+  if (slot) cluster.at(0).abandon(slot);
+}
+
+inline void lent_views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
+  Players players(cluster);
+  Random random(test_seed());
+  players[1].keep_views = true;
+  for (int round = 0; round < 5; ++round) {
+    constexpr size_t count = 12;
+    std::vector<Bytes> payloads;
+    for (size_t i = 0; i < count; ++i) {
+      payloads.push_back(pattern(1 + random.below(200'000), random.next()));
+      ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(i, payloads[i].size()), payloads[i]));
+    }
+    ASSERT_TRUE(players.until([&] { return players[1].frames.size() == count; }));
+    auto& views = players[1].views;
+    ASSERT_EQ(views.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& meant = payloads[players[1].frames[i].header.operation];
+      EXPECT_TRUE(std::ranges::equal(std::span(views[i].data, views[i].bytes), meant)) << "view " << i << " changed";
+    }
+    for (size_t left = count; left > 0; --left) {
+      std::swap(views[random.below(left)], views[left - 1]);
+      cluster.at(1).release(views[left - 1]);
+    }
+    views.clear();
+    players[1].frames.clear();
+  }
+}
+
+inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& cluster) {
+  Players players(cluster);
+  constexpr size_t size = 8u << 20;
+  constexpr uint64_t mask = ~uint64_t{0xFF}, match = 0x100;
+  const auto original = pattern(size, test_seed());
+  auto memory = original;
+  // The receiver sleeps, so that something is only half sent. The low byte counts, the rest says who may be cancelled.
+  uint64_t sent = 0;
+  bool pending = false;
+  while (sent < 20 && cluster.at(0).room(1) > 0) {
+    pending |= !cluster.at(0).send(1, data_header(match + sent, size), memory, match + sent);
+    ++sent;
+  }
+  cluster.at(0).cancel(match, mask, 99, 99);
+  std::ranges::fill(memory, std::byte{0x11});
+  const auto last = pattern(5000, test_seed() + 1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(0x999, last.size()), last, 0x999));
+  ASSERT_TRUE(players.until([&] {
+    return std::ranges::any_of(players[1].frames, [](const auto& frame) { return frame.header.operation == 0x999; });
+  }));
+  for (int turn = 0; turn < 100; ++turn) players.turn_all();
+  for (const auto& frame : players[1].frames) {
+    if (frame.header.operation == 0x999) EXPECT_EQ(frame.payload, last);
+    else EXPECT_EQ(frame.payload, original) << "memory was used after cancel";
+  }
+  for (const auto& [id, times] : players[0].sent_ids) EXPECT_NE(id & mask, match) << "sent() after cancel";
+  EXPECT_TRUE(players[1].losses.empty());
+}
+
+inline void a_cancelled_placement_is_not_touched(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(payload_bytes_max, test_seed());
+  Bytes target(payload.size(), std::byte{0});
+  players[1].placer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(5, payload.size()), payload, 5));
+  ASSERT_TRUE(players.until([&] { return players[1].place_count > 0 || !players[1].frames.empty(); }));
+  const bool half = players[1].frames.empty();
+  cluster.at(1).cancel(1, ~uint64_t{0}, 7, 5);
+  std::ranges::fill(target, std::byte{0x22});
+  Bytes second(3000);
+  players[1].placer = [&](PeerIndex, const FrameHeader& header) { return header.operation == 6 ? second.data() : nullptr; };
+  const auto last = pattern(second.size(), test_seed() + 1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(6, last.size()), last, 6));
+  ASSERT_TRUE(players.until([&] { return !players[1].frames.empty() && players[1].frames.back().header.operation == 6; }));
+  EXPECT_EQ(players[1].frames.back().payload, last);
+  EXPECT_EQ(players[1].frames.size(), half ? 1u : 2u);
+  if (half) EXPECT_TRUE(std::ranges::all_of(target, [](std::byte b) { return b == std::byte{0x22}; })) << "written after cancel";
+}
+
+inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
+  Players players(cluster);
+  const size_t victim = cluster.size() - 1;
+  const auto label = cluster.label(victim);
+  cluster.destroy(victim);
+  ASSERT_TRUE(players.until([&] {
+    for (size_t i = 0; i < victim; ++i) {
+      if (players[i].losses.empty()) return false;
+    }
+    return true;
+  }));
+  for (int turn = 0; turn < 300; ++turn) players.turn_all();
+  for (size_t i = 0; i < victim; ++i) {
+    ASSERT_EQ(players[i].losses.size(), 1u);
+    ASSERT_EQ(players[i].losses[static_cast<PeerIndex>(victim)].size(), 1u);
+    const auto& why = players[i].losses[static_cast<PeerIndex>(victim)][0];
+    EXPECT_EQ(why.code(), Code::peer_lost);
+    EXPECT_NE(why.message().find(label), std::string::npos) << why.message();
+    if (auto* connector = cluster.connector(i)) EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);
+  }
+  // The living go on.
+  if (victim < 2) return;
+  const auto payload = pattern(10'000, test_seed());
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(1, payload.size()), payload));
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 1; }));
+}
+
+inline void sends_to_a_lost_peer_vanish(Cluster& cluster) {
+  Players players(cluster);
+  cluster.destroy(1);
+  ASSERT_TRUE(players.until([&] { return !players[0].losses.empty(); }));
+  EXPECT_EQ(cluster.at(0).room(1), 0u);
+  const auto payload = pattern(100'000, test_seed());
+  EXPECT_TRUE(cluster.at(0).send(1, data_header(1, payload.size()), payload, 77));
+  for (int turn = 0; turn < 100; ++turn) players.turn_all();
+  EXPECT_FALSE(players[0].sent_ids.contains(77));
+  EXPECT_EQ(players[0].losses[1].size(), 1u);
+}
+
+inline void pending_sends_are_reported_before_lost(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(4u << 20, test_seed());
+  std::vector<uint64_t> pending;
+  for (uint64_t id = 1; id < 30 && cluster.at(0).room(1) > 0; ++id) {
+    if (!cluster.at(0).send(1, data_header(id, payload.size()), payload, id)) pending.push_back(id);
+  }
+  cluster.destroy(1);
+  ASSERT_TRUE(players.until([&] { return !players[0].losses.empty(); }));
+  EXPECT_EQ(players[0].sent_when_lost.size(), pending.size());
+  for (int turn = 0; turn < 100; ++turn) players.turn_all();
+  for (const auto id : pending) EXPECT_EQ(players[0].sent_ids[id], 1) << "sent(" << id << ")";
+  EXPECT_EQ(players[0].sent_ids.size(), pending.size());
+}
+
+inline void who_closes_hears_nothing_more(Cluster& cluster) {
+  Players players(cluster);
+  cluster.at(0).close(1);
+  ASSERT_TRUE(players.until([&] { return !players[1].losses.empty(); }));
+  for (int turn = 0; turn < 300; ++turn) players.turn_all();
+  EXPECT_TRUE(players[0].losses.empty());
+  EXPECT_EQ(players[1].losses[0].size(), 1u);
+  EXPECT_EQ(players[1].losses[0][0].code(), Code::peer_lost);
+  EXPECT_EQ(cluster.at(0).room(1), 0u);
+}
+
+inline void frames_sent_before_close_arrive(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(1000, test_seed());
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_GT(cluster.at(0).room(1), 0u);
+    cluster.at(0).send(1, data_header(i, payload.size()), payload, i);
+  }
+  // The other side's frames that nobody reads must not turn the end into a reset.
+  for (uint64_t i = 0; i < 20; ++i) cluster.at(1).send(0, data_header(i, 0), {}, 0);
+  cluster.at(0).close(1);
+  ASSERT_TRUE(players.until([&] { return !players[1].losses.empty(); }));
+  EXPECT_EQ(players[1].frames.size(), 20u);
+}
+
+inline void counters_of_both_sides_agree(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(50'000, test_seed());
+  const auto before = cluster.at(0).counters();
+  for (uint64_t i = 0; i < 30; ++i) {
+    ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(i, i * 1000), std::span(payload).first(i * 1000), i));
+  }
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 30; }));
+  const auto sender = cluster.at(0).counters(), receiver = cluster.at(1).counters();
+  const uint64_t bytes = 30 * sizeof(FrameHeader) + 1000 * 29 * 30 / 2;
+  EXPECT_EQ(sender.sent_frames - before.sent_frames, 30u);
+  EXPECT_EQ(sender.sent_bytes - before.sent_bytes, bytes);
+  EXPECT_EQ(receiver.received_frames, 30u);
+  EXPECT_EQ(receiver.received_bytes, bytes);
+  for (const auto refused : receiver.refused_frames) EXPECT_EQ(refused, 0u);
+}
+
+// Polls until the transport agrees to sleep. False: it has no handle to sleep on.
+inline bool fall_asleep(Transport& transport, Sink& sink) {
+  if (transport.wait_handle() < 0) return false;
+  const auto limit = clock_now() + patience;
+  while (!transport.arm()) {
+    EXPECT_LT(clock_now(), limit) << "never quiet";
+    if (clock_now() > limit) return false;
+    transport.poll(clock_now(), sink);
+  }
+  return true;
+}
+
+inline int wait_for(Transport& transport, int limit_ms) {
+  pollfd handle{transport.wait_handle(), POLLIN, 0};
+  return ::poll(&handle, 1, limit_ms);
+}
+
+inline void a_sleeper_is_woken_by_a_frame(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(100, test_seed());
+  for (uint64_t round = 0; round < 20; ++round) {
+    for (int turn = 0; turn < 10; ++turn) players.turn_all();
+    if (!fall_asleep(cluster.at(1), players[1])) return;
+    std::thread sender([&] { cluster.at(0).send(1, data_header(round, payload.size()), payload, round); });
+    const int woken = wait_for(cluster.at(1), 20'000);
+    sender.join();
+    ASSERT_EQ(woken, 1) << "slept through frame " << round;
+    cluster.at(1).disarm();
+    ASSERT_TRUE(players.until([&] { return players[1].frames.size() == round + 1; }));
+  }
+}
+
+inline void a_sleeper_is_woken_by_room(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(1u << 20, test_seed());
+  for (uint64_t id = 0; id < 2000 && cluster.at(0).room(1) > 0; ++id) cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
+  ASSERT_EQ(cluster.at(0).room(1), 0u);
+  for (int turn = 0; turn < 10; ++turn) players.turn(0);
+  players[0].rooms.clear();
+  std::atomic<bool> stop = false;
+  std::thread receiver([&] {
+    while (!stop) players.turn(1);
+  });
+  const auto limit = clock_now() + patience;
+  while (players[0].rooms[1] == 0 && clock_now() < limit) {
+    if (cluster.at(0).wait_handle() >= 0 && cluster.at(0).arm()) {
+      EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room";
+      cluster.at(0).disarm();
+    }
+    players.turn(0);
+  }
+  stop = true;
+  receiver.join();
+  EXPECT_GT(players[0].rooms[1], 0);
+}
+
+inline void a_frame_that_is_there_prevents_sleep(Cluster& cluster) {
+  Players players(cluster);
+  for (int turn = 0; turn < 10; ++turn) players.turn_all();
+  if (!fall_asleep(cluster.at(1), players[1])) return;
+  cluster.at(1).disarm();
+  const auto payload = pattern(100, test_seed());
+  cluster.at(0).send(1, data_header(1, payload.size()), payload, 1);
+  for (int turn = 0; turn < 10; ++turn) players.turn(0);
+  if (cluster.at(1).arm()) {
+    EXPECT_EQ(wait_for(cluster.at(1), 20'000), 1);
+    cluster.at(1).disarm();
+  }
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 1; }));
+}
+
+inline void a_second_link_to_a_peer_is_refused(Cluster& cluster) {
+  auto* connector = cluster.connector(0);
+  if (connector == nullptr) return;
+  Players players(cluster);
+  auto request = cluster.request(0, 1);
+  EXPECT_EQ(connector->add_peer(request).code(), Code::invalid) << "the same index";
+  request.peer = static_cast<PeerIndex>(cluster.size());
+  EXPECT_EQ(connector->add_peer(request).code(), Code::invalid) << "the same process under another index";
+  const auto payload = pattern(100, test_seed());
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(1, payload.size()), payload));
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == 1; }));
+}
+
+inline void every_link_describes_itself(Cluster& cluster) {
+  for (size_t i = 0; i < cluster.size(); ++i) {
+    for (size_t j = 0; j < cluster.size(); ++j) {
+      if (i != j) EXPECT_FALSE(cluster.at(i).describe(static_cast<PeerIndex>(j)).empty());
+    }
+    EXPECT_FALSE(std::string(cluster.at(i).name()).empty());
+  }
+}
+
+}  // namespace unisono::conformance
