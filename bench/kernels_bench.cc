@@ -82,7 +82,7 @@ void convert_between(benchmark::State& state, DType to_type, DType from_type) {
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {
-  for (const int64_t bytes : {64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20}) bench->Args({bytes, 2});
+  for (const int64_t bytes : {20, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20}) bench->Args({bytes, 2});
 }
 
 void many_sources(benchmark::internal::Benchmark* bench) {
@@ -115,9 +115,11 @@ void add_all(const std::string& target) {
   reduction("sum_f32", DType::f32, ReduceOp::sum, false, 0)->Apply(many_sources);
   reduction("sum_bf16", DType::bf16, ReduceOp::sum, false, 0)->Apply(many_sources);
   add("sum_f32_out_of_place", reduce_out_of_place)->Apply(sizes);
-  for (const auto [to, from] : {std::pair{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f16}, {DType::f16, DType::f32}}) {
-    add(std::string(name(to)) + "_from_" + name(from), [=](benchmark::State& state) { convert_between(state, to, from); })->Apply(sizes);
-  }
+  const auto conversion = [&](DType to, DType from) {
+    add(std::string(name(to)) + "_from_" + name(from), [=](benchmark::State& state) { convert_between(state, to, from); })
+        ->Apply(sizes);
+  };
+  for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 

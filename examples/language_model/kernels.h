@@ -66,7 +66,8 @@ struct RmsNormBackward {
   T* gain_gradient = nullptr;  // added to
 };
 
-// Rotary position embedding (Su et al., 2021): the pair (i, i + head_width / 2) of every head is turned by position * base^(-2i / head_width).
+// Rotary position embedding (Su et al., 2021): the pair (i, i + head_width / 2) of every head is turned by
+// position * 10000^(-2i / head_width).
 template <typename T>
 struct Rotation {
   Matrix<T> heads;             // rows are positions 0, 1, …, context - 1, 0, …; columns are a multiple of head_width
@@ -119,5 +120,7 @@ struct Kernels {
 // For float: the best of this machine. For double: plain, for checking gradients.
 template <typename T>
 const Kernels<T>& kernels();
+// Every build that this machine can run, the plainest first.
+std::vector<const Kernels<float>*> supported_kernels();
 
 }  // namespace language_model

@@ -21,15 +21,18 @@ bool has_v4() {
 }  // namespace
 #endif
 
+std::vector<const Kernels<float>*> supported_kernels() {
+  std::vector<const Kernels<float>*> supported{&kernels_float_baseline};
+#ifdef LANGUAGE_MODEL_X86
+  if (has_v3()) supported.push_back(&kernels_float_x86_64_v3);
+  if (has_v4()) supported.push_back(&kernels_float_x86_64_v4);
+#endif
+  return supported;
+}
+
 template <>
 const Kernels<float>& kernels<float>() {
-#ifdef LANGUAGE_MODEL_X86
-  static const Kernels<float>& chosen =
-      has_v4() ? kernels_float_x86_64_v4 : has_v3() ? kernels_float_x86_64_v3 : kernels_float_baseline;
-  return chosen;
-#else
-  return kernels_float_baseline;
-#endif
+  return *supported_kernels().back();
 }
 
 template <>

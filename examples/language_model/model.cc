@@ -83,7 +83,8 @@ void initialise(const ParameterLayout& layout, uint64_t seed, std::span<float> p
 }
 
 template <typename T>
-Model<T>::Model(const ModelShape& shape, size_t sequences_max) : shape_(shape), layout_(shape), kernels_(kernels<T>()) {
+Model<T>::Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>& chosen)
+    : shape_(shape), layout_(shape), kernels_(chosen) {
   const size_t tokens = sequences_max * shape.context;
   const size_t scores = sequences_max * shape.heads * shape.context * shape.context;
   const size_t half = shape.width / shape.heads / 2;

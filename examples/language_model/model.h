@@ -25,7 +25,7 @@ struct ModelShape {
   size_t width = 160;
   size_t heads = 5;
   size_t hidden = 432;    // of the SwiGLU
-  size_t context = 128;   // tokens per sequence
+  size_t context = 64;    // tokens per sequence
   unisono::Status validate() const;
 };
 
@@ -72,7 +72,7 @@ class Model {
   using Ready = std::function<void(size_t)>;
 
   // shape must have passed validate(). A batch may have up to sequences_max sequences.
-  Model(const ModelShape& shape, size_t sequences_max);
+  Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>& chosen = kernels<T>());
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
@@ -81,9 +81,9 @@ class Model {
 
   // The mean loss of the batch in nats per token, without gradients.
   double loss(std::span<const T> parameters, const Batch& batch);
-  // As loss(), and writes the gradient of that mean. The loss is known (and returned) after the forward pass;
-  // call backward() with the same arguments next.
+  // As loss(), and keeps what backward() needs, which is to be called with the same arguments next.
   double forward(std::span<const T> parameters, const Batch& batch);
+  // Writes the gradient of the mean loss.
   void backward(std::span<const T> parameters, const Batch& batch, std::span<T> gradients, const Ready& ready);
   // For writing text: the probabilities of the byte after position `last` of the first sequence, after loss().
   void next_probabilities(size_t last, std::span<double> probabilities) const;

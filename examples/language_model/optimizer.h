@@ -14,9 +14,9 @@
 namespace language_model {
 
 struct OptimizerOptions {
-  size_t steps = 1;            // of the whole training: the learning rate reaches zero after the last
+  size_t steps = 1200;          // of the whole training: the learning rate reaches zero after the last
   size_t warm_up_steps = 0;    // it rises linearly over these
-  float learning_rate = 3e-3f;
+  float learning_rate = 2e-3f;
   float weight_decay = 0.1f;   // of matrices; gains are not decayed
   float beta_1 = 0.9f;
   float beta_2 = 0.95f;

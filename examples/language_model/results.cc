@@ -132,8 +132,11 @@ Comparison compare(const std::vector<float>& losses, uint64_t hash, const Refere
   if (losses.size() < reference.losses.size()) c.difference_max = std::numeric_limits<double>::quiet_NaN();
   for (size_t i = 0; i < std::min(losses.size(), reference.losses.size()); ++i) {
     const double difference = std::abs(static_cast<double>(losses[i]) - reference.losses[i]);
-    if (!(difference <= c.difference_max)) c.difference_max = difference;  // takes a NaN, and
-    if (std::isnan(c.difference_max)) break;                               // keeps it
+    if (std::isnan(difference)) {
+      c.difference_max = difference;
+      break;
+    }
+    c.difference_max = std::max(c.difference_max, difference);
     if (std::bit_cast<uint32_t>(losses[i]) != std::bit_cast<uint32_t>(reference.losses[i])) c.losses_identical = false;
   }
   if (std::isnan(c.difference_max)) c.losses_identical = false;

@@ -28,6 +28,7 @@ namespace {
 
 // While this much waits for a slow reader of our output, the agents are not read: the ranks' writes wait in the end.
 constexpr size_t backlog_bytes_max = 4u << 20;
+constexpr Nanos notice_time = 300 * millisecond;
 constexpr Nanos linger_time = 2 * second;   // between the end of an agent's stream and the end of its process
 constexpr Nanos give_up_time = 5 * second;  // after SIGKILL: then a host that says nothing is given up
 
@@ -54,6 +55,7 @@ class Job {
   void reap_links();
   void conclude(AgentLink& link);
   void note_failure(bool at_once);
+  void tell_who_waits(Nanos now);
   void begin_ending(Phase phase);
   void advance(Nanos now);
   void signal_all(int signal);
@@ -75,6 +77,7 @@ class Job {
   Descriptor signals_;
   Phase phase_ = Phase::connecting;
   Nanos deadline_ = never;
+  Nanos notice_at_ = never;    // a failure that still keeps others waiting is told then
   int interrupted_by_ = 0;     // the signal that asked the launcher to end
   bool told_to_start_ = false;
   bool lost_agent_ = false;
@@ -152,7 +155,7 @@ void Job::step() {
     waits.push_back({link.wants_write() ? link.output() : -1, POLLOUT, 0});
     waits.push_back({link.errors(), POLLIN, 0});
   }
-  Nanos next = deadline_;
+  Nanos next = std::min(deadline_, notice_at_);
   for (const auto& link : links_) next = std::min(next, link.expires);
   if (::poll(waits.data(), waits.size(), poll_milliseconds(next, monotonic_now())) < 0) return;
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -262,10 +265,17 @@ void Job::handle_rank_record(const AgentLink& link, const Record& record) {
 // The first failure starts the end of the others; later ones only count.
 void Job::note_failure(bool at_once) {
   if (phase_ > Phase::running || options_.keep_going) return;
-  const auto others = verdict_.running_count();
   begin_ending(at_once ? Phase::terminated : Phase::grace);
-  if (at_once || others == 0) return;
-  say(fmt::format("{}; the other {} {} {} to end", verdict_.first_failure(), others, others == 1 ? "rank has" : "ranks have",
+  // Where one rank fails, the others mostly follow at once: then the final report is enough.
+  notice_at_ = monotonic_now() + notice_time;
+}
+
+void Job::tell_who_waits(Nanos now) {
+  if (notice_at_ > now) return;
+  notice_at_ = never;
+  const auto others = verdict_.running_count();
+  if (others == 0 || phase_ != Phase::grace) return;
+  say(fmt::format("{}; the other {} {} to end", verdict_.first_failure(), others == 1 ? "rank has" : fmt::format("{} ranks have", others),
                   format_duration(options_.grace)));
 }
 
@@ -280,6 +290,7 @@ void Job::begin_ending(Phase phase) {
 
 void Job::advance(Nanos now) {
   end_lingering(now);
+  tell_who_waits(now);
   while (deadline_ <= now && phase_ != Phase::given_up) {
     if (phase_ == Phase::connecting) {
       const auto time = format_duration(options_.start_timeout);

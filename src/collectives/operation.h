@@ -57,8 +57,8 @@ class Operation {
   Nanos deadline_at() const { return started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // Descriptor that every message must carry.
-  const Descriptor& descriptor() const { return descriptor_; }
+  // CallDescriptor that every message must carry.
+  const CallDescriptor& descriptor() const { return descriptor_; }
   // True if something is still expected from, or has still to go to, this rank.
   bool needs(Rank peer) const;
   // True where this rank found the failure itself, so that the others have to be told.
@@ -119,7 +119,7 @@ class Operation {
   OperationSetup setup_;
   const Plan* plan_ = nullptr;
   Port* port_ = nullptr;
-  Descriptor descriptor_;
+  CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
   std::vector<ChunkPlace> places_;       // by index into Plan::chunks

@@ -21,7 +21,7 @@ bool Operation::needs(Rank peer) const {
         if (ranks[i] == peer && !arrivals_.arrived(lane.arrivals + stage.recv_before + i)) return true;
       }
       const auto sends = plan_->sends(stage);
-      const bool still_to_send = s > lane.stage || !lane.entered || lane.sends_pending > 0;
+      const bool still_to_send = s > lane.stage || !lane.entered;  // what was entered is in the queue, or with the transport
       if (still_to_send && std::find(sends.begin(), sends.end(), peer) != sends.end()) return true;
     }
   }

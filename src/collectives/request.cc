@@ -100,7 +100,7 @@ bool sizes_per_pair(Collective collective) {
 
 }  // namespace
 
-Descriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes) {
+CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes) {
   const bool point_to_point = q.collective == Collective::send || q.collective == Collective::recv;
   const auto collective = point_to_point ? Collective::send : q.collective;
   uint64_t rest = point_to_point ? 0 : q.root;
@@ -119,7 +119,7 @@ Descriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t s
   return {bits, amount};
 }
 
-std::string to_string(const Descriptor& d) {
+std::string to_string(const CallDescriptor& d) {
   const auto collective = static_cast<Collective>(d.bits >> 28);
   std::string text = name(collective);
   text += "(";
@@ -132,7 +132,7 @@ std::string to_string(const Descriptor& d) {
   return text;
 }
 
-std::string difference(const Descriptor& theirs, const Descriptor& ours) {
+std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours) {
   const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || theirs.amount != ours.amount;
   return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
          (visible ? "" : "; they differ in root, block sizes or slice size");

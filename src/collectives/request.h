@@ -35,15 +35,15 @@ struct OperationRequest {
 
 // What travels in every frame so that differing calls are found and named at the first message.
 // bits: collective 4 | dtype 4 | reduce op 4 | schedule 4 | hash 16 of (root, slice bytes, even or uneven counts).
-struct Descriptor {
+struct CallDescriptor {
   uint32_t bits = 0;
   uint64_t amount = 0;  // elements of the operation where all ranks agree on it; 0 where sizes are per pair
 };
-Descriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes);
+CallDescriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes);
 // "all_reduce(f32 sum, 1000 elements, two_step)"
-std::string to_string(const Descriptor& descriptor);
+std::string to_string(const CallDescriptor& descriptor);
 // Names the first difference: "calls all_gather, we call all_reduce".
-std::string difference(const Descriptor& theirs, const Descriptor& ours);
+std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours);
 
 // Where one chunk lives on this rank.
 struct ChunkPlace {

@@ -25,8 +25,8 @@ inline const KernelTable& table() {
   return current != nullptr ? *current : choose();
 }
 
-// Measured on Zen 5 with 32 MiB of third-level cache: streaming alone is faster from 12 MiB on (64 MiB: 2.4 instead of 3.6 ms),
-// but the bytes are read soon after, and then it pays from 24 MiB on.
+// Measured on Zen 5 with 32 MiB of third-level cache: streaming alone is faster from 12 MiB on (64 MiB: 2.4 ms instead of
+// 3.6), but the bytes are read soon after, and then it pays from 24 MiB on.
 constexpr size_t stream_bytes_min = size_t{24} << 20;
 
 }  // namespace

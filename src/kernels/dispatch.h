@@ -12,10 +12,10 @@ namespace unisono::kernels {
 
 // destination[i] = sources[0][i] op sources[1][i] op …, folded from the left in the order given, in the element type (16-bit
 // floats: in fp32, rounded to nearest even once at the end). Then, if divisor > 1: divided by it (floats: one true
-// division by it in the type of the fold, 16-bit floats before the rounding; integers: truncated). Integers wrap.
+// division in the type of the fold, 16-bit floats before the rounding; integers: truncated). Integers wrap.
 // min and max of floats: the left operand unless the right one is smaller/greater; NaN if either is NaN.
-// A NaN in the result is always the positive quiet NaN without payload (0x7FC00000, …), also from one source: which operand's bits
-// a sum of NaNs takes differs between processors and compilers, and equal results on all ranks must not.
+// A NaN in the result is always the positive quiet NaN without payload (0x7FC00000, …), also from one source: which operand's
+// bits a sum of NaNs takes differs between processors and compilers, and equal results on all ranks must not.
 // Bit operations on floats are a bug of the caller.
 struct Reduction {
   DType dtype = DType::f32;
@@ -29,7 +29,8 @@ struct Reduction {
 void reduce(const Reduction& task);            // best target of this machine
 void reduce_reference(const Reduction& task);  // scalar, the specification
 
-// memcpy for payloads: streaming stores above the size where they pay. No overlap. Call it qualified: std::byte* finds std::copy.
+// memcpy for payloads: streaming stores above the size where they pay. No overlap. Call it qualified: with std::byte* the
+// compiler finds std::copy too.
 void copy(void* destination, const void* source, size_t bytes);
 
 // Conversions between floating types: to wider exact, to narrower rounded to nearest even, overflow to infinity, NaN stays NaN

@@ -38,8 +38,8 @@ Word interesting(Random& random, int exponent_bits, int mantissa_bits) {
   switch (random.below(16)) {
     case 0: return make(0, 0);                                      // zeros of both signs
     case 1: return make(0, mantissa);                               // subnormal
-    case 2: return random.chance(0.5) ? make(exponent_max, 0) : make(exponent_max - 1, mantissa);  // infinity, near overflow
-    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);              // NaN, or one
+    case 2: return random.chance(0.5) ? make(exponent_max, 0) : make(exponent_max - 1, mantissa);  // infinity, or near it
+    case 3: return random.chance(0.3) ? make(exponent_max, mantissa) : make(bias, 0);  // NaN, or one
     case 4:
     case 5:
     case 6: return static_cast<Word>(random.next());
@@ -120,8 +120,8 @@ void check_equal_to_reference(const Case& c, Random& random) {
   if (expected == actual) return;
   size_t at = 0;
   while (expected[at] == actual[at]) ++at;
-  FAIL() << c.to_string() << ": first difference at byte " << static_cast<int64_t>(at) - static_cast<int64_t>(layout.destination)
-         << " of the destination";
+  FAIL() << c.to_string() << ": first difference at byte "
+         << static_cast<int64_t>(at) - static_cast<int64_t>(layout.destination) << " of the destination";
 }
 
 class EachTarget : public testing::TestWithParam<const char*> {
@@ -190,8 +190,8 @@ TEST_P(EachTarget, reduces_any_number_of_sources_into_any_of_them) {
 TEST_P(EachTarget, divides_like_the_reference) {
   for_each_type_and_op([&](DType dtype, ReduceOp op) {
     for (const uint32_t divisor : {0u, 1u, 2u, 3u, 4u, 7u, 64u, 255u, 1000u, 65'537u, 0x8000'0000u, 0xFFFF'FFFFu}) {
-      check_equal_to_reference({.dtype = dtype, .op = op, .source_count = 1 + random_.below(3), .count = 200 + random_.below(100),
-                                .with_copy = true, .divisor = divisor}, random_);
+      check_equal_to_reference({.dtype = dtype, .op = op, .source_count = 1 + random_.below(3),
+                                .count = 200 + random_.below(100), .with_copy = true, .divisor = divisor}, random_);
       if (HasFatalFailure()) return;
     }
   });
@@ -214,8 +214,11 @@ TEST_P(EachTarget, sums_every_pair_of_a_16_bit_value_and_a_few_others_like_the_r
         for (auto& value : other) value = static_cast<uint16_t>(random_.next());
         const void* sources[] = {every.data(), other.data()};
         const uint32_t divisor = 1 + static_cast<uint32_t>(random_.below(3));
-        reduce({.dtype = dtype, .op = op, .sources = sources, .destination = actual.data(), .count = 65536, .divisor = divisor});
-        reduce_reference({.dtype = dtype, .op = op, .sources = sources, .destination = expected.data(), .count = 65536, .divisor = divisor});
+        Reduction task{.dtype = dtype, .op = op, .sources = sources, .count = every.size(), .divisor = divisor};
+        task.destination = actual.data();
+        reduce(task);
+        task.destination = expected.data();
+        reduce_reference(task);
         ASSERT_EQ(actual, expected) << name(dtype) << " " << name(op);
       }
     }
@@ -230,7 +233,8 @@ TEST_P(EachTarget, touches_nothing_beside_its_buffers) {
       const auto block = [&] { return std::make_unique<std::byte[]>(bytes); };
       const auto a = block(), b = block(), c = block(), copied = block();
       const void* sources[] = {a.get(), b.get(), c.get()};
-      reduce({.dtype = dtype, .op = op, .sources = sources, .destination = c.get(), .copy = copied.get(), .count = count, .divisor = 3});
+      reduce({.dtype = dtype, .op = op, .sources = sources, .destination = c.get(), .copy = copied.get(), .count = count,
+              .divisor = 3});
       ASSERT_EQ(std::memcmp(c.get(), copied.get(), bytes), 0);
     }
   });
@@ -239,7 +243,8 @@ TEST_P(EachTarget, touches_nothing_beside_its_buffers) {
 struct Conversion {
   DType to, from;
 };
-constexpr Conversion all_conversions[] = {{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f16}, {DType::f16, DType::f32}};
+constexpr Conversion all_conversions[] = {
+    {DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::f16}, {DType::f16, DType::f32}};
 
 TEST_P(EachTarget, converts_every_small_count_at_every_alignment_like_the_reference) {
   for (const auto [to, from] : all_conversions) {
@@ -274,7 +279,8 @@ TEST_P(EachTarget, narrows_around_every_rounding_border_like_the_reference) {
   for (const auto to : {DType::f16, DType::bf16}) {
     std::vector<uint32_t> values;
     for (uint32_t high = 0; high < 65536; ++high) {
-      for (const uint32_t low : {0x0000u, 0x0001u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x3001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      for (const uint32_t low : {0x0000u, 0x0001u, 0x0FFFu, 0x1000u, 0x1001u, 0x2FFFu, 0x3000u, 0x3001u, 0x7FFFu, 0x8000u,
+                                 0x8001u, 0xFFFFu}) {
         values.push_back(high << 16 | low);
       }
       values.push_back(high << 16 | static_cast<uint32_t>(random_.below(65536)));
@@ -317,7 +323,8 @@ TEST(StreamCopy, copies_every_small_size_and_alignment_on_every_target) {
 }
 
 std::vector<const char*> target_names() { return {targets().begin(), targets().end()}; }
-INSTANTIATE_TEST_SUITE_P(Kernels, EachTarget, testing::ValuesIn(target_names()), [](const auto& target) { return std::string(target.param); });
+INSTANTIATE_TEST_SUITE_P(Kernels, EachTarget, testing::ValuesIn(target_names()),
+                         [](const auto& target) { return std::string(target.param); });
 
 TEST(Targets, are_named_best_first_and_an_unknown_one_is_refused) {
   ASSERT_FALSE(targets().empty());

@@ -62,6 +62,30 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   groups_.erase(it);
 }
 
+void Engine::end_all_groups(const Status& why, Nanos now) {
+  epoch_ = 0;
+  while (!groups_.empty()) end_group(groups_.begin()->first, why, now);
+}
+
+void Engine::stop_all_groups(const Status& why, Nanos now) {
+  now_ = now;
+  for (auto& [number, group] : groups_) {
+    if (group->ended.ok()) group->ended = why;
+  }
+  for (auto* active : active_) active->operation.fail(why, now);
+  settle_needed_ = true;
+}
+
+void Engine::set_epoch(uint32_t epoch) {
+  epoch_ = epoch;
+  std::erase_if(unexpected_, [&](Unexpected& u) {
+    if (u.header.epoch == epoch) return false;
+    unexpected_bytes_ -= u.header.payload_bytes;
+    pool_.give(u.data, u.header.payload_bytes);
+    return true;
+  });
+}
+
 Engine::Active* Engine::find(uint32_t group, uint64_t operation) {
   for (auto* active : active_) {
     if (active->number == operation && active->group->number == group) return active;
@@ -98,16 +122,27 @@ std::shared_ptr<Completion> Engine::refuse(const OperationRequest& request, Stat
   return completion;
 }
 
-Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes) {
-  auto choice = choose_plan(request, group.self, group.world(), group.islands);
+Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q, uint64_t& slice_bytes) {
+  const auto bytes = schedule_bytes(q, group.world());
+  for (const auto& c : group.chosen) {
+    if (c.plan == nullptr || c.collective != q.collective || c.dtype != q.dtype || c.order != q.order || c.schedule != q.schedule ||
+        c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes) {
+      continue;
+    }
+    slice_bytes = c.chosen_slice_bytes;
+    return c.plan;
+  }
+  const PlanContext context{.self = group.self, .world = group.world(), .islands = group.islands, .topology = topology_};
+  auto choice = choose_plan(q, context);
   if (!choice) return choice.status();
   slice_bytes = choice->slice_bytes;
   auto& plan = group.plans[choice->key];
   if (plan == nullptr) {
-    auto made = make_plan(request, *choice, group.self, group.world(), group.islands);
+    auto made = make_plan(q, *choice, context);
     if (!made) return made.status();
     plan = std::make_unique<Plan>(std::move(*made));
   }
+  group.chosen[group.chosen_at++ % group.chosen.size()] = {q.collective, q.dtype, q.order, q.schedule, q.root, bytes, q.slice_bytes, slice_bytes, plan.get()};
   return static_cast<const Plan*>(plan.get());
 }
 

@@ -19,6 +19,7 @@
 #include "node/buffer_pool.h"
 #include "node/compute.h"
 #include "node/group_core.h"
+#include "node/planner.h"
 #include "transports/transport.h"
 
 namespace unisono {
@@ -64,6 +65,15 @@ class Engine final : public Sink {
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
   std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now);
 
+  // Ends all groups, as end_group does for one, and goes between epochs: frames of any epoch are kept until set_epoch.
+  void end_all_groups(const Status& why, Nanos now);
+  // Ends what is running in all groups and refuses what comes after, with `why`; groups stay.
+  void stop_all_groups(const Status& why, Nanos now);
+  // From now on frames of other epochs are dropped and counted.
+  void set_epoch(uint32_t epoch);
+  // What schedules are chosen by; set before the first operation, equal on all ranks.
+  void set_topology(const Topology& topology) { topology_ = topology; }
+
   bool poll(Nanos now);
   Nanos next_deadline() const;
   size_t active() const { return active_.size(); }
@@ -75,8 +85,14 @@ class Engine final : public Sink {
   using LostHandler = std::function<void(PeerIndex peer, const Status& why)>;
   void on_lost(LostHandler handler) { lost_ = std::move(handler); }
   void send_control(PeerIndex to, Bytes message);
+  // Tells a peer that it was removed from the group; always fits. Its engine calls on_removed.
+  void send_removed(PeerIndex to);
+  using RemovedHandler = std::function<void(PeerIndex by)>;
+  void on_removed(RemovedHandler handler) { removed_ = std::move(handler); }
 
   const EngineCounters& counters() const { return counters_; }
+  // Bytes of staged and unexpected messages held now; 0 when nothing is in flight.
+  size_t held_bytes() const { return pool_.used_bytes(); }
 
   // Sink.
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
@@ -129,8 +145,11 @@ class Engine final : public Sink {
   size_t unexpected_bytes_ = 0;
   std::unordered_map<uint64_t, std::shared_ptr<Bytes>> control_in_flight_;
   uint64_t next_control_ = 0;
+  Topology topology_;
   ControlHandler control_;
   LostHandler lost_;
+  RemovedHandler removed_;
+  uint32_t epoch_ = 0;  // 0: between epochs
   EngineCounters counters_;
   Nanos now_ = 0;
   bool settle_needed_ = false;

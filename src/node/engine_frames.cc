@@ -30,6 +30,10 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
     case FrameKind::data:
     case FrameKind::credit:
     case FrameKind::failed: return received_data(from, header, view);
+    case FrameKind::goodbye:
+      release_lent(from, view);
+      if (removed_) removed_(from);
+      return;
     default: return release_lent(from, view);
   }
 }
@@ -37,7 +41,7 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
 void Engine::received_data(PeerIndex from, const FrameHeader& header, const View& view) {
   const auto group = groups_.find(header.group);
   const bool known = group != groups_.end();
-  if (known && group->second->epoch != header.epoch) {
+  if (epoch_ != 0 && header.epoch != epoch_) {
     ++counters_.frames_other_epoch;
     return release_lent(from, view);
   }
@@ -170,6 +174,13 @@ void Engine::send_control(PeerIndex to, Bytes message) {
   header.kind = FrameKind::control;
   header.payload_bytes = static_cast<uint32_t>(message.size());
   send_owned(to, header, std::make_shared<Bytes>(std::move(message)));
+}
+
+void Engine::send_removed(PeerIndex to) {
+  FrameHeader header;
+  header.kind = FrameKind::goodbye;
+  header.epoch = epoch_;
+  if (peers_[to].lost.ok()) peers_[to].route->send(to, header, {}, 0);
 }
 
 void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload) {

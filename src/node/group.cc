@@ -2,36 +2,16 @@
 #include "unisono/group.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
 
 #include "base/random.h"
 #include "node/calls.h"
+#include "node/group_state.h"
+#include "node/joining.h"
 #include "node/node.h"
 #include "node/reforming.h"
 
 namespace unisono {
-
-namespace internal {
-
-struct WorkState {
-  std::shared_ptr<Node> node;
-  std::shared_ptr<Completion> completion;
-  Nanos give_up = never;  // a little after the operation's own deadline
-};
-
-struct GroupState {
-  std::shared_ptr<Node> node;
-  GroupCore* core = nullptr;        // owned by the engine; null after the group has ended
-  uint32_t number = 0;
-  uint32_t epoch = 0;               // of the roster it was made under
-  std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
-  Rank self = 0;
-  uint32_t world = 1;
-  Nanos timeout = 0;
-};
-
-}  // namespace internal
 
 using internal::GroupState;
 using internal::WorkState;
@@ -137,6 +117,7 @@ void form_world_group(Node& node, GroupState& state) {
   state.epoch = roster.epoch;
   state.subgroups.clear();
   state.timeout = node.options().timeout.count() * millisecond;
+  node.engine().set_epoch(state.core->epoch);
 }
 
 Result<Group> Group::join(const Options& options) {

@@ -1,6 +1,7 @@
 // One group as the engine knows it: members, epoch, numbering of operations, compiled plans.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,7 +26,20 @@ struct GroupCore {
   std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
   std::vector<uint64_t> recent_ids;  // user-numbered operations that ended lately: ring of recent_ids_max
   size_t recent_at = 0;
-  std::map<uint64_t, std::unique_ptr<Plan>> plans;
+  std::map<uint64_t, std::unique_ptr<Plan>> plans;  // by PlanChoice::key
+  // The latest requests and what was chosen for them: choosing costs microseconds, a small operation less.
+  struct Chosen {
+    Collective collective = Collective::all_reduce;
+    DType dtype = DType::f32;
+    Order order = Order::automatic;
+    ScheduleKind schedule = ScheduleKind::automatic;
+    Rank root = 0;
+    uint64_t bytes = 0, slice_bytes = 0;
+    uint64_t chosen_slice_bytes = 0;
+    const Plan* plan = nullptr;
+  };
+  std::array<Chosen, 16> chosen{};
+  size_t chosen_at = 0;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "membership/reform.h"
 #include "membership/roster.h"
 #include "node/engine.h"
 #include "node/environment.h"
@@ -57,7 +58,13 @@ class Node {
   void set_session(std::unique_ptr<RendezvousSession> session) { session_ = std::move(session); }
   Roster& roster() { return roster_; }
   std::vector<PeerIndex>& peers() { return peers_; }  // of the roster's members, by rank; self_peer for this process
-  PeerIndex take_peer_index() { return next_peer_++; }
+  // A new number for a process that was not known so far.
+  PeerIndex add_process(const PeerId& id) { return process_ids_.push_back(id), static_cast<PeerIndex>(process_ids_.size() - 1); }
+  const std::vector<PeerId>& process_ids() const { return process_ids_; }  // by PeerIndex; never shrinks
+  std::unique_ptr<Reform>& reform() { return reform_; }
+  // Why this process is not a member any more; ok while it is.
+  Status& removed() { return removed_; }
+  bool& topology_known() { return topology_known_; }
   // How long to poll before sleeping, from the number of processes on this host.
   void set_local_world(uint32_t processes);
   // Starts the background driver; waits are complete without it until then.
@@ -90,7 +97,10 @@ class Node {
   std::unique_ptr<RendezvousSession> session_;
   Roster roster_;
   std::vector<PeerIndex> peers_;
-  PeerIndex next_peer_ = 0;
+  std::vector<PeerId> process_ids_;
+  std::unique_ptr<Reform> reform_;
+  Status removed_;
+  bool topology_known_ = false;  // of the current epoch
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done
@@ -104,8 +114,5 @@ class Node {
   int wake_fd_ = -1;
   std::thread background_;
 };
-
-// Makes transports, meets the others, links up, forms the group.
-Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
 
 }  // namespace unisono

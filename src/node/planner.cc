@@ -1,7 +1,11 @@
 #include "node/planner.h"
 
-#include "base/random.h"
+#include <algorithm>
+#include <string>
+
+#include "schedules/choose.h"
 #include "schedules/make.h"
+#include "wire/frame.h"
 
 namespace unisono {
 namespace {
@@ -22,30 +26,59 @@ Plan message_plan(Collective direction, Rank other) {
 
 bool is_message(const OperationRequest& q) { return q.collective == Collective::send || q.collective == Collective::recv; }
 
+// What the wishes of a call mean: sums in rank order are the default (docs/decisions/0002-order-of-sums.md).
+Order order_of(const OperationRequest& q) { return q.order == Order::automatic ? Order::in_rank_order : q.order; }
+
+uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
+  const bool rooted = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce ||
+                      q.collective == Collective::gather || q.collective == Collective::scatter;
+  return uint64_t{rooted ? q.root : 0} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
+         static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
+}
+
 }  // namespace
 
-Result<PlanChoice> choose_plan(const OperationRequest& q, Rank, uint32_t world, std::span<const uint32_t>) {
-  PlanChoice choice;
-  if (q.slice_bytes != 0) choice.slice_bytes = q.slice_bytes;
-  choice.kind = ScheduleKind::direct;
-  if (!is_message(q)) {
-    const auto kinds = kinds_of(q.collective);
-    choice.kind = q.schedule != ScheduleKind::automatic ? q.schedule : kinds.front();
-    if (q.schedule == ScheduleKind::automatic && q.collective == Collective::all_reduce) {
-      choice.kind = schedule_bytes(q, world) <= 8192 ? ScheduleKind::one_shot : ScheduleKind::two_step;
-    }
+Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& context) {
+  PlanChoice choice{.kind = ScheduleKind::direct};
+  // Sizes that only some ranks know must not decide: every rank has to choose alike.
+  const bool sizes_known = !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter && q.collective != Collective::all_to_all;
+  if (sizes_known) {
+    const auto chosen = choose({.collective = q.collective,
+                                .bytes = schedule_bytes(q, context.world),
+                                .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
+                                .world = context.world,
+                                .islands = context.islands,
+                                .order = order_of(q),
+                                .kind = q.schedule,
+                                .slice_bytes = q.slice_bytes,
+                                .inside = context.topology.inside,
+                                .between = context.topology.between});
+    if (!chosen) return chosen.status();
+    choice = {.kind = chosen->kind, .inner = chosen->inner, .outer = chosen->outer, .slice_bytes = chosen->slice_bytes};
+  } else if (q.slice_bytes != 0) {
+    choice.slice_bytes = q.slice_bytes;
   }
-  const uint64_t root = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce || q.collective == Collective::gather ||
-                                q.collective == Collective::scatter ? q.root : 0;
-  choice.key = root << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 | static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
+  if (!sizes_known && q.schedule != ScheduleKind::automatic && q.schedule != ScheduleKind::direct) {
+    return Status(Code::unsupported, std::string("only the direct schedule serves ") + name(q.collective));
+  }
+  // Whole elements and whole cache lines, and within what one frame may carry.
+  choice.slice_bytes = std::clamp<uint64_t>(choice.slice_bytes / 64 * 64, 64, payload_bytes_max);
+  choice.key = key_of(q, choice);
   return choice;
 }
 
-Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, Rank self, uint32_t world, std::span<const uint32_t> islands) {
+Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, const PlanContext& context) {
   if (is_message(q)) return message_plan(q.collective, q.root);
-  auto schedule = make_schedule({.collective = q.collective, .kind = choice.kind, .world = world, .rank = self, .root = q.root, .islands = islands, .inner = choice.inner, .outer = choice.outer});
+  auto schedule = make_schedule({.collective = q.collective,
+                                 .kind = choice.kind,
+                                 .world = context.world,
+                                 .rank = context.self,
+                                 .root = q.root,
+                                 .islands = context.islands,
+                                 .inner = choice.inner,
+                                 .outer = choice.outer});
   if (!schedule) return schedule.status();
-  return compile(*schedule, self, world);
+  return compile(*schedule, context.self, context.world);
 }
 
 }  // namespace unisono

@@ -6,6 +6,7 @@
 
 #include "collectives/plan.h"
 #include "collectives/request.h"
+#include "schedules/cost.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -17,7 +18,21 @@ struct PlanChoice {
   uint64_t key = 0;  // equal keys: equal plans
 };
 
-Result<PlanChoice> choose_plan(const OperationRequest& request, Rank self, uint32_t world, std::span<const uint32_t> islands);
-Result<Plan> make_plan(const OperationRequest& request, const PlanChoice& choice, Rank self, uint32_t world, std::span<const uint32_t> islands);
+// What the choice depends on besides the request. Must be equal on all ranks: rank 0's view, spread when the group is formed.
+struct Topology {
+  LinkProfile inside;   // between ranks of one host
+  LinkProfile between;  // between hosts
+};
+
+// The group's place in it all.
+struct PlanContext {
+  Rank self = 0;
+  uint32_t world = 1;
+  std::span<const uint32_t> islands;
+  const Topology& topology;
+};
+
+Result<PlanChoice> choose_plan(const OperationRequest& request, const PlanContext& context);
+Result<Plan> make_plan(const OperationRequest& request, const PlanChoice& choice, const PlanContext& context);
 
 }  // namespace unisono

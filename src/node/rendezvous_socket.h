@@ -27,6 +27,7 @@ Result<PeerId> random_peer_id();
 // gethostname, cut to host_bytes_max.
 std::string this_host_name();
 Nanos monotonic_now();
+RosterKey random_roster_key();
 
 class RendezvousSession {
  public:

@@ -139,7 +139,8 @@ Load hierarchical_load(const LoadRequest& request) {
   const double parts = island_count == 1 || request.outer == one_shot ? 1 : island_count;
   Load result;
   if (largest > 1 && leader) {
-    result.inside = twice(rooted(Collective::reduce, request.inner, largest));
+    result.inside = twice(rooted(Collective::reduce, request.inner, largest));  // the leader receives, and later sends
+    result.inside.messages *= parts;
   } else if (largest > 1) {
     result.inside = twice(half(request.inner, largest));
     result.inside.messages *= parts * units / largest;
@@ -237,7 +238,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
   const auto whole = traffic(request.collective, request.kind, request.world);
-  if (request.islands.size() <= 1 || request.world <= 1) return {.inside = whole, .island_bytes_inside = whole.total};
+  if (request.islands.size() <= 1 || request.world <= 1) return {.inside = whole, .between = {}, .island_bytes_inside = whole.total};
   if (request.kind == ring) return ring_load(whole, request);
   if (request.kind == tree) return tree_load(whole, request);
   return spread_load(whole, request);

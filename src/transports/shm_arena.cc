@@ -36,7 +36,8 @@ bool Geometry::valid() const {
   const auto in = [](uint32_t value, uint32_t low, uint32_t high) { return value >= low && value <= high; };
   return in(regions, 1, 256) && in(ring_cells, 8, 4096) && std::has_single_bit(ring_cells) && in(release_entries, 8, 65536) &&
          std::has_single_bit(release_entries) && in(small_slots, 1, 1u << 20) && in(small_bytes, 64, 64u << 10) && small_bytes % 64 == 0 && in(large_slots, 1, 1u << 16) &&
-         in(large_bytes, 4096, payload_bytes_max) && large_bytes % 64 == 0;
+         in(large_bytes, 4096, payload_bytes_max) && large_bytes % 64 == 0 &&
+         in(piece_bytes, 64, large_bytes);
 }
 
 uint64_t Geometry::region_bytes() const {

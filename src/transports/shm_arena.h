@@ -71,6 +71,7 @@ struct Geometry {
   uint32_t small_bytes = 0;
   uint32_t large_slots = 0;
   uint32_t large_bytes = 0;
+  uint32_t piece_bytes = 0;       // of payloads that are larger than a large slot
 
   // Every number in its range, so that no offset below can overflow.
   bool valid() const;

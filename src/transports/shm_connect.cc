@@ -63,7 +63,7 @@ void ShmTransport::unwatch(int fd) {
   if (fd >= 0) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-std::vector<std::string> ShmTransport::endpoints() const { return {endpoint_prefix_ + shm::socket_name(options_.self)}; }
+std::vector<std::string> ShmTransport::endpoints() const { return {endpoint_prefix_ + reception_.name()}; }
 
 void ShmTransport::set_job(const JobKey& key) {
   key_ = key;

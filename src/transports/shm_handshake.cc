@@ -24,6 +24,7 @@ namespace unisono::shm {
 namespace {
 
 constexpr int accepts_per_step = 16;
+constexpr uint32_t names_max = 16;
 constexpr size_t descriptors_max = 8;  // room in a control message; the kernel closes what does not fit
 
 Status system_error(Code code, const std::string& what, int error) { return {code, what + ": " + std::strerror(error)}; }
@@ -92,13 +93,13 @@ Result<std::string> host_id() {
   return std::string(boot.data(), 36) + "-" + std::to_string(space.st_ino);
 }
 
-std::string socket_name(const PeerId& id) {
+std::string socket_name(const PeerId& id, uint32_t attempt) {
   constexpr char digits[] = "0123456789abcdef";
   std::string text = "unisono-";
   for (const uint64_t word : {id.high, id.low}) {
     for (int shift = 60; shift >= 0; shift -= 4) text += digits[word >> shift & 15];
   }
-  return text;
+  return attempt == 0 ? text : text + "-" + std::to_string(attempt);
 }
 
 void seal_hello(Hello& hello) { hello.checksum = crc32c(&hello, offsetof(Hello, checksum)); }
@@ -195,7 +196,11 @@ Result<Reception> Reception::make(const PeerId& self) {
   Reception reception;
   reception.self_ = self;
   reception.epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  auto listener = listen_at(socket_name(self));
+  Result<UniqueFd> listener = Status(Code::unavailable, "");
+  for (uint32_t attempt = 0; !listener && attempt < names_max; ++attempt) {
+    reception.name_ = socket_name(self, attempt);
+    listener = listen_at(reception.name_);
+  }
   if (!listener) return listener.status();
   reception.listener_ = std::move(*listener);
   if (!reception.epoll_ || !reception.watch(reception.listener_.get(), 0)) {

@@ -50,7 +50,6 @@ struct Hello {
   PeerId to;
   Geometry geometry;
   uint32_t region = 0;    // of the sender's arena, for the receiver of this
-  uint32_t reserved = 0;  // 0 in this version
   uint32_t checksum = 0;  // CRC-32C of the bytes before it
 };
 static_assert(sizeof(Hello) == 104);
@@ -65,7 +64,8 @@ struct Arrival {
 
 // "<boot id>-<network name space>": equal for two processes exactly if they can meet.
 Result<std::string> host_id();
-std::string socket_name(const PeerId& id);
+// attempt: names of one process may be taken by another transport with the same id.
+std::string socket_name(const PeerId& id, uint32_t attempt);
 void seal_hello(Hello& hello);
 
 // unavailable if the name cannot be had.
@@ -88,6 +88,7 @@ class Reception {
  public:
   static Result<Reception> make(const PeerId& self);
 
+  const std::string& name() const { return name_; }  // of the listening socket
   int handle() const { return epoll_.get(); }  // readable when step would do something
   // Call when handle() is readable and whenever next_deadline() has passed. key: null before the job is known.
   void step(Nanos now, const JobKey* key);
@@ -111,6 +112,7 @@ class Reception {
   bool watch(int fd, uint64_t tag);
 
   PeerId self_;
+  std::string name_;
   UniqueFd epoll_;
   UniqueFd listener_;
   std::vector<Stranger> strangers_;

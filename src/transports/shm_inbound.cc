@@ -110,7 +110,7 @@ bool Inbound::take_piece(Sink& sink) {
     incoming_.block = block.handle;
     incoming_.stage = Stage::filling;
   }
-  const uint32_t bytes = std::min(peer.geometry().large_bytes, incoming_.header.payload_bytes - incoming_.done);
+  const uint32_t bytes = std::min(peer.geometry().piece_bytes, incoming_.header.payload_bytes - incoming_.done);
   if (incoming_.stage == Stage::filling) {
     std::memcpy(incoming_.target + incoming_.done, peer.slot(Place::large, ref_index(entry_.ref)), bytes);
   }

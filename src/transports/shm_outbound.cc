@@ -112,7 +112,7 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
 bool Outbound::push_piece(Pending& pending) {
   uint32_t ref = 0;
   if (!take_slot(Place::large, Purpose::result, ref)) return false;
-  const size_t bytes = std::min<size_t>(host_.arena.geometry().large_bytes, pending.header.payload_bytes - pending.done);
+  const size_t bytes = std::min<size_t>(host_.arena.geometry().piece_bytes, pending.header.payload_bytes - pending.done);
   std::memcpy(host_.arena.slot(Place::large, ref_index(ref)), pending.data + pending.done, bytes);
   put(pending.header, pending.done == 0 ? CellType::first : CellType::next, ref);
   pending.done += bytes;

@@ -14,7 +14,7 @@
 
 namespace unisono::shm {
 
-// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each a full large slot but the
+// What a cell carries. A payload larger than a slot goes as one `first` and several `next`, each of piece_bytes but the
 // last; a link has at most one such frame under way in each direction. `abort` ends it early.
 enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
 

@@ -19,6 +19,7 @@ using shm::Purpose;
 
 constexpr uint32_t small_slot_bytes = 4096;      // a page; the payload of the usual short frame is 1 KiB or less
 constexpr uint32_t small_per_large = 4;          // quotas of small slots, in quotas of large ones
+constexpr uint32_t piece_bytes = 128u << 10;     // sender and receiver work on different pieces, and both stay in the caches
 constexpr uint32_t guaranteed_large = 2;         // one being filled while the other is read
 constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not hide the others
 // A death is noticed within this while polling; a system call per poll would cost more than the poll.
@@ -29,12 +30,13 @@ constexpr Nanos overflow_interval = 10 * millisecond;
 uint64_t handle_of(uint32_t ref) { return uint64_t{1} << 32 | ref; }
 
 shm::Geometry geometry_of(const ShmOptions& options) {
-  const uint64_t wanted = options.memory_bytes_max / std::max(options.slot_bytes, 1u);
+  const uint64_t wanted = options.address_bytes_max / std::max(options.slot_bytes, 1u);
   shm::Geometry geometry;
   geometry.regions = options.peers_max;
   geometry.small_bytes = small_slot_bytes;
   geometry.small_slots = options.peers_max * 2 * guaranteed_large * small_per_large * 2;
   geometry.large_bytes = options.slot_bytes;
+  geometry.piece_bytes = std::min(piece_bytes, options.slot_bytes);
   geometry.large_slots = static_cast<uint32_t>(std::clamp<uint64_t>(wanted, options.peers_max * 2 * guaranteed_large, 65536));
   // What one peer can hold of ours, and so what it can give back before we look.
   const uint32_t held_max = options.slots_per_peer * 2 * (1 + small_per_large);

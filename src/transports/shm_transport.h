@@ -11,8 +11,9 @@
 // (socket shut down, or the process gone); only then is that memory used again. So a process that was stopped and wakes up
 // late finds what was meant for it, never somebody else's bytes.
 //
-// Memory. regions = peers_max; large slots = max(4 * peers_max, memory_bytes_max / slot_bytes), small slots = 32 * peers_max of
-// 4 KiB. All of it is address space; pages are used when touched first, and the slot used last is used next.
+// Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes), small slots = 32 * peers_max of
+// 4 KiB. All of it is address space; pages are used when touched first, and the slot used last is used next. So the memory in
+// use is what payloads in flight took at their peak: at most 2 * slots_per_peer times their size for each peer.
 #pragma once
 
 #include <memory>
@@ -30,9 +31,9 @@ namespace unisono {
 struct ShmOptions {
   PeerId self;
   uint32_t peers_max = 64;                 // processes on this host that can be linked at a time; at most 256
-  uint32_t slot_bytes = 256u << 10;        // largest payload that is lent without being put together from pieces
-  uint32_t slots_per_peer = 8;             // large slots that one peer may hold, for each of contributions and results
-  uint64_t memory_bytes_max = 128u << 20;  // of large slots, unless 4 * peers_max of them need more
+  uint32_t slot_bytes = 1u << 20;          // largest payload that is lent without being put together from pieces
+  uint32_t slots_per_peer = 16;            // large slots that one peer may hold, for each of contributions and results
+  uint64_t address_bytes_max = 1u << 30;   // of large slots, unless 4 * peers_max of them need more
   bool payload_checksum = false;           // CRC-32C over payloads
 };
 

@@ -19,7 +19,7 @@
 namespace unisono {
 
 struct TcpListenerOptions {
-  std::vector<InterfaceAddress> addresses;  // to listen at; empty = everything
+  std::vector<InterfaceAddress> addresses{};  // to listen at; empty = everything
   uint16_t port = 0;                        // 0 = the kernel chooses
   Nanos hello_timeout = 5 * second;
   Nanos guest_timeout = 10 * second;        // for a good hello whose peer is not added yet

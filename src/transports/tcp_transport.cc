@@ -48,8 +48,7 @@ Status TcpTransport::open() {
   if (!epoll_.open() || !control_.open() || !watch(epoll_.get(), control_.get(), EPOLLIN, control_tag)) {
     return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
   }
-  TcpListenerOptions door{.addresses = {},
-                          .port = options_.port,
+  TcpListenerOptions door{.port = options_.port,
                           .hello_timeout = options_.hello_timeout,
                           .guest_timeout = options_.guest_timeout,
                           .strangers_max = options_.strangers_max};

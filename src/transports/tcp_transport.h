@@ -24,13 +24,13 @@
 namespace unisono {
 
 struct TcpOptions {
-  PeerId self;
-  std::string interface;          // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
+  PeerId self{};
+  std::string interface{};        // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
   uint16_t port = 0;              // 0 = the kernel chooses
   uint32_t streams = 1;           // connections per link that this side dials, 1 … tcp_streams_max
   bool payload_checksum = false;  // of what this side sends; what arrives is checked if it has one
-  TcpLinkOptions link;
-  PayloadPoolLimits pool;
+  TcpLinkOptions link{};
+  PayloadPoolLimits pool{};
   Nanos hello_timeout = 5 * second;   // a connection that says nothing is closed then
   Nanos guest_timeout = 10 * second;  // a good hello waits so long for its peer to be added
   size_t strangers_max = 64;          // connections without a good hello; the oldest goes

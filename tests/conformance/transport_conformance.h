@@ -31,7 +31,7 @@ TYPED_TEST_SUITE_P(TransportConformance);
 #define UNISONO_PROMISE(promise)                                  \
   TYPED_TEST_P(TransportConformance, promise) {                   \
     SCOPED_TRACE("seed " + std::to_string(test_seed()));          \
-    promise(*this->cluster);                                      \
+    unisono::conformance::promise(*this->cluster);                \
   }
 
 UNISONO_PROMISE(frames_of_every_size_are_placed_intact)

@@ -30,7 +30,9 @@ inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool pl
   EXPECT_EQ(check_frame(frame.header), FrameFault::none);
   EXPECT_EQ(frame.header.payload_bytes, payload.size());
   EXPECT_TRUE(std::ranges::equal(frame.payload, payload)) << payload.size() << " bytes of operation " << frame.header.operation;
-  if (!payload.empty()) EXPECT_EQ(frame.placed, placed);
+  if (!payload.empty()) {
+    EXPECT_EQ(frame.placed, placed);
+  }
 }
 
 inline constexpr std::array<size_t, 9> frame_sizes = {0, 1, 63, 4096, 4097, 64u << 10, 65537, 1u << 20, payload_bytes_max};

@@ -110,8 +110,8 @@ inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& clust
   }));
   for (int turn = 0; turn < 100; ++turn) players.turn_all();
   for (const auto& frame : players[1].frames) {
-    if (frame.header.operation == 0x999) EXPECT_EQ(frame.payload, last);
-    else EXPECT_EQ(frame.payload, original) << "memory was used after cancel";
+    const auto& meant = frame.header.operation == 0x999 ? last : original;
+    EXPECT_TRUE(frame.payload == meant) << "memory was used after cancel, operation " << frame.header.operation;
   }
   for (const auto& [id, times] : players[0].sent_ids) EXPECT_NE(id & mask, match) << "sent() after cancel";
   EXPECT_TRUE(players[1].losses.empty());
@@ -134,7 +134,8 @@ inline void a_cancelled_placement_is_not_touched(Cluster& cluster) {
   ASSERT_TRUE(players.until([&] { return !players[1].frames.empty() && players[1].frames.back().header.operation == 6; }));
   EXPECT_EQ(players[1].frames.back().payload, last);
   EXPECT_EQ(players[1].frames.size(), half ? 1u : 2u);
-  if (half) EXPECT_TRUE(std::ranges::all_of(target, [](std::byte b) { return b == std::byte{0x22}; })) << "written after cancel";
+  const bool untouched = std::ranges::all_of(target, [](std::byte b) { return b == std::byte{0x22}; });
+  EXPECT_TRUE(untouched || !half) << "written after cancel";
 }
 
 inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
@@ -155,7 +156,9 @@ inline void a_dead_peer_is_lost_once_with_its_label(Cluster& cluster) {
     const auto& why = players[i].losses[static_cast<PeerIndex>(victim)][0];
     EXPECT_EQ(why.code(), Code::peer_lost);
     EXPECT_NE(why.message().find(label), std::string::npos) << why.message();
-    if (auto* connector = cluster.connector(i)) EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);
+    if (auto* connector = cluster.connector(i)) {
+      EXPECT_EQ(connector->state(static_cast<PeerIndex>(victim)), LinkState::lost);
+    }
   }
   // The living go on.
   if (victim < 2) return;
@@ -320,7 +323,7 @@ inline void a_second_link_to_a_peer_is_refused(Cluster& cluster) {
 inline void every_link_describes_itself(Cluster& cluster) {
   for (size_t i = 0; i < cluster.size(); ++i) {
     for (size_t j = 0; j < cluster.size(); ++j) {
-      if (i != j) EXPECT_FALSE(cluster.at(i).describe(static_cast<PeerIndex>(j)).empty());
+      EXPECT_TRUE(i == j || !cluster.at(i).describe(static_cast<PeerIndex>(j)).empty());
     }
     EXPECT_FALSE(std::string(cluster.at(i).name()).empty());
   }

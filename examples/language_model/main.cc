@@ -1,0 +1,233 @@
+// language_model: trains one small language model, data-parallel over Unisono.
+//
+//   unisono launch -n 4 -- language_model --text text.txt --out out      four processes, a quarter of every batch each
+//   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
+//   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
+//
+// Exit status: 0 if all is as promised; 1 if parameters differ between ranks or the loss from one process's; 2 if the
+// training could not be done, with the reason on standard error.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "language_model/data_parallel.h"
+#include "language_model/progress.h"
+#include "language_model/results.h"
+#include "language_model/text.h"
+#include "language_model/trainer.h"
+
+namespace language_model {
+namespace {
+
+using unisono::Result;
+using unisono::Status;
+
+struct Settings {
+  TrainingOptions training;
+  std::string text;
+  std::string out = "out/language_model";
+  std::string reference;             // "", "parts" or "whole"
+  size_t parts = 4;                  // of --reference parts
+  size_t reference_steps = 300;
+  double held_out = 0.05;
+  double tolerance_parts = 0;
+  double tolerance_whole = 0.05;
+  size_t bucket_kib = 1024;
+  size_t sample_bytes = 400;
+  bool json = false;
+};
+
+void declare_options(CLI::App& app, Settings& s) {
+  TrainingOptions& t = s.training;
+  app.add_option("--text", s.text, "the file to learn from, see prepare_text.sh")->required()->check(CLI::ExistingFile);
+  app.add_option("--out", s.out, "directory for loss.csv, loss.svg and summary.json")->capture_default_str();
+  app.add_option("--steps", t.optimizer.steps, "steps to train")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--batch", t.batch, "sequences per step, over all processes")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--context", t.shape.context, "bytes per sequence")->capture_default_str();
+  app.add_option("--layers", t.shape.layers, "transformer blocks")->capture_default_str();
+  app.add_option("--width", t.shape.width, "of the residual stream")->capture_default_str();
+  app.add_option("--heads", t.shape.heads, "of the attention")->capture_default_str();
+  app.add_option("--hidden", t.shape.hidden, "width of the SwiGLU")->capture_default_str();
+  app.add_option("--lr", t.optimizer.learning_rate, "peak learning rate")->capture_default_str();
+  app.add_option("--seed", t.seed, "of the first parameters and of the batches")->capture_default_str();
+  app.add_option("--validate-every", t.validation_every, "steps between losses on the held-out text; 0 = never")->capture_default_str();
+  app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
+  app.add_option("--bucket-kib", s.bucket_kib, "gradients are all-reduced in pieces of this size")
+      ->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  app.add_option("--reference", s.reference, "do not join a group: train as one process, on the same parts one after another "
+                                             "(parts) or on the whole batch at once (whole)")
+      ->check(CLI::IsMember({"parts", "whole"}));
+  app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--reference-steps", s.reference_steps, "steps that one process repeats after a data-parallel training, to "
+                                                         "compare the loss; 0 = none")->capture_default_str();
+  app.add_option("--tolerance-parts", s.tolerance_parts,
+                 "largest difference of the loss, in nats, from one process with the same parts: 0 = the same bits, as "
+                 "processes on machines of one kind have them")->capture_default_str();
+  app.add_option("--tolerance-whole", s.tolerance_whole, "likewise from one process with the whole batch at once, which rounds "
+                                                         "otherwise, and rounding grows with the steps")->capture_default_str();
+  app.add_option("--sample", s.sample_bytes, "bytes of text that the trained model writes at the end")->capture_default_str();
+  app.add_flag("--json", s.json, "print the summary as JSON on standard output, progress on standard error");
+}
+
+// Runs `steps` steps of a trainer; shows them if title is not empty.
+Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title) {
+  Progress progress({.title = title, .steps = steps, .tokens_per_step = s.training.batch * s.training.shape.context,
+                     .out = s.json ? stderr : stdout});
+  return trainer.run(steps, [&](const Trainer::Progress& p) {
+    if (title.empty()) return;
+    progress.show(p.step, p.loss, p.validation ? std::optional(p.validation->loss) : std::nullopt);
+  });
+}
+
+Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, const std::string& title) {
+  const auto exchange = make_local_exchange();
+  TrainingOptions options = s.training;
+  options.validation_every = 0;
+  const auto start = std::chrono::steady_clock::now();
+  auto trainer = Trainer::make(options, parts, text, *exchange);
+  if (!trainer.ok()) return trainer.status();
+  if (auto done = run_shown(**trainer, s, s.reference_steps, title); !done.ok()) return done;
+  return ReferenceRun{.losses = (*trainer)->history().losses, .parameter_hash = hash_of((*trainer)->parameters()),
+                      .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+}
+
+// Every rank's `mine`, in rank order.
+template <typename T>
+Result<std::vector<T>> gather(GradientExchange& exchange, const std::vector<T>& mine) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
+  const size_t words = mine.size() * sizeof(T) / sizeof(uint64_t);
+  std::vector<T> all(mine.size() * exchange.world_size());
+  const auto gathered = exchange.gather({reinterpret_cast<const uint64_t*>(mine.data()), words},
+                                        {reinterpret_cast<uint64_t*>(all.data()), words * exchange.world_size()});
+  if (!gathered.ok()) return gathered;
+  return all;
+}
+
+// Two ranks (or one, twice) repeat the first steps alone, at the same time, and everyone learns both curves.
+Status run_references(const Settings& s, const Text& text, GradientExchange& exchange, Results& results) {
+  const uint32_t rank = exchange.rank();
+  const uint32_t world_size = exchange.world_size();
+  const uint32_t whole_rank = world_size > 1 ? 1 : 0;
+  const auto share = [&](uint32_t root, std::optional<ReferenceRun>& run) -> Status {
+    std::vector<uint64_t> words(s.reference_steps + 2);
+    if (run) {
+      words[0] = run->parameter_hash;
+      words[1] = std::bit_cast<uint64_t>(run->seconds);
+      for (size_t i = 0; i < s.reference_steps; ++i) words[i + 2] = std::bit_cast<uint32_t>(run->losses[i]);
+    }
+    const auto all = gather(exchange, words);
+    if (!all.ok()) return all.status();
+    const auto from = std::span(*all).subspan(root * words.size(), words.size());
+    run = ReferenceRun{.losses = {}, .parameter_hash = from[0], .seconds = std::bit_cast<double>(from[1])};
+    for (const uint64_t word : from.subspan(2)) run->losses.push_back(std::bit_cast<float>(static_cast<uint32_t>(word)));
+    return {};
+  };
+  if (rank == 0) {
+    auto run = run_reference(s, text, {.first = 0, .count = world_size, .total = world_size}, "one process");
+    if (!run.ok()) return run.status();
+    results.in_order = std::move(run).value();
+  }
+  if (rank == whole_rank) {
+    auto run = run_reference(s, text, {}, "");
+    if (!run.ok()) return run.status();
+    results.whole = std::move(run).value();
+  }
+  if (auto shared = share(0, results.in_order); !shared.ok()) return shared;
+  return share(whole_rank, results.whole);
+}
+
+// Prints and writes everything; returns the exit status.
+int show(const Settings& s, const Results& results) {
+  if (s.json) {
+    std::fputs(summary_json(results).c_str(), stdout);
+  } else {
+    std::fputs(table(results).c_str(), stdout);
+    if (!results.sample.empty()) fmt::print("\nThe model writes:\n\n{}\n\n", results.sample);
+    fmt::print("Wrote {0}/loss.svg, {0}/loss.csv and {0}/summary.json\n", s.out);
+  }
+  std::fflush(stdout);
+  if (auto written = write_files(results, s.out); !written.ok()) {
+    fmt::print(stderr, "language_model: {}\n", written.to_string());
+    return 2;
+  }
+  const auto faults = results.faults();
+  for (const std::string& fault : faults) fmt::print(stderr, "language_model: FAILED: {}\n", fault);
+  return faults.empty() ? 0 : 1;
+}
+
+RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange) {
+  const TrainingTimes& times = trainer.history().times;
+  const ExchangeStatistics& statistics = exchange.statistics();
+  return {.parameter_hash = hash_of(trainer.parameters()),
+          .early_hash = trainer.remembered_hash(),
+          .sent_bytes = statistics.sent_bytes,
+          .received_bytes = statistics.received_bytes,
+          .operations = statistics.operations,
+          .total_s = times.total_s,
+          .compute_s = times.compute_s,
+          .cpu_s = times.cpu_s,
+          .waited_s = statistics.waited_s,
+          .overlapped_s = statistics.overlapped_s};
+}
+
+Result<int> run(Settings s) {
+  if (auto shape = s.training.shape.validate(); !shape.ok()) return shape;
+  s.reference_steps = std::min(s.reference_steps, s.training.optimizer.steps);
+  s.training.optimizer.warm_up_steps = std::max<size_t>(1, s.training.optimizer.steps / 20);
+  const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
+  if (!text.ok()) return text.status();
+
+  std::unique_ptr<GradientExchange> exchange = make_local_exchange();
+  Parts parts;
+  if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
+  if (s.reference.empty()) {
+    auto joined = make_group_exchange({.bucket_bytes = s.bucket_kib << 10});
+    if (!joined.ok()) return joined.status();
+    exchange = std::move(joined).value();
+    parts = {.first = exchange->rank(), .count = 1, .total = exchange->world_size()};
+  }
+  const bool speaks = exchange->rank() == 0;
+  auto made = Trainer::make(s.training, parts, *text, *exchange);
+  if (!made.ok()) return made.status();
+  Trainer& trainer = **made;
+  trainer.remember_hash_after(s.reference_steps);
+  const std::string title = s.reference.empty() ? fmt::format("{} processes", exchange->world_size()) : "one process";
+  if (auto done = run_shown(trainer, s, s.training.optimizer.steps, speaks ? title : ""); !done.ok()) return done;
+
+  Results results{.options = s.training, .text = s.text, .parameter_count = trainer.parameters().size(),
+                  .kernels = kernels<float>().name, .history = trainer.history()};
+  auto ranks = gather<RankResult>(*exchange, {rank_result(trainer, *exchange)});
+  if (!ranks.ok()) return ranks.status();
+  results.ranks = std::move(ranks).value();
+  if (s.reference.empty() && s.reference_steps > 0) {
+    if (auto done = run_references(s, *text, *exchange, results); !done.ok()) return done;
+    const uint64_t hash = results.ranks.front().early_hash;
+    results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, s.tolerance_parts);
+    results.whole_comparison = compare(results.history.losses, hash, *results.whole, s.tolerance_whole);
+  }
+  if (!speaks) return results.parameters_identical() ? 0 : 1;
+  results.sample = trainer.write_text("\n", s.sample_bytes, s.training.seed);
+  return show(s, results);
+}
+
+}  // namespace
+}  // namespace language_model
+
+int main(int argc, char** argv) {
+  language_model::Settings settings;
+  CLI::App app("Trains a small language model on a text, data-parallel over Unisono.\n"
+               "Start it on several processes with: unisono launch -n 4 -- language_model --text FILE");
+  language_model::declare_options(app, settings);
+  CLI11_PARSE(app, argc, argv);
+  const auto status = language_model::run(settings);
+  if (status.ok()) return *status;
+  fmt::print(stderr, "language_model: {}\n", status.status().to_string());
+  return 2;
+}

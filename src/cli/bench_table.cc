@@ -1,0 +1,162 @@
+#include "cli/bench_table.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/text.h"
+#include "cli/version.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest rank", "slowest rank"};
+constexpr const char* order_names[] = {"auto", "strict", "any"};
+constexpr const char* schedule_names[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+
+std::string commit_suffix() {
+  const std::string commit = commit_text;
+  return commit.empty() ? "" : " (" + commit + ")";
+}
+
+// "shm x3; tcp 10.0.0.2:4711 (eth0)"
+std::string link_summary(const std::vector<std::string>& links) {
+  std::map<std::string, size_t> counts;
+  for (const auto& link : links) ++counts[link];
+  std::string text;
+  for (const auto& [link, count] : counts) {
+    text += (text.empty() ? "" : "; ") + link + (count > 1 ? fmt::format(" x{}", count) : "");
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string interface_summary(const HostFacts& host) {
+  std::string text;
+  for (const auto& [name, mtu] : host.interfaces) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, mtu);
+  return text;
+}
+
+// Four digits, as in nccl-tests: 8.31, 123.4, 28011.
+std::string digits(double value) {
+  if (value < 100) return fmt::format("{:.2f}", value);
+  return value < 10'000 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& measurement) {
+  if (!measurement) return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "-", "-", "-", "-", "-", "-");
+  const auto& timing = measurement->timing;
+  const auto wrong = measurement->checked ? fmt::format("{}", measurement->wrong) : "N/A";
+  return fmt::format(" {:>9} {:>9} {:>9} {:>7.2f} {:>7.2f} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
+                     algorithm_bandwidth(*measurement), bus_bandwidth(facts, *measurement), wrong);
+}
+
+const char* operation_name(const BenchFacts& facts) { return facts_of(facts.data.collective).reduces ? name(facts.data.op) : "none"; }
+
+}  // namespace
+
+double algorithm_bandwidth(const Measurement& measurement) {
+  if (measurement.timing.mean_us <= 0) return 0;
+  return static_cast<double>(measurement.extent.bytes) / measurement.timing.mean_us / 1000;
+}
+
+double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
+  return algorithm_bandwidth(measurement) * bus_factor(facts.data.collective, facts.data.world_size);
+}
+
+std::string table_head(const BenchFacts& facts) {
+  std::string text = fmt::format("# unisono {}{}: {}, {} ranks, order {}, schedule {}\n", version_text, commit_suffix(),
+                                 facts_of(facts.data.collective).name, facts.data.world_size, order_names[static_cast<size_t>(facts.call.order)],
+                                 schedule_names[static_cast<size_t>(facts.call.schedule)]);
+  text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
+  text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
+  text += fmt::format("# links of rank 0: {}\n", link_summary(facts.links));
+  text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n#\n",
+                      across_names[static_cast<size_t>(facts.across)], facts.barrier ? ", a barrier before each" : "");
+  const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
+  const auto units = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+  text += fmt::format("#{:46} {:^52} {:^52}\n", "", "out-of-place", "in-place");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", "size", "count", "type", "redop", "root", half, half);
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", "(B)", "(elements)", "", "", "", units, units);
+  return text;
+}
+
+std::string table_row(const BenchFacts& facts, const Row& row) {
+  const auto& any = row.out_of_place ? *row.out_of_place : *row.in_place;
+  const auto root = facts_of(facts.data.collective).has_root ? fmt::format("{}", facts.data.root) : "-1";
+  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
+                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place));
+}
+
+uint64_t wrong_values(const std::vector<Row>& rows) {
+  uint64_t wrong = 0;
+  for (const auto& row : rows) {
+    for (const auto* half : {&row.out_of_place, &row.in_place}) wrong += *half ? (*half)->wrong : 0;
+  }
+  return wrong;
+}
+
+std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows) {
+  double sum = 0;
+  size_t count = 0;
+  bool checked = false;
+  for (const auto& row : rows) {
+    for (const auto* half : {&row.out_of_place, &row.in_place}) {
+      if (!*half) continue;
+      sum += bus_bandwidth(facts, **half);
+      checked = checked || (*half)->checked;
+      ++count;
+    }
+  }
+  const auto wrong = wrong_values(rows);
+  const auto verdict = !checked ? "N/A" : wrong == 0 ? "OK" : "FAILED";
+  return fmt::format("# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:.4g}\n", wrong, verdict,
+                     count > 0 ? sum / static_cast<double>(count) : 0.0);
+}
+
+std::string json_facts(const BenchFacts& facts) {
+  nlohmann::ordered_json json;
+  json["kind"] = "environment";
+  json["version"] = version_text;
+  json["commit"] = commit_text;
+  json["host"] = facts.host.host;
+  json["processor"] = facts.host.processor;
+  json["cores"] = facts.host.cores;
+  json["kernel"] = facts.host.kernel;
+  json["congestion_control"] = facts.host.congestion_control;
+  for (const auto& [name, mtu] : facts.host.interfaces) json["mtu"][name] = mtu;
+  json["links"] = facts.links;
+  json["barrier"] = facts.barrier;
+  json["across"] = across_names[static_cast<size_t>(facts.across)];
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string json_row(const BenchFacts& facts, const Measurement& measurement, bool in_place) {
+  nlohmann::ordered_json json;
+  json["kind"] = "row";
+  json["collective"] = facts_of(facts.data.collective).name;
+  json["world_size"] = facts.data.world_size;
+  json["bytes"] = measurement.extent.bytes;
+  json["count"] = measurement.extent.block_count;
+  json["dtype"] = name(facts.data.dtype);
+  json["op"] = operation_name(facts);
+  json["order"] = order_names[static_cast<size_t>(facts.call.order)];
+  json["asked_schedule"] = schedule_names[static_cast<size_t>(facts.call.schedule)];
+  json["schedule"] = measurement.report.schedule;
+  json["in_place"] = in_place;
+  json["iterations"] = measurement.iterations;
+  json["mean_us"] = measurement.timing.mean_us;
+  json["p50_us"] = measurement.timing.p50_us;
+  json["p99_us"] = measurement.timing.p99_us;
+  json["min_us"] = measurement.timing.min_us;
+  json["max_us"] = measurement.timing.max_us;
+  json["algbw_gbs"] = algorithm_bandwidth(measurement);
+  json["busbw_gbs"] = bus_bandwidth(facts, measurement);
+  json["checked"] = measurement.checked;
+  json["wrong"] = measurement.wrong;
+  json["sent_bytes"] = measurement.report.sent_bytes;
+  json["contributors"] = measurement.report.contributors;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,33 @@
+// What the public handles point at.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "node/node.h"
+#include "unisono/group.h"
+
+namespace unisono {
+
+namespace internal {
+
+struct WorkState {
+  std::shared_ptr<Node> node;
+  std::shared_ptr<Completion> completion;
+  Nanos give_up = never;  // a little after the operation's own deadline
+};
+
+struct GroupState {
+  std::shared_ptr<Node> node;
+  GroupCore* core = nullptr;        // owned by the engine; null after the group has ended
+  uint32_t number = 0;
+  uint32_t epoch = 0;               // of the roster it was made under
+  std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
+  Rank self = 0;
+  uint32_t world = 1;
+  Nanos timeout = 0;
+};
+
+}  // namespace internal
+
+}  // namespace unisono

@@ -1,0 +1,26 @@
+// How a node comes into being: transports, rendezvous, links to all members, agreement on what schedules are chosen by.
+#pragma once
+
+#include <memory>
+
+#include "node/environment.h"
+#include "node/node.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+// First byte of a control message.
+enum class ControlKind : uint8_t { reform = 1, topology = 2 };
+
+// Makes transports, meets the others, links up. The node knows its roster and peers; its world group is not made yet.
+Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
+
+// Starts links to those members of the roster that this process did not know, and fills in the node's peers.
+Status link_up(Node& node, Nanos deadline);
+// Blocks until the links to all members are up. On failure: the first link's error.
+Status wait_for_links(Node& node, Nanos deadline);
+
+// Rank 0 tells all members what it chooses schedules by; the others wait for it. Ends with equal topologies everywhere.
+Status agree_on_topology(Node& node, Nanos deadline);
+
+}  // namespace unisono

@@ -1,0 +1,125 @@
+#include "node/reforming.h"
+
+#include <algorithm>
+
+#include "node/group_state.h"
+#include "node/joining.h"
+
+namespace unisono {
+namespace {
+
+constexpr Nanos reform_bound = 10 * second;  // on all of it; the parts that matter end within a few reform timeouts
+
+PeerIndex index_of(const Node& node, const PeerId& id) {
+  const auto& ids = node.process_ids();
+  const auto at = std::find(ids.begin(), ids.end(), id);
+  return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
+}
+
+void flush_sends(Node& node) {
+  for (auto& send : node.reform()->take_sends()) {
+    const auto peer = index_of(node, send.to);
+    if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+    Bytes message{static_cast<std::byte>(ControlKind::reform)};
+    message.insert(message.end(), send.bytes.begin(), send.bytes.end());
+    node.engine().send_control(peer, std::move(message));
+  }
+}
+
+Member member_of(const MemberRecord& record) { return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}}; }
+
+Status begin(Node& node, const internal::GroupState& state) {
+  return node.locked([&]() -> Status {
+    if (!node.removed().ok()) return node.removed();
+    if (state.epoch != node.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)};
+    const auto now = monotonic_now();
+    node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
+    node.topology_known() = false;
+    ReformRequest request{.timeout = node.options().reform_timeout.count() * millisecond};
+    for (size_t rank = 0; rank < node.peers().size(); ++rank) {
+      const auto peer = node.peers()[rank];
+      if (peer != self_peer && !node.engine().peer_status(peer).ok()) request.dead.push_back(node.roster().members[rank].id);
+    }
+    if (node.session()->attending()) request.joiners = node.session()->poll_joiners();
+    auto status = node.reform()->start(request, now);
+    flush_sends(node);
+    return status;
+  });
+}
+
+// Runs the state machine until it has an outcome.
+Result<ReformResult> agree(Node& node) {
+  std::optional<Result<ReformResult>> result;
+  const auto until = monotonic_now() + reform_bound;
+  while (monotonic_now() < until) {
+    Nanos wake = never;
+    node.locked([&] {
+      node.engine().poll(monotonic_now());  // news before judgement
+      node.reform()->woke(monotonic_now());
+      flush_sends(node);
+      result = node.reform()->take_result();
+      wake = node.reform()->next_deadline();
+    });
+    if (result) return std::move(*result);
+    node.wait([&] {
+      flush_sends(node);
+      if (!result) result = node.reform()->take_result();
+      return result.has_value() || !node.removed().ok() || node.reform()->next_deadline() < wake;
+    }, std::min(wake, until));
+    if (result) {
+      node.locked([&] { flush_sends(node); });
+      return std::move(*result);
+    }
+    if (const auto removed = node.locked([&] { return node.removed(); }); !removed.ok()) return removed;
+  }
+  return Status(Code::internal, "re-forming found no end");
+}
+
+// Links to those who are gone are closed, after telling them; the new roster takes effect.
+void adopt(Node& node, const ReformResult& result) {
+  node.locked([&] {
+    for (const auto& lost : result.lost) {
+      const auto peer = index_of(node, lost.id);
+      if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+      node.engine().send_removed(peer);
+      for (auto& link : node.links()) {
+        if (link.connector->state(peer) != LinkState::unknown) link.transport->close(peer);
+      }
+      node.engine().remove_peer(peer);
+    }
+    node.roster() = result.roster;
+    if (node.session()->attending()) {
+      for (const auto& joined : result.joined) node.session()->answer_joiner(joined.id, result.roster);
+    }
+    if (result.self == 0) node.session()->attend(result.roster);
+  });
+}
+
+}  // namespace
+
+Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
+  const auto started = monotonic_now();
+  auto status = begin(node, state);
+  if (!status.ok()) return status;
+  auto result = agree(node);
+  if (!result) {
+    node.locked([&] {
+      if (node.removed().ok()) node.removed() = result.status();
+    });
+    return result.status();
+  }
+  adopt(node, *result);
+  const auto deadline = monotonic_now() + reform_bound;
+  status = link_up(node, deadline);
+  if (status.ok() && !result->joined.empty()) status = wait_for_links(node, deadline);
+  if (status.ok()) status = agree_on_topology(node, deadline);
+  node.locked([&] { form_world_group(node, state); });
+  if (!status.ok()) return status;
+  Reformed reformed{.epoch = state.epoch, .rank = state.self, .world_size = state.world, .lost = {}, .joined = {}};
+  for (const auto& lost : result->lost) reformed.lost.push_back(member_of(lost));
+  for (const auto& joined : result->joined) reformed.joined.push_back(member_of(joined));
+  reformed.total_us = (monotonic_now() - started) / microsecond;
+  return reformed;
+}
+
+}  // namespace unisono

@@ -1,0 +1,211 @@
+// The program that tests run as ranks: `test_program ACTION [ARGUMENTS]`. Each action does one thing that a rank may do.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "(none)" : value;
+}
+
+bool is_rank(const std::string& rank) { return variable("RANK") == rank; }
+
+void put(const std::string& text, int fd = 1) {
+  for (size_t at = 0; at < text.size();) {
+    const auto written = ::write(fd, text.data() + at, text.size() - at);
+    if (written <= 0) std::exit(90);
+    at += static_cast<size_t>(written);
+  }
+}
+
+[[noreturn]] void wait_for_ever() {
+  while (true) ::pause();
+}
+
+int show_environment(const Words& names) {
+  for (const auto& name : names) put(name + "=" + variable(name.c_str()) + "\n");
+  return 0;
+}
+
+int show_arguments(const Words& words) {
+  for (const auto& word : words) put("<" + word + ">\n");
+  return 0;
+}
+
+// exit RANK CODE: that rank exits so, the others with 0.
+int exit_with(const Words& words) { return is_rank(words.at(0)) ? std::atoi(words.at(1).c_str()) : 0; }
+
+// fail RANK CODE: that rank exits so, the others wait until they are ended.
+int fail(const Words& words) {
+  if (is_rank(words.at(0))) return std::atoi(words.at(1).c_str());
+  put("waiting\n");
+  wait_for_ever();
+}
+
+// killed RANK SIGNAL: that rank kills itself, the others wait until they are ended.
+int killed(const Words& words) {
+  if (is_rank(words.at(0))) ::raise(std::atoi(words.at(1).c_str()));
+  wait_for_ever();
+}
+
+int hang(const Words&) {
+  put("pid " + std::to_string(::getpid()) + "\nready\n");
+  wait_for_ever();
+}
+
+// Ends with `code` by any of the signals that ask for an end; says what came.
+void report_signal(int number) {
+  put(std::string("got ") + sigabbrev_np(number) + "\n");
+  if (number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT) ::_exit(7);
+}
+
+int catch_signals(const Words&) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) ::signal(number, report_signal);
+  put("ready\n");
+  wait_for_ever();
+}
+
+// stoppable FIFO: a child that stops by default action, and says through the FIFO (the launcher may be stopped itself) that it was.
+int stoppable(const Words& words) {
+  ::signal(SIGTSTP, SIG_IGN);
+  const int fifo = ::open(words.at(0).c_str(), O_WRONLY | O_CLOEXEC);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGTSTP, SIG_DFL);
+    put("ready\n");
+    wait_for_ever();
+  }
+  int status = 0;
+  if (::waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status)) put("s", fifo);
+  if (::waitpid(child, &status, WCONTINUED) == child && WIFCONTINUED(status)) put("child continued\n");
+  wait_for_ever();
+}
+
+int ignore_requests(const Words&) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
+  put("pid " + std::to_string(::getpid()) + "\nready\n");
+  wait_for_ever();
+}
+
+// family [escape]: a child and a grandchild that wait for ever; with escape, the grandchild is in a session of its own.
+int family(const Words& words) {
+  const bool escape = !words.empty() && words[0] == "escape";
+  if (::fork() == 0) {
+    if (::fork() == 0) {
+      if (escape) ::setsid();
+      put("pid " + std::to_string(::getpid()) + "\n");
+      wait_for_ever();
+    }
+    put("pid " + std::to_string(::getpid()) + "\n");
+    wait_for_ever();
+  }
+  put("pid " + std::to_string(::getpid()) + "\n");
+  wait_for_ever();
+}
+
+// leave: ends at once and leaves a child that holds the output open.
+int leave(const Words&) {
+  if (::fork() == 0) {
+    put("pid " + std::to_string(::getpid()) + "\n");
+    wait_for_ever();
+  }
+  return 0;
+}
+
+// lines COUNT: numbered lines, written in small pieces.
+int lines(const Words& words) {
+  const int count = std::atoi(words.at(0).c_str());
+  for (int i = 0; i < count; ++i) {
+    put("rank " + variable("RANK"));
+    put(" line " + std::to_string(i));
+    put(" end\n");
+  }
+  return 0;
+}
+
+int long_line(const Words& words) {
+  put(std::string(static_cast<size_t>(std::atoi(words.at(0).c_str())), static_cast<char>('a' + std::atoi(variable("RANK").c_str()))) + "\n");
+  return 0;
+}
+
+int binary(const Words&) {
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  put(bytes + "\n");
+  return 0;
+}
+
+int partial(const Words&) {
+  put("out without end");
+  put("error without end", 2);
+  return 0;
+}
+
+int progress(const Words&) {
+  for (int i = 0; i <= 100; i += 20) put("\rstep " + std::to_string(i));
+  put("\rcomplete\n");
+  return 0;
+}
+
+int show_parent(const Words&) {
+  put("parent of " + variable("RANK") + " is " + std::to_string(::getppid()) + "\n");
+  wait_for_ever();
+}
+
+int endless(const Words&) {
+  while (true) put("and on and on and on and on and on and on and on\n");
+}
+
+// fake-ssh [-o OPTION]... HOST COMMAND...: what ssh and sshd do together, on this machine. Host "unreachable" is down, host
+// "silent" never answers, host "chatty" has a talking login shell, host "bare" does not have the tool.
+int fake_ssh(const Words& words) {
+  size_t at = 0;
+  while (at + 1 < words.size() && words[at] == "-o") at += 2;
+  const auto host = words.at(at++);
+  std::string command;
+  for (; at < words.size(); ++at) command += (command.empty() ? "" : " ") + words[at];
+  if (host == "unreachable") {
+    put("ssh: connect to host unreachable port 22: No route to host\n", 2);
+    return 255;
+  }
+  if (host == "silent") wait_for_ever();
+  if (host == "chatty") put("Welcome!\nYou have mail.\n");
+  if (host == "bare") command = "exec /nonexistent/unisono agent";
+  ::setenv("FAKE_HOST", host.c_str(), 1);
+  ::unsetenv("FROM_LAUNCHER");
+  // A process of its own, as behind a real ssh: what happens to this one must not happen to it.
+  const pid_t login = ::fork();
+  if (login == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(98);
+  }
+  int status = 0;
+  ::waitpid(login, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, std::function<int(const Words&)>> actions{
+      {"environment", show_environment}, {"arguments", show_arguments}, {"exit", exit_with}, {"fail", fail},
+      {"killed", killed}, {"hang", hang}, {"catch", catch_signals}, {"ignore", ignore_requests}, {"stoppable", stoppable}, {"family", family},
+      {"leave", leave}, {"lines", lines}, {"long-line", long_line}, {"binary", binary}, {"partial", partial},
+      {"progress", progress}, {"endless", endless}, {"parent", show_parent}, {"fake-ssh", fake_ssh}};
+  const auto action = argc > 1 ? actions.find(argv[1]) : actions.end();
+  if (action == actions.end()) return 97;
+  return action->second(Words(argv + 2, argv + argc));
+}
