@@ -143,13 +143,21 @@ Status run_references(const Settings& s, const Text& text, GradientExchange& exc
   return share(whole_rank, results.whole);
 }
 
+// A model that has learned little writes any byte, and a terminal obeys some of them.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (c != '\n' && (c < ' ' || c > '~')) c = '?';
+  }
+  return text;
+}
+
 // Prints and writes everything; returns the exit status.
 int show(const Settings& s, const Results& results) {
   if (s.json) {
     std::fputs(summary_json(results).c_str(), stdout);
   } else {
     std::fputs(table(results).c_str(), stdout);
-    if (!results.sample.empty()) fmt::print("\nThe model writes:\n\n{}\n\n", results.sample);
+    if (!results.sample.empty()) fmt::print("\nThe model writes:\n\n{}\n\n", printable(results.sample));
     fmt::print("Wrote {0}/loss.svg, {0}/loss.csv and {0}/summary.json\n", s.out);
   }
   std::fflush(stdout);

@@ -35,7 +35,8 @@ float last_validation(const TrainingHistory& history) {
 std::string describe(const char* how, const Comparison& c) {
   return fmt::format("  {:<34} first {} steps: largest difference of the loss {:.3g} nats (allowed {:.3g}); losses identical {}, "
                      "parameters identical {}\n",
-                     how, c.steps, c.difference_max, c.tolerance, yes_or_no(c.losses_identical), yes_or_no(c.parameters_identical));
+                     how, c.steps, c.difference_max, c.tolerance, c.losses_identical ? "yes" : "no",
+                     c.parameters_identical ? "yes" : "no");
 }
 
 std::vector<Point> curve(const std::vector<float>& losses, size_t count) {

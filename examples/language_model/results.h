@@ -47,10 +47,10 @@ struct Results {
   size_t parameter_count = 0;
   std::string kernels;
   TrainingHistory history;          // rank 0's; the losses are the means over all ranks
-  std::vector<RankResult> ranks;
-  std::optional<ReferenceRun> in_order, whole;
-  std::optional<Comparison> in_order_comparison, whole_comparison;
-  std::string sample;
+  std::vector<RankResult> ranks = {};
+  std::optional<ReferenceRun> in_order = {}, whole = {};
+  std::optional<Comparison> in_order_comparison = {}, whole_comparison = {};
+  std::string sample = {};
 
   bool parameters_identical() const;
   // Every way in which the run is not as promised, one sentence each; empty if all is well.

@@ -1,6 +1,7 @@
 #include "membership/reform.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -9,8 +10,9 @@ namespace unisono {
 namespace {
 
 // A wake-up this much later than asked for means that this process was stopped or starved: then the others' silence says
-// nothing about them. Bounded in number, so that a host that is always late still gets somewhere.
-constexpr Nanos nap_min = 20 * millisecond;
+// nothing about them, and what they said is still to be read. Bounded in number, so that a host that is always late still
+// gets somewhere.
+constexpr Nanos nap_min = 5 * millisecond;
 constexpr uint32_t naps_max = 4;
 constexpr size_t early_max = 4;       // messages kept per member: a proposal or two, a commit, a removal
 constexpr size_t removals_max = 4096;  // who was removed is remembered for this many
@@ -41,10 +43,11 @@ Status Reform::start(const ReformRequest& request, Nanos now) {
   wanted_ = false;
   request_ = request;
   request_.timeout = std::max(request.timeout, millisecond);
-  started_ = changed_ = now;
+  began_ = started_ = changed_ = now;
   agreed_ = never;
   round_ = 1;
   naps_ = 0;
+  slept_ = false;
   add_joiners(request.joiners);
   for (const auto& id : request.dead) {
     const auto found = ranks_.find(id);
@@ -73,15 +76,11 @@ Status Reform::message(const PeerId& from, ByteView bytes, Nanos now) {
 Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView bytes, Nanos now) {
   const auto found = ranks_.find(from);
   if (!(message.base == name_)) {
-    const bool next = found != ranks_.end() && message.base.epoch == name_.epoch + 1;
     // The sender has our next roster already, we do not: kept until we do.
-    if (next) {
+    if (found != ranks_.end() && message.base.epoch == name_.epoch + 1) {
       keep_early(found->second, bytes);
-    } else if (body_as<Propose>(message) != nullptr) {
-      on_old_epoch(from, message.base);
-    } else if (const auto* removed = body_as<Removed>(message); removed != nullptr && found != ranks_.end() && message.base == previous_) {
-      // We took a roster that holds the sender, and it went on without us: it had waited too long for us.
-      on_removed(*removed);
+    } else {
+      on_other_epoch(from, message, now);
     }
     return {};
   }
@@ -92,7 +91,7 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
   const Rank rank = found->second;
   if (rank == self_rank_) return {Code::corrupt, "re-forming message: from this process itself"};
   if (const auto* removed = body_as<Removed>(message)) {
-    on_removed(*removed);
+    on_removed(rank, *removed, now);
     return {};
   }
   const auto* propose = body_as<Propose>(message);
@@ -106,7 +105,7 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
     keep_early(rank, bytes);
     return {};
   }
-  if (propose == nullptr) return on_commit(rank, *body_as<Commit>(message), bytes);
+  if (propose == nullptr) return on_commit(rank, *body_as<Commit>(message), bytes, now);
   on_propose(rank, *propose, now);
   return {};
 }
@@ -127,20 +126,56 @@ void Reform::on_propose(Rank from, const Propose& propose, Nanos now) {
   bool changed = false;
   for (const auto& departure : propose.departures) {
     // Members propose only to those that they believe alive. Should one say otherwise, it will never agree with us.
-    if (departure.rank == self_rank_) return on_removed({name_.epoch + 1, departure, {from}});
+    if (departure.rank == self_rank_) return end_removed({name_.epoch + 1, departure, {from}, 0, 0});
     changed = depart(departure) || changed;
   }
   if (changed) set_changed(now);
   settle(now);
 }
 
-void Reform::on_removed(const Removed& removed) {
+void Reform::end_removed(const Removed& removed) {
   end({Code::peer_lost, "this process, " + label(roster_.members[self_rank_]) + ", was removed from the group at epoch " + std::to_string(removed.epoch) + " by " +
                             list(removed.removers) + ": " + to_string(removed.departure)});
 }
 
-// A proposal about an epoch that is over here: its sender is behind, or was removed.
-void Reform::on_old_epoch(const PeerId& from, const EpochName& base) {
+// Whether to end because some went on without us. Yes, unless we have been re-forming for as long as anybody is waited for,
+// were not stopped meanwhile, and those that we believe to be with us are more than they. Then it was they who judged too
+// early (one that was stopped and, on waking, took everybody for dead), and we go on without them.
+bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
+  if (phase_ != Phase::running || slept_ || now - began_ < request_.timeout) return true;
+  uint32_t left = 0;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    const bool theirs = rank == from || std::find(removed.removers.begin(), removed.removers.end(), rank) != removed.removers.end();
+    if (peers_[rank].alive && !theirs) ++left;
+  }
+  return left <= removed.survivors;
+}
+
+void Reform::on_removed(Rank from, const Removed& removed, Nanos now) {
+  if (obeys(from, removed, now)) return end_removed(removed);
+  bool changed = depart({from, Departure::Cause::left, self_rank_, 0});
+  for (const Rank rank : removed.removers) {
+    if (rank < peers_.size()) changed = depart({rank, Departure::Cause::left, self_rank_, 0}) || changed;
+  }
+  if (changed) set_changed(now);
+  settle(now);
+}
+
+// About a roster that is not ours: of a member that is behind, of one that was removed, or of one that removed us.
+void Reform::on_other_epoch(const PeerId& from, ReformMessage& message, Nanos now) {
+  if (body_as<Propose>(message) != nullptr) return answer_old_proposal(from, message.base, now);
+  const auto* removed = body_as<Removed>(message);
+  if (removed == nullptr || message.base != previous_ || previous_commit_.empty() || removed->removers.empty()) return;
+  // Two rosters came out of the last epoch. If the sender is in ours, ours will never be complete. If not, both were made
+  // just now, and one has to give way on both sides alike: the smaller, or that without the lowest rank.
+  const Nanos recent = 2 * request_.timeout;
+  const bool both_new = now - adopted_ <= recent && removed->age_ms <= recent / millisecond;
+  const bool theirs_first = removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
+  if (ranks_.contains(from) || (both_new && theirs_first)) end_removed(*removed);
+}
+
+// A proposal about an epoch that is over here.
+void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now) {
   if (ranks_.contains(from)) {
     if (base == previous_ && !previous_commit_.empty()) sends_.push_back({from, previous_commit_});
     return;
@@ -150,7 +185,9 @@ void Reform::on_old_epoch(const PeerId& from, const EpochName& base) {
     ++counters_.strangers;
     return;
   }
-  sends_.push_back({from, encode(ReformMessage{base, Removed{note->second.epoch, note->second.departure, note->second.removers}})});
+  Removed removed = note->second.removed;
+  removed.age_ms = static_cast<uint32_t>(std::clamp<Nanos>((now - note->second.at) / millisecond, 0, std::numeric_limits<uint32_t>::max()));
+  sends_.push_back({from, encode(ReformMessage{base, std::move(removed)})});
 }
 
 Status Reform::check_commit(const Commit& commit) const {
@@ -180,16 +217,16 @@ Status Reform::check_commit(const Commit& commit) const {
   return {};
 }
 
-Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes) {
+Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos now) {
   if (!peers_[from].alive) return {};  // we have promised the others a set without it
   if (auto status = check_commit(commit); !status.ok()) return status;
   for (const auto& departure : commit.departures) {
     if (departure.rank == self_rank_) {
-      on_removed({commit.roster.epoch, departure, {from}});
+      end_removed({commit.roster.epoch, departure, {from}, 0, 0});
       return {};
     }
   }
-  adopt(commit, bytes);
+  adopt(commit, bytes, now);
   return {};
 }
 
@@ -203,23 +240,27 @@ void Reform::peer_lost(const PeerId& peer, Nanos now) {
 }
 
 bool Reform::overslept(Nanos now) {
-  if (now - next_deadline() < std::max(request_.timeout / 2, nap_min) || naps_ >= naps_max) return false;
+  const Nanos late = now - next_deadline();
+  if (late < nap_min || naps_ >= naps_max) return false;
   ++naps_;
-  started_ = now;
-  set_changed(now);  // says again what we know; those who went on without us answer with REMOVED
+  slept_ = slept_ || late >= request_.timeout / 2;
+  set_changed(now);  // says again what we know; those who went on without us answer with REMOVED, the living with theirs
   settle(now);
+  // Answers come in the time of a message; a quarter of the usual patience is enough for them.
+  started_ = changed_ = now - request_.timeout * 3 / 4;
+  if (agreed_ != never) agreed_ = started_;
   return true;
 }
 
 void Reform::woke(Nanos now) {
   if (!running() || now < next_deadline() || overslept(now)) return;
-  bool changed = false;
+  std::vector<Rank> silent;  // first all, then out: each departure changes what the others are waited for
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
-    if (rank == self_rank_ || !peers_[rank].alive || deadline_of(rank) > now) continue;
-    const auto waited_ms = static_cast<uint32_t>(request_.timeout / millisecond);
-    changed = depart({rank, Departure::Cause::silent, self_rank_, waited_ms}) || changed;
+    if (rank != self_rank_ && peers_[rank].alive && deadline_of(rank) <= now) silent.push_back(rank);
   }
-  if (changed) set_changed(now);
+  const auto waited_ms = static_cast<uint32_t>(request_.timeout / millisecond);
+  for (const Rank rank : silent) depart({rank, Departure::Cause::silent, self_rank_, waited_ms});
+  set_changed(now);
   settle(now);
 }
 
@@ -229,8 +270,8 @@ Nanos Reform::deadline_of(Rank rank) const {
   if (!peer.spoke) return started_ + request_.timeout;
   if (peer.departed_count != departed_count_) return changed_ + request_.timeout;
   // All agree, and the lowest rank has not said so yet. It may itself be waiting for somebody that we have heard: it
-  // gets half as long again, so that it can drop that one first.
-  if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 2;
+  // gets a quarter more, so that its news of having dropped that one comes first.
+  if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 4;
   return never;
 }
 
@@ -310,7 +351,7 @@ void Reform::settle(Nanos now) {
   if (too_few(why)) return end(std::move(why));
   if (!all_agree()) return;
   if (agreed_ == never) agreed_ = now;
-  if (leader() == self_rank_) commit();
+  if (leader() == self_rank_) commit(now);
 }
 
 std::vector<Departure> Reform::departures() const {
@@ -329,7 +370,7 @@ std::vector<Rank> Reform::living() const {
   return list;
 }
 
-void Reform::commit() {
+void Reform::commit(Nanos now) {
   Commit commit{.roster = {.epoch = name_.epoch + 1, .key = roster_.key, .members = {}}, .departures = departures()};
   auto& members = commit.roster.members;
   for (const Rank rank : living()) members.push_back(roster_.members[rank]);
@@ -344,11 +385,11 @@ void Reform::commit() {
   const auto told = departures();
   const auto old = roster_;
   const auto base = name_;
-  adopt(std::move(commit), bytes);
-  for (const auto& departure : told) on_old_epoch(old.members[departure.rank].id, base);
+  adopt(std::move(commit), bytes, now);
+  for (const auto& departure : told) answer_old_proposal(old.members[departure.rank].id, base, now);
 }
 
-void Reform::adopt(Commit commit, ByteView bytes) {
+void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
   ReformResult result;
   std::vector<Rank> removers;
   std::vector<bool> gone(peers_.size(), false);
@@ -362,7 +403,8 @@ void Reform::adopt(Commit commit, ByteView bytes) {
   }
   for (const auto& departure : commit.departures) {
     if (removals_.size() >= removals_max) removals_.clear();
-    removals_[roster_.members[departure.rank].id] = {commit.roster.epoch, departure, removers};
+    Removed removed{commit.roster.epoch, departure, removers, static_cast<uint32_t>(removers.size()), 0};
+    removals_[roster_.members[departure.rank].id] = {std::move(removed), now};
   }
   for (const auto& member : commit.roster.members) {
     if (!ranks_.contains(member.id)) result.joined.push_back(member);
@@ -377,6 +419,9 @@ void Reform::adopt(Commit commit, ByteView bytes) {
   }
   previous_ = name_;
   previous_commit_.assign(bytes.begin(), bytes.end());
+  adopted_ = now;
+  survivors_ = static_cast<uint32_t>(removers.size());
+  lowest_survivor_ = removers.front();
   roster_ = std::move(commit.roster);
   name_ = name_of(roster_);
   self_rank_ = *roster_.rank_of(self_);
@@ -390,8 +435,8 @@ void Reform::adopt(Commit commit, ByteView bytes) {
   result.digest = name_.digest;
   result.self = self_rank_;
   result_ = std::move(result);
-  for (const auto& id : lost_since) peer_lost(id, 0);
-  for (const auto& [from, message] : early) (void)Reform::message(from, message, 0);
+  for (const auto& id : lost_since) peer_lost(id, now);
+  for (const auto& [from, message] : early) (void)Reform::message(from, message, now);
 }
 
 void Reform::end(Status why) {

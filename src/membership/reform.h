@@ -6,7 +6,8 @@
 // rank makes the roster and sends it (COMMIT); who has it hands it on to members that ask with an old proposal. A member
 // takes a roster only from somebody in its own set; so if one roster was taken anywhere, no other one with that member in
 // it can come about. (A member that took roster S never proposes again, so a later set that holds it is never agreed on.)
-// Who was left out is told so (REMOVED), at once and whenever it speaks with an old epoch.
+// Who was left out is told so (REMOVED), at once and whenever it speaks with an old epoch, and ends. Only where a few went on
+// without many that were awake all the time do the many go on, and the few end: see obeys().
 //
 // A group cut in two halves becomes two groups, whose epochs differ in their digest, unless require_majority is set.
 // Feed messages that have arrived before woke(): a process that was stopped should hear the news before it judges others.
@@ -92,16 +93,18 @@ class Reform {
     std::vector<Bytes> early;     // what it said before we started, or about the epoch after this one
   };
   struct RemovalNote {
-    uint32_t epoch = 0;
-    Departure departure;
-    std::vector<Rank> removers;
+    Removed removed;  // age_ms is filled in when it is said
+    Nanos at = 0;
   };
 
   Status dispatch(const PeerId& from, ReformMessage& message, ByteView bytes, Nanos now);
   void on_propose(Rank from, const Propose& propose, Nanos now);
-  Status on_commit(Rank from, const Commit& commit, ByteView bytes);
-  void on_removed(const Removed& removed);
-  void on_old_epoch(const PeerId& from, const EpochName& base);
+  Status on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos now);
+  void on_removed(Rank from, const Removed& removed, Nanos now);
+  void on_other_epoch(const PeerId& from, ReformMessage& message, Nanos now);
+  void answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now);
+  bool obeys(Rank from, const Removed& removed, Nanos now) const;
+  void end_removed(const Removed& removed);
   void keep_early(Rank from, ByteView bytes);
   Status check_commit(const Commit& commit) const;
 
@@ -110,8 +113,8 @@ class Reform {
   void set_changed(Nanos now);
   void broadcast_proposal();
   void settle(Nanos now);
-  void commit();
-  void adopt(Commit commit, ByteView bytes);
+  void commit(Nanos now);
+  void adopt(Commit commit, ByteView bytes, Nanos now);
   void end(Status why);
   bool too_few(Status& why) const;
   bool all_agree() const;
@@ -133,13 +136,18 @@ class Reform {
   uint32_t departed_count_ = 0;
   uint32_t round_ = 0;
   uint32_t naps_ = 0;
-  Nanos started_ = 0;
-  Nanos changed_ = 0;
-  Nanos agreed_ = never;
+  bool slept_ = false;  // for so long that the others may have gone on without us
+  Nanos began_ = 0;    // start() was called
+  Nanos started_ = 0;  // from when on silence counts: began_, or later if we slept
+  Nanos changed_ = 0;  // our set did
+  Nanos agreed_ = never;  // all did, on our set
   std::vector<MemberRecord> joiners_;
 
   EpochName previous_;     // the epoch before this one
   Bytes previous_commit_;  // the message that ended it
+  Nanos adopted_ = 0;      // when
+  uint32_t survivors_ = 0; // how many of its members went on, and the lowest rank of them
+  Rank lowest_survivor_ = 0;
   std::map<PeerId, RemovalNote> removals_;
   std::vector<ReformSend> sends_;
   std::optional<Result<ReformResult>> result_;

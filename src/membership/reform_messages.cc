@@ -20,7 +20,7 @@ bool read_departure(ByteReader& reader, Departure& departure) {
   departure.waited_ms = reader.read<uint32_t>();
   departure.cause = static_cast<Departure::Cause>(cause);
   return reader.ok() && departure.rank < world_size_max && departure.accuser < world_size_max &&
-         cause <= static_cast<uint8_t>(Departure::Cause::silent);
+         cause <= static_cast<uint8_t>(Departure::Cause::left);
 }
 
 void write_departures(ByteWriter& writer, const std::vector<Departure>& departures) {
@@ -53,7 +53,7 @@ void write_body(ByteWriter& writer, const Commit& commit) {
 }
 
 void write_body(ByteWriter& writer, const Removed& removed) {
-  writer.write(removed.epoch);
+  writer.write(removed.epoch).write(removed.survivors).write(removed.age_ms);
   write_departure(writer, removed.departure);
   const auto count = std::min<size_t>(removed.removers.size(), removers_max);
   writer.write(static_cast<uint32_t>(count));
@@ -80,6 +80,8 @@ Status read_body(ByteReader& reader, Commit& commit) {
 
 Status read_body(ByteReader& reader, Removed& removed) {
   removed.epoch = reader.read<uint32_t>();
+  removed.survivors = reader.read<uint32_t>();
+  removed.age_ms = reader.read<uint32_t>();
   if (!read_departure(reader, removed.departure)) return corrupt("removed: departure");
   const auto count = reader.read<uint32_t>();
   if (!reader.ok() || count > removers_max) return corrupt("removed: number of removers");
@@ -107,6 +109,7 @@ std::string to_string(const Departure& departure) {
   const std::string accuser = "rank " + std::to_string(departure.accuser);
   switch (departure.cause) {
     case Departure::Cause::lost: return accuser + " lost the link to it";
+    case Departure::Cause::left: return "it had gone on without " + accuser;
     case Departure::Cause::silent: return "it did not answer " + accuser + " for " + std::to_string(departure.waited_ms) + " ms";
   }
   return "unknown";

@@ -31,6 +31,7 @@ struct Departure {
   enum class Cause : uint8_t {
     lost = 0,    // the accuser's link to it is gone
     silent = 1,  // it did not answer the accuser in time
+    left = 2,    // it told the accuser that it had gone on without it
   };
   Rank rank = 0;
   Cause cause = Cause::lost;
@@ -56,7 +57,9 @@ struct Commit {
 struct Removed {
   uint32_t epoch = 0;  // of the roster that lacks the receiver
   Departure departure;
-  std::vector<Rank> removers;  // the first of those who went on
+  std::vector<Rank> removers;  // the first of those who went on, by their old ranks
+  uint32_t survivors = 0;      // how many went on
+  uint32_t age_ms = 0;         // how long ago
 };
 
 struct ReformMessage {

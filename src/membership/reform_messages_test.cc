@@ -47,15 +47,17 @@ TEST(ReformMessages, commit_survives_encoding) {
 TEST(ReformMessages, removed_survives_encoding_and_names_some_removers) {
   std::vector<Rank> many(100);
   for (uint32_t i = 0; i < many.size(); ++i) many[i] = i;
-  const auto decoded = decode_reform(bytes_of(Removed{4, make_propose().departures[0], many}));
+  const auto decoded = decode_reform(bytes_of(Removed{4, make_propose().departures[0], many, 100, 77}));
   ASSERT_TRUE(decoded.ok());
   const auto& removed = std::get<Removed>(decoded->body);
   EXPECT_EQ(removed.epoch, 4u);
   EXPECT_EQ(removed.removers.size(), 16u);
+  EXPECT_EQ(removed.survivors, 100u);
+  EXPECT_EQ(removed.age_ms, 77u);
 }
 
 TEST(ReformMessages, cut_anywhere_are_refused) {
-  for (const Bytes& whole : {bytes_of(make_propose()), bytes_of(Commit{make_roster(2, 4), {}}), bytes_of(Removed{4, make_propose().departures[0], {0, 2}})}) {
+  for (const Bytes& whole : {bytes_of(make_propose()), bytes_of(Commit{make_roster(2, 4), {}}), bytes_of(Removed{4, make_propose().departures[0], {0, 2}, 2, 0})}) {
     for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_reform(ByteView(whole).first(size)).ok()) << size;
   }
 }
@@ -96,12 +98,12 @@ TEST(ReformMessages, with_a_rank_beyond_any_world_are_refused) {
   Propose propose = make_propose();
   propose.departures[1].rank = world_size_max;
   expect_corrupt(bytes_of(propose), "departures");
-  expect_corrupt(bytes_of(Removed{4, {}, {world_size_max}}), "remover 0");
+  expect_corrupt(bytes_of(Removed{4, {}, {world_size_max}, 1, 0}), "remover 0");
 }
 
 TEST(ReformMessages, with_an_unknown_cause_are_refused) {
   Propose propose = make_propose();
-  propose.departures[0].cause = static_cast<Departure::Cause>(2);
+  propose.departures[0].cause = static_cast<Departure::Cause>(3);
   expect_corrupt(bytes_of(propose), "departures");
 }
 
@@ -126,6 +128,7 @@ TEST(ReformMessages, with_a_broken_roster_are_refused) {
 TEST(Departure, tells_what_happened) {
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::silent, 0, 200}), "it did not answer rank 0 for 200 ms");
   EXPECT_EQ(to_string(Departure{1, Departure::Cause::lost, 2, 0}), "rank 2 lost the link to it");
+  EXPECT_EQ(to_string(Departure{1, Departure::Cause::left, 2, 0}), "it had gone on without rank 2");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <iostream>
+#include <algorithm>
 
 #include "membership/test_support.h"
 
@@ -125,6 +125,7 @@ TEST(Reform, who_was_left_out_is_told_when_it_wakes) {
   Room room(3);
   room.start(0, {});
   room.start(1, {});
+  room.deliver({2});
   room.pass(timeout, {2});
   ASSERT_FALSE(room.members[0].running());
   room.now += 10 * second;
@@ -151,6 +152,7 @@ TEST(Reform, a_stopped_member_asks_again_before_it_judges_others) {
   Room room(3);
   for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
   room.members[2].take_sends();  // stopped before a byte left it
+  room.deliver({2});
   room.pass(timeout, {2});
   ASSERT_FALSE(room.members[0].running());
   room.pass(10 * second);  // now it wakes, and its timers come first
@@ -207,7 +209,8 @@ TEST(Reform, a_roster_that_reached_one_member_reaches_all) {
     }
   }
   for (auto& send : room.members[0].take_sends()) {
-    if (*room.roster.rank_of(send.to) == 1) ASSERT_TRUE(room.members[1].message(room.roster.members[0].id, send.bytes, room.now).ok());
+    if (*room.roster.rank_of(send.to) != 1) continue;
+    ASSERT_TRUE(room.members[1].message(room.roster.members[0].id, send.bytes, room.now).ok());
   }
   ASSERT_EQ(room.result(1).roster.members.size(), 3u);
   room.members[2].peer_lost(room.roster.members[0].id, room.now);
@@ -246,13 +249,18 @@ TEST(Reform, a_joiner_that_two_know_joins_once_and_a_member_never_again) {
 
 TEST(Reform, several_in_a_row_shrink_the_group_to_one) {
   Room room(4);
-  for (uint32_t round = 0; round < 3; ++round) {
-    const Rank victim = round;
+  std::vector<Rank> gone;
+  for (Rank victim = 0; victim < 3; ++victim) {
+    gone.push_back(victim);
     for (Rank rank = victim + 1; rank < 4; ++rank) room.start(rank, {victim});
-    room.deliver({0, 1, 2, 3});
-    for (Rank rank = victim + 1; rank < 4; ++rank) (void)rank;
+    room.deliver(gone);
+    for (Rank rank = victim + 1; rank < 4; ++rank) {
+      const auto result = room.result(rank);
+      EXPECT_EQ(result.roster.epoch, victim + 2);
+      EXPECT_EQ(result.self, rank - victim - 1);
+      EXPECT_EQ(result.roster.members.size(), 3 - victim);
+    }
   }
-  SUCCEED();
 }
 
 TEST(Reform, min_world_refuses_a_group_too_small_and_names_the_lost) {
@@ -289,13 +297,41 @@ TEST(Reform, of_two_equal_halves_the_one_with_rank_0_goes_on) {
 TEST(Reform, two_halves_never_share_an_epoch) {
   Room room(4);
   for (const Rank rank : {0u, 1u}) room.start(rank, {2, 3});
+  room.deliver({2, 3});
   for (const Rank rank : {2u, 3u}) room.start(rank, {0, 1});
-  room.deliver();
+  room.deliver({0, 1});
   const auto left = room.result(0);
   const auto right = room.result(2);
   EXPECT_EQ(left.roster.epoch, right.roster.epoch);
   EXPECT_NE(left.digest, right.digest);
   EXPECT_NE(wire_epoch(left.roster), wire_epoch(right.roster));
+}
+
+TEST(Reform, of_two_halves_that_hear_of_each_other_at_once_one_gives_way) {
+  Room room(4);
+  for (const Rank rank : {0u, 1u}) room.start(rank, {2, 3});
+  for (const Rank rank : {2u, 3u}) room.start(rank, {0, 1});
+  room.deliver();
+  EXPECT_EQ(room.result(0).roster, room.result(1).roster);
+  EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
+  EXPECT_EQ(room.failure(3).code(), Code::peer_lost);
+}
+
+TEST(Reform, many_that_were_awake_do_not_end_because_of_one_that_judged_too_early) {
+  Room room(4);
+  for (const Rank rank : {0u, 1u, 2u, 3u}) room.start(rank, {});
+  room.deliver({0});
+  room.now += timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
+  ASSERT_TRUE(room.members[1].running());
+  room.now += microsecond;
+  for (const Rank rank : {1u, 2u, 3u}) {
+    const Removed removed{2, {rank, Departure::Cause::silent, 0, 200}, {0}, 1, 0};
+    const Bytes bytes = encode(ReformMessage{name_of(room.roster), removed});
+    ASSERT_TRUE(room.members[rank].message(room.roster.members[0].id, bytes, room.now).ok());
+  }
+  room.deliver({0});
+  EXPECT_EQ(room.result(1).roster.members.size(), 3u);
+  EXPECT_EQ(room.result(3).lost_why.at(0), "it had gone on without rank 1");
 }
 
 TEST(Reform, cannot_start_twice) {

@@ -1,6 +1,7 @@
 #include "node/planner.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "schedules/choose.h"
@@ -26,8 +27,20 @@ Plan message_plan(Collective direction, Rank other) {
 
 bool is_message(const OperationRequest& q) { return q.collective == Collective::send || q.collective == Collective::recv; }
 
-// What the wishes of a call mean: sums in rank order are the default (docs/decisions/0002-order-of-sums.md).
-Order order_of(const OperationRequest& q) { return q.order == Order::automatic ? Order::in_rank_order : q.order; }
+// All ranks on one host, or every rank on a host of its own: there sums in rank order need no more bytes on any link.
+bool is_flat(std::span<const uint32_t> islands) {
+  const std::set<uint32_t> hosts(islands.begin(), islands.end());
+  return hosts.size() <= 1 || hosts.size() == islands.size();
+}
+
+// Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which is a
+// property of the group, not of the call (docs/decisions/0002-order-of-sums.md).
+Order order_of(const OperationRequest& q, const PlanContext& context) {
+  const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce || q.collective == Collective::reduce_scatter;
+  if (!reduces || !is_floating(q.dtype)) return Order::any;
+  if (q.order != Order::automatic) return q.order;
+  return is_flat(context.islands) ? Order::in_rank_order : Order::any;
+}
 
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
   const bool rooted = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce ||
@@ -48,7 +61,7 @@ Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& con
                                 .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
                                 .world = context.world,
                                 .islands = context.islands,
-                                .order = order_of(q),
+                                .order = order_of(q, context),
                                 .kind = q.schedule,
                                 .slice_bytes = q.slice_bytes,
                                 .inside = context.topology.inside,

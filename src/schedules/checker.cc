@@ -225,7 +225,8 @@ Status Checker::send_all(Items group) {
       continue;
     }
     ++sends;
-    if (empty(value(item.rank))) return fail(item.rank, item.round, "sends what it does not have to rank " + std::to_string(item.peer));
+    if (empty(value(item.rank)))
+      return fail(item.rank, item.round, "sends what it does not have to rank " + std::to_string(item.peer));
     auto& pending = pending_[size_t{item.rank} * world_ + item.peer];
     if (pending == group_) return fail(item.rank, item.round, "sends twice to rank " + std::to_string(item.peer));
     pending = group_;
@@ -266,7 +267,8 @@ Status Checker::receive_all(Items group) {
 
 Status Checker::receive(const Item& item, bool first) {
   auto& pending = pending_[size_t{item.peer} * world_ + item.rank];
-  if (pending != group_) return fail(item.rank, item.round, "waits for a send of rank " + std::to_string(item.peer) + " that is not made");
+  if (pending != group_)
+    return fail(item.rank, item.round, "waits for a send of rank " + std::to_string(item.peer) + " that is not made");
   pending = 0;  // a second receive would wait
   if (first) {
     std::copy_n(value(item.rank), words_, next_value(item.rank));
@@ -345,8 +347,10 @@ Status Checker::complete(Rank rank, uint32_t round) {
   }
   proof_.every_rank_completes = true;
   if (is_barrier()) return {};
-  if (round != completed_in_) return fail(rank, round, "completes what was completed in round " + std::to_string(completed_in_));
-  if (!equal(sources(rank), completed_from_.data())) return fail(rank, round, "completes from other parts than another rank does");
+  if (round != completed_in_)
+    return fail(rank, round, "completes what was completed in round " + std::to_string(completed_in_));
+  if (!equal(sources(rank), completed_from_.data()))
+    return fail(rank, round, "completes from other parts than another rank does");
   return {};
 }
 

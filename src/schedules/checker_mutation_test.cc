@@ -1,6 +1,6 @@
 // Random mutations of valid schedules must be refused. A mutation of one rank's steps always breaks a pair of send and
-// receive; a mutation of both ends of a message keeps the pairs and may even leave the schedule correct (a message may be moved to
-// an idle round), so there the checker is compared with a second, independent judge: the schedule is run.
+// receive; a mutation of both ends of a message keeps the pairs and may even leave the schedule correct (a message
+// may be moved to an idle round), so there the checker is compared with a second, independent judge: the schedule is run.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -25,7 +25,9 @@ void expand(Schedules& schedules) {
   }
 }
 
-auto sort_key(const Step& step) { return std::tuple(step.round, step.op != Op::send, step.peer, step.chunks.begin, step.chunks.end, step.op); }
+auto sort_key(const Step& step) {
+  return std::tuple(step.round, step.op != Op::send, step.peer, step.chunks.begin, step.chunks.end, step.op);
+}
 
 void sort(Schedule& schedule) {
   std::stable_sort(schedule.steps.begin(), schedule.steps.end(),
@@ -74,8 +76,8 @@ class Replay {
   using Message = std::tuple<uint32_t, uint32_t, Rank, Rank>;    // round, chunk, from, to
 
   bool reduces() const {
-    return collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter || collective_ == Collective::reduce ||
-           collective_ == Collective::barrier;
+    return collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter ||
+           collective_ == Collective::reduce || collective_ == Collective::barrier;
   }
   Rank source(uint32_t chunk) const {
     if (collective_ == Collective::all_to_all) return chunk / world_;
@@ -260,7 +262,8 @@ TEST_P(Mutation, of_one_ranks_steps_is_refused) {
     const auto* what = mutate_one_side(mutant, random);
     if (same(mutant, schedules)) return;  // the random value was the old one
     const auto proof = check_schedules({.collective = request.collective, .root = request.root, .schedules = mutant});
-    EXPECT_FALSE(proof.ok()) << what << " in " << name(request.kind) << " " << name(request.collective) << " of " << request.world;
+    EXPECT_FALSE(proof.ok()) << what << " in " << name(request.kind) << " " << name(request.collective) << " of "
+                             << request.world;
   });
 }
 
@@ -276,7 +279,8 @@ TEST_P(Mutation, of_a_message_is_refused_unless_the_mutant_works) {
     if (!proof.ok()) return;
     for (uint64_t order = 0; order < 3; ++order)
       EXPECT_TRUE(Replay(request.collective, request.root, mutant, order).correct())
-          << what << " in " << name(request.kind) << " " << name(request.collective) << " of " << request.world << " is accepted";
+          << what << " in " << name(request.kind) << " " << name(request.collective) << " of " << request.world
+          << " is accepted";
   });
   std::printf("%d message mutants refused, %d accepted because they work\n", refused, accepted);
   EXPECT_GT(refused, accepted);

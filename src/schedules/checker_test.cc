@@ -168,7 +168,8 @@ TEST(Checker, refuses_a_copy_of_what_is_there) {
 }
 
 TEST(Checker, refuses_a_copy_and_an_addition_in_one_stage) {
-  expect_refusal(by_hand({{{0, send, 2, {0, 1}}}, {{0, send, 2, {0, 1}}}, {{0, recv_reduce, 0, {0, 1}}, {0, recv_copy, 1, {0, 1}}}}),
+  const ChunkRange all{0, 1};
+  expect_refusal(by_hand({{{0, send, 2, all}}, {{0, send, 2, all}}, {{0, recv_reduce, 0, all}, {0, recv_copy, 1, all}}}),
                  "their order would matter");
 }
 
@@ -181,9 +182,10 @@ TEST(Checker, refuses_a_world_that_does_nothing) { expect_refusal(by_hand({{}, {
 
 // Rank 0 adds 1's and then 2's contribution, rank 1 adds 0's and 2's in one round: equal sets, unlike additions.
 TEST(Checker, refuses_completion_in_different_rounds) {
-  expect_refusal(by_hand({{{0, send, 1, {0, 1}}, {0, recv_reduce, 1, {0, 1}}, {1, recv_reduce, 2, {0, 1}}},
-                          {{0, send, 0, {0, 1}}, {0, recv_reduce, 0, {0, 1}}, {0, recv_reduce, 2, {0, 1}}, {1, send, 2, {0, 1}}},
-                          {{0, send, 1, {0, 1}}, {1, send, 0, {0, 1}}, {1, recv_copy, 1, {0, 1}}}},
+  const ChunkRange all{0, 1};
+  expect_refusal(by_hand({{{0, send, 1, all}, {0, recv_reduce, 1, all}, {1, recv_reduce, 2, all}},
+                          {{0, send, 0, all}, {0, recv_reduce, 0, all}, {0, recv_reduce, 2, all}, {1, send, 2, all}},
+                          {{0, send, 1, all}, {1, send, 0, all}, {1, recv_copy, 1, all}}},
                          false, true),
                  "completes what was completed in round 0");
 }
@@ -193,7 +195,10 @@ TEST(Checker, refuses_completion_from_different_parts) {
   const ChunkRange all{0, 1};
   std::vector<std::vector<Step>> steps;
   for (Rank rank = 0; rank < 4; ++rank)
-    steps.push_back({{0, send, rank ^ 1, all}, {0, recv_reduce, rank ^ 1, all}, {1, send, rank ^ 2, all}, {1, recv_reduce, rank ^ 2, all}});
+    steps.push_back({{0, send, rank ^ 1, all},
+                     {0, recv_reduce, rank ^ 1, all},
+                     {1, send, rank ^ 2, all},
+                     {1, recv_reduce, rank ^ 2, all}});
   expect_refusal(by_hand(steps, false, true), "completes from other parts");
 }
 

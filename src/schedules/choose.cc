@@ -69,7 +69,8 @@ double Chooser::predict(const Candidate& candidate) const {
   double us = predicted_us(
       {.load = load, .inside = request_.inside, .between = request_.between, .bytes = bytes, .largest_island = largest_});
   // To fp32 before and back after: two passes over the wide copy.
-  if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
+  const double crowd = std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
+  if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
   return us;
 }
 
@@ -91,7 +92,8 @@ Candidate Chooser::best_hierarchical() const {
 }
 
 const char* Chooser::exclusion(const Candidate& candidate) const {
-  if (request_.order == Order::in_rank_order && !direct_holds(candidate)) return "passes partial sums on, so cannot add in rank order";
+  if (request_.order == Order::in_rank_order && !direct_holds(candidate))
+    return "passes partial sums on, so cannot add in rank order";
   if (candidate.kind == hierarchical && !wished() && (islands_.size() == 1 || largest_ == 1))
     return "needs several islands, and several ranks in one";
   return nullptr;
@@ -125,7 +127,8 @@ std::string Chooser::reason(const Choice& choice) const {
   }
   char number[64];
   std::string text = std::string(name(request_.collective)) + " of " + std::to_string(request_.bytes) + " bytes on " +
-                     std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " + name(choice.kind);
+                     std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " +
+                     name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
@@ -153,7 +156,8 @@ Result<Choice> Chooser::run() {
   choice.outer = best->outer;
   choice.predicted_us = best->predicted_us;
   const auto& slowest = islands_.size() > 1 ? request_.between : request_.inside;
-  choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes : static_cast<uint64_t>(std::max(1.0, slowest.slice_bytes));
+  choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes
+                                                 : static_cast<uint64_t>(std::max(1.0, slowest.slice_bytes));
   choice.reason = reason(choice);
   return choice;
 }
@@ -161,9 +165,11 @@ Result<Choice> Chooser::run() {
 Status check(const ChooseRequest& request) {
   const std::string what = std::string("choosing a schedule for ") + name(request.collective) + ": ";
   if (request.world == 0 || request.world > world_max)
-    return {Code::invalid, what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
+    return {Code::invalid,
+            what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
   if (!request.islands.empty() && request.islands.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for a world of " + std::to_string(request.world)};
+    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for a world of " +
+                               std::to_string(request.world)};
   if (!is_usable(request.inside) || !is_usable(request.between))
     return {Code::invalid, what + "a link profile has a rate that is not positive, a negative cost, or no cores"};
   if (request.inner != automatic && !is_inner_kind(request.inner))

@@ -46,7 +46,12 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
   if (kind == direct)
     return {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = n - 1, .reduced = reduces ? n - 1 : 0, .total = n - 1};
   if (kind == tree)
-    return {.rounds = height, .batches = height, .messages = height, .bytes = height, .reduced = reduces ? height : 0, .total = n - 1};
+    return {.rounds = height,
+            .batches = height,
+            .messages = height,
+            .bytes = height,
+            .reduced = reduces ? height : 0,
+            .total = n - 1};
   if (!reduces)
     return {.rounds = 1.0 + half_rounds(kind, world - 1), .batches = n - 1, .messages = n - 1, .bytes = 1, .total = n - 1};
   auto both = half(kind, world);
@@ -238,14 +243,17 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
   const auto whole = traffic(request.collective, request.kind, request.world);
-  if (request.islands.size() <= 1 || request.world <= 1) return {.inside = whole, .between = {}, .island_bytes_inside = whole.total};
+  if (request.islands.size() <= 1 || request.world <= 1)
+    return {.inside = whole, .between = {}, .island_bytes_inside = whole.total};
   if (request.kind == ring) return ring_load(whole, request);
   if (request.kind == tree) return tree_load(whole, request);
   return spread_load(whole, request);
 }
 
 double predicted_us(const TimeRequest& request) {
-  const auto crowd = [&](const LinkProfile& link) { return std::max(1.0, static_cast<double>(request.largest_island) / link.cores); };
+  const auto crowd = [&](const LinkProfile& link) {
+    return std::max(1.0, static_cast<double>(request.largest_island) / link.cores);
+  };
   const auto& load = request.load;
   const double inside =
       link_us(load.inside, request.inside, request.bytes, load.island_bytes_inside, crowd(request.inside));

@@ -122,6 +122,52 @@ TEST(Cost, two_step_splits_its_bytes_by_where_the_peers_are) {
   EXPECT_DOUBLE_EQ(load.between.rounds, 2);
 }
 
+TEST(Cost, ring_crosses_each_border_with_one_rank) {
+  const uint32_t numbers[] = {0, 0, 0, 0, 1, 1, 1, 1};
+  const auto islands = find_islands(numbers, 8);
+  const auto load = unisono::load({.kind = ring, .islands = islands, .world = 8});
+  EXPECT_DOUBLE_EQ(load.between.rounds, 14.0 * 2 / 8);
+  EXPECT_DOUBLE_EQ(load.inside.rounds, 14.0 * 6 / 8);
+  EXPECT_DOUBLE_EQ(load.island_bytes_between, 2 * 7.0 / 8);
+  EXPECT_TRUE(load.side_by_side);
+}
+
+TEST(Cost, tree_crosses_near_the_root) {
+  const uint32_t numbers[] = {0, 0, 0, 0, 1, 1, 1, 1};
+  const auto islands = find_islands(numbers, 8);
+  const auto load = unisono::load({.collective = Collective::broadcast, .kind = tree, .islands = islands, .world = 8});
+  EXPECT_DOUBLE_EQ(load.between.rounds, 1);
+  EXPECT_DOUBLE_EQ(load.inside.rounds, 2);
+  EXPECT_DOUBLE_EQ(load.between.bytes, 1);
+  EXPECT_DOUBLE_EQ(load.inside.bytes, 2);
+}
+
+TEST(Cost, an_island_can_be_limited_as_a_whole) {
+  const uint32_t numbers[] = {0, 0, 1, 1};
+  const auto islands = find_islands(numbers, 4);
+  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  const LinkProfile free{.bytes_per_us = 1e12, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e12};
+  auto shared = free;
+  shared.host_bytes_per_us = 100;
+  const auto time = [&](const LinkProfile& between) {
+    return predicted_us({.load = load, .inside = free, .between = between, .bytes = 1e6, .largest_island = 2});
+  };
+  // Each rank sends 1.5 tensors, two thirds of them to the other island; two ranks do.
+  EXPECT_NEAR(time(shared), 2e6 / 100, 1e-3);
+  EXPECT_LT(time(free), 1);
+}
+
+TEST(Cost, ranks_that_share_cores_wait_to_be_scheduled) {
+  const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  const auto time = [&](uint32_t cores) {
+    const auto inside = shared_memory_profile(cores);
+    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = 1e3, .largest_island = 4});
+  };
+  EXPECT_GT(time(2), time(4) + 2 * 4);
+  EXPECT_EQ(time(4), time(8));
+}
+
 TEST(Cost, grows_with_bytes_and_with_each_price) {
   const uint32_t numbers[] = {0, 0, 1, 1};
   const auto islands = find_islands(numbers, 4);

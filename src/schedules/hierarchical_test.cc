@@ -111,7 +111,8 @@ TEST(Hierarchical, does_not_flood_lone_ranks_with_units) {
   std::vector<uint32_t> sizes(512, 1);
   sizes[0] = 512;
   const auto islands = islands_of(sizes);
-  const auto schedule = make_schedule({.kind = hierarchical, .world = 1023, .rank = 1000, .islands = islands, .outer = two_step});
+  const auto schedule =
+      make_schedule({.kind = hierarchical, .world = 1023, .rank = 1000, .islands = islands, .outer = two_step});
   ASSERT_TRUE(schedule.ok());
   EXPECT_LE(schedule->steps.size(), 16u * 1023);
 }

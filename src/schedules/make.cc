@@ -46,14 +46,16 @@ Status check_kinds_between(const ScheduleRequest& request) {
 
 Status check_request(const ScheduleRequest& request) {
   const std::string what = std::string(name(request.kind)) + " " + name(request.collective) + ": ";
+  const std::string of_world = " a world of " + std::to_string(request.world);
   if (request.world == 0 || request.world > world_max)
-    return {Code::invalid, what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
+    return {Code::invalid,
+            what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
   if (request.rank >= request.world)
-    return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in a world of " + std::to_string(request.world)};
+    return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in" + of_world};
   if (has_root(request.collective) && request.root >= request.world)
-    return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in a world of " + std::to_string(request.world)};
+    return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in" + of_world};
   if (!request.islands.empty() && request.islands.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for a world of " + std::to_string(request.world)};
+    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for" + of_world};
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
   const auto kinds = kinds_of(request.collective);
   if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
@@ -87,7 +89,8 @@ void fill_broadcast(const ScheduleRequest& request, Schedule& schedule) {
   const bool ordered = request.kind == ring || request.kind == tree;
   auto order = order_by_island(ordered ? request.islands : std::span<const uint32_t>(), request.world, request.root);
   schedule.chunk_count = 1;
-  if (request.kind == tree) return append_tree_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
+  if (request.kind == tree)
+    return append_tree_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
   if (request.kind == direct)
     return append_direct_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
   schedule.chunk_count = std::max(1u, request.world - 1);
@@ -96,12 +99,11 @@ void fill_broadcast(const ScheduleRequest& request, Schedule& schedule) {
 
 void fill_reduce(const ScheduleRequest& request, Schedule& schedule) {
   schedule.chunk_count = 1;
-  if (request.kind == tree)
-    return append_tree_reduce(team_of_one_block(order_by_island(request.islands, request.world, request.root), request.rank, {0, 1}),
-                              schedule.steps);
-  if (request.kind == direct)
-    return append_direct_reduce(team_of_one_block(order_by_island({}, request.world, request.root), request.rank, {0, 1}),
-                                schedule.steps);
+  if (request.kind == tree || request.kind == direct) {
+    const auto islands = request.kind == tree ? request.islands : std::span<const uint32_t>();
+    const auto team = team_of_one_block(order_by_island(islands, request.world, request.root), request.rank, {0, 1});
+    return request.kind == tree ? append_tree_reduce(team, schedule.steps) : append_direct_reduce(team, schedule.steps);
+  }
   schedule.chunk_count = request.world;
   auto team = team_for(request);
   const auto root = std::find(team.ranks.begin(), team.ranks.end(), request.root) - team.ranks.begin();

@@ -34,7 +34,8 @@ bool is_direct(Collective collective, ScheduleKind kind, uint32_t world);
 // from s to d. barrier: one empty chunk, sent all the same. A reduce ends complete at the root only. A world of one has no
 // steps. The islands order rings and trees, and make up hierarchical; other kinds do not look at them.
 // The schedules of all ranks fit together only if all fields but `rank` are equal on all ranks.
-// Errors: invalid (numbers out of range, kind automatic), unsupported (no such kind for this collective; names those that exist).
+// Errors: invalid (numbers out of range, kind automatic), unsupported (no such kind for this collective; the message names
+// those that exist).
 Result<Schedule> make_schedule(const ScheduleRequest& request);
 
 }  // namespace unisono

@@ -118,8 +118,8 @@ TEST(MakeSchedule, refuses_a_rank_outside_the_world) {
 }
 
 TEST(MakeSchedule, refuses_a_root_outside_the_world) {
-  EXPECT_EQ(make_schedule({.collective = Collective::reduce, .kind = ScheduleKind::tree, .world = 4, .root = 4}).status().code(),
-            Code::invalid);
+  const auto made = make_schedule({.collective = Collective::reduce, .kind = ScheduleKind::tree, .world = 4, .root = 4});
+  EXPECT_EQ(made.status().code(), Code::invalid);
 }
 
 TEST(MakeSchedule, refuses_island_numbers_for_another_world) {

@@ -75,7 +75,10 @@ LinkState ShmTransport::state(PeerIndex peer) const { return peer < peers_.size(
 
 Status ShmTransport::add_peer(const LinkRequest& request) {
   if (request.peer > peer_index_max || request.id == options_.self) return {Code::invalid, "shm: " + request.label + " cannot be a peer"};
-  if (link_of(request.peer) != nullptr) return {Code::invalid, "shm: a link to " + request.label + " exists"};
+  const auto same = [&](const Link* link) { return link->stage != Link::Stage::ended && link->request.id == request.id; };
+  if (link_of(request.peer) != nullptr || std::any_of(active_.begin(), active_.end(), same)) {
+    return {Code::invalid, "shm: a link to " + request.label + " exists"};
+  }
   const auto endpoint = std::find_if(request.endpoints.begin(), request.endpoints.end(),
                                      [&](const std::string& text) { return text.starts_with(endpoint_prefix_); });
   if (endpoint == request.endpoints.end()) {

@@ -12,7 +12,7 @@
 namespace unisono::shm {
 namespace {
 
-constexpr size_t sizes[] = {0, 1, 63, 1 << 10, 4096, 4097, 64 << 10, 256 << 10, (256 << 10) + 1, 1 << 20, 16 << 20};
+constexpr size_t sizes[] = {0, 1, 63, 1 << 10, 4096, 4097, 64 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, 16 << 20};
 
 struct Pair {
   Pair() { connect(a, 0, b, 1); }
@@ -44,7 +44,7 @@ TEST(ShmTransport, payloads_of_every_size_arrive_intact_without_a_place) {
 
 TEST(ShmTransport, payloads_beyond_a_slot_land_where_the_sink_says) {
   Pair pair;
-  for (const size_t size : {size_t{256 << 10} + 1, size_t{1} << 20, size_t{16} << 20}) {
+  for (const size_t size : {(size_t{1} << 20) + 1, size_t{2} << 20, size_t{16} << 20}) {
     SCOPED_TRACE(size);
     const Bytes payload = pattern(size + 3, size);
     Bytes target(size + 1);
@@ -87,9 +87,9 @@ TEST(ShmTransport, a_slot_committed_to_several_peers_comes_back_when_all_have_re
     std::memset(slot.data, ++count, 8192);
     nodes[0].transport->commit(slot, data_header(1, 8192));
   }
-  EXPECT_EQ(count, 8);
+  EXPECT_EQ(count, 16);
   ASSERT_TRUE(run_until({&nodes[1], &nodes[2], &nodes[3]}, [&] {
-    return nodes[1].views.size() == 8 && nodes[2].views.size() == 8 && nodes[3].views.size() == 8;
+    return nodes[1].views.size() == 16 && nodes[2].views.size() == 16 && nodes[3].views.size() == 16;
   }));
   const View kept = nodes[2].views[5];
   for (int i : {1, 3}) {
@@ -111,7 +111,7 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   const PeerIndex two[] = {2};
   const PeerIndex both[] = {1, 2};
   while (const Slot slot = nodes[0].transport->acquire(one, 65536, false)) nodes[0].transport->commit(slot, data_header(1, 65536));
-  run_until({&nodes[1]}, [&] { return nodes[1].views.size() == 8; });
+  run_until({&nodes[1]}, [&] { return nodes[1].views.size() == 16; });
   EXPECT_EQ(nodes[0].transport->room(1), 0u);
   EXPECT_GT(nodes[0].transport->room(2), 0u);
   const Slot other = nodes[0].transport->acquire(two, 65536, false);
@@ -123,8 +123,8 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   // Even a send without room goes through, by the slots kept for results: into memory of the receiver.
   const Bytes payload = pattern(200'000, 3);
   EXPECT_TRUE(nodes[0].transport->send(1, data_header(9), payload, 1));
-  ASSERT_TRUE(run_until({&nodes[1]}, [&] { return nodes[1].arrived.size() == 9; }));
-  EXPECT_TRUE(nodes[1].arrived[8].payload == payload);
+  ASSERT_TRUE(run_until({&nodes[1]}, [&] { return nodes[1].arrived.size() == 17; }));
+  EXPECT_TRUE(nodes[1].arrived[16].payload == payload);
 }
 
 TEST(ShmTransport, room_is_told_when_a_refused_slot_is_there_again) {
@@ -133,7 +133,7 @@ TEST(ShmTransport, room_is_told_when_a_refused_slot_is_there_again) {
   const PeerIndex to[] = {1};
   pair.a.rooms.clear();
   while (const Slot slot = pair.a.transport->acquire(to, 65536, true)) pair.a.transport->commit(slot, data_header(1, 65536));
-  ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 8; }));
+  ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 16; }));
   for (int i = 0; i < 100; ++i) pair.a.poll();
   EXPECT_TRUE(pair.a.rooms.empty());
   pair.b.transport->release(pair.b.views[3]);
@@ -155,7 +155,7 @@ TEST(ShmTransport, many_frames_in_flight_arrive_once_whatever_the_order_of_relea
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] {
     while (next < total && pair.a.transport->room(1) > 0 && random.chance(0.9)) {
       const uint64_t kind = random.below(10);
-      const size_t size = kind < 5 ? random.below(4000) : kind < 9 ? random.below(300'000) : random.below(3 << 20);
+      const size_t size = kind < 5 ? random.below(4000) : kind < 9 ? random.below(300'000) : random.below(4 << 20);
       const uint64_t id = ++next;
       payloads[id] = pattern(size, id);
       pair.a.transport->send(1, data_header(id), payloads[id], id);
@@ -313,7 +313,7 @@ TEST(ShmTransport, a_sleeper_that_waits_for_room_is_woken_by_a_release) {
   const Bytes payload = pattern(16 << 20, 1);
   const PeerIndex to[] = {1};
   while (const Slot slot = pair.a.transport->acquire(to, 65536, true)) pair.a.transport->commit(slot, data_header(1, 65536));
-  ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 8; }));
+  ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 16; }));
   while (!pair.a.transport->arm()) pair.a.poll();
   EXPECT_FALSE(readable(pair.a.transport->wait_handle(), 0));
   std::thread releaser([&] { pair.b.transport->release(pair.b.views[0]); });
@@ -354,7 +354,7 @@ TEST(ShmTransport, payload_checksums_are_checked) {
   TestNode a(options);
   TestNode b;
   connect(a, 0, b, 1);
-  const Bytes payload = pattern(1 << 20, 1);
+  const Bytes payload = pattern(2 << 20, 1);
   a.transport->send(1, data_header(1), payload, 1);
   a.transport->send(1, data_header(2), std::span(payload).first(100), 1);
   ASSERT_TRUE(run_until({&a, &b}, [&] { return b.arrived.size() == 2; }));
@@ -371,8 +371,8 @@ TEST(ShmTransport, payload_checksums_are_checked) {
 TEST(ShmTransport, payloads_larger_than_a_slot_are_never_promised_one) {
   Pair pair;
   const PeerIndex to[] = {1};
-  EXPECT_FALSE(pair.a.transport->acquire(to, (256 << 10) + 1, false));
-  EXPECT_TRUE(pair.a.transport->acquire(to, 256 << 10, false));
+  EXPECT_FALSE(pair.a.transport->acquire(to, (1 << 20) + 1, false));
+  EXPECT_TRUE(pair.a.transport->acquire(to, 1 << 20, false));
 }
 
 TEST(ShmTransport, options_out_of_range_are_refused) {

@@ -13,10 +13,9 @@ namespace unisono {
 enum class FrameKind : uint8_t {
   data = 1,      // one slice of one chunk of an operation
   credit = 2,    // the receiver of an operation's data allows more of it: payload_bytes 0, `amount` = total bytes allowed
-  failed = 3,    // the sender gave up an operation: payload = Status (wire/message.h)
-  mismatch = 4,  // the receiver of data saw another descriptor: payload = its own descriptor text
-  control = 5,   // membership messages (wire/message.h)
-  goodbye = 6,   // orderly end of the link
+  failed = 3,    // the sender gave up an operation: payload = u8 code, u32 length, text
+  control = 5,   // membership messages: opaque to the engine
+  goodbye = 6,   // the receiver was removed from the group
 };
 
 inline constexpr uint32_t frame_magic = 0x494E5531;  // "1UNI" in memory order: 31 55 4E 49
