@@ -23,6 +23,7 @@ class Comparison:
         self.records = []          # one per started group of processes
         self.tuning = {}           # "transport n peer bytes" -> {variant: median_us}
         self.probes = []
+        self.measured_limits = []  # before every case
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -124,9 +125,11 @@ class Comparison:
         start = time.monotonic()
         for case in self.cases():
             self.say(f"{case}")
+            self.measured_limits.append(machine.limits(self.probe, self.options.sizes, self.cores))
             chosen = self.tune(case)
             for number in range(self.options.rounds):
                 self.round(case, chosen, number)
+        self.measured_limits.append(machine.limits(self.probe, self.options.sizes, self.cores))
         self.mark_probes()
         self.say(f"measured in {time.monotonic() - start:.0f} s")
 

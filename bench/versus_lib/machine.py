@@ -44,6 +44,19 @@ def limits(program, sizes, workers):
     return json.loads(answer.stdout) if answer.returncode == 0 else None
 
 
+def best_limits(measured):
+    """Of several measurements the best of each number: a limit is what the machine can do, not what it did when disturbed."""
+    measured = [limits for limits in measured if limits]
+    if not measured:
+        return None
+    def best(name, values):
+        return max(values) if name.endswith("_gbs") else min(values)
+    result = {name: best(name, [limits[name] for limits in measured]) for name in ("hand_over_us", "tcp_byte_us", "workers")}
+    result["sizes"] = {size: {name: best(name, [limits["sizes"][size][name] for limits in measured]) for name in row}
+                       for size, row in measured[0]["sizes"].items()}
+    return result
+
+
 def first_line(argv):
     try:
         answer = subprocess.run(argv, capture_output=True, text=True, timeout=20)

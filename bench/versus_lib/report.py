@@ -140,6 +140,8 @@ def markdown(data, lines):
         out.append(f"- {row['transport']} n={row['n']} {bytes_text(row['bytes'])}: " + "; ".join(won))
     off = [probe for probe in data["probes"] if probe["off"]]
     out += ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed and left out where a good round exists."]
+    if len(off) == len(data["probes"]):
+        out += ["", "**The machine was never quiet: these numbers are noise.**"]
     out += [f"- {probe['transport']} n={probe['n']} round {probe['round'] + 1}: {probe['off']}" for probe in off]
     if data["troubles"]:
         out += ["", "What did not run:", ""] + [f"- {what}: {words}" for what, words in data["troubles"].items()]

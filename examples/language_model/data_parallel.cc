@@ -121,7 +121,7 @@ class LocalExchange final : public GradientExchange {
 }  // namespace
 
 Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options) {
-  auto group = unisono::Group::join();
+  auto group = unisono::Group::join(options.join);
   if (!group.ok()) return group.status();
   return std::unique_ptr<GradientExchange>(std::make_unique<GroupExchange>(std::move(group).value(), options));
 }

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "unisono/options.h"
 #include "unisono/status.h"
 
 namespace language_model {
@@ -44,10 +45,10 @@ class GradientExchange {
 };
 
 struct ExchangeOptions {
-  size_t bucket_bytes = 1u << 20;
+  size_t bucket_bytes = 1u << 20;  // all-reduced at once; less overlaps earlier, more costs fewer operations
+  unisono::Options join = {};      // as it is: the group that the environment names (unisono launch, torchrun, Slurm, Open MPI)
 };
 
-// Joins the group that the environment names (unisono launch, torchrun, Slurm, Open MPI).
 unisono::Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options);
 std::unique_ptr<GradientExchange> make_local_exchange();
 

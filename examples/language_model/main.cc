@@ -35,7 +35,7 @@ struct Settings {
   std::string out = "out/language_model";
   std::string reference;             // "", "parts" or "whole"
   size_t parts = 4;                  // of --reference parts
-  size_t reference_steps = 300;
+  size_t reference_steps = 200;
   double held_out = 0.05;
   double tolerance_parts = 0;
   double tolerance_whole = 0.05;

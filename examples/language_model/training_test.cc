@@ -112,9 +112,7 @@ TEST(Training, three_ranks_get_the_bits_of_one_process_with_the_same_parts) {
   for (uint32_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       ThreadExchange exchange(meeting, rank);
-      auto mine = options;
-      mine.seed = options.seed;
-      outcomes[rank] = train(mine, {.first = rank, .count = 1, .total = 3}, text, exchange);
+      outcomes[rank] = train(options, {.first = rank, .count = 1, .total = 3}, text, exchange);
     });
   }
   for (auto& thread : threads) thread.join();

@@ -60,7 +60,7 @@ struct BenchOptions {
   uint32_t warmup = 2;
   uint32_t streams = 0;
   int across = 1;
-  bool check = true;
+  bool no_check = false;
   bool no_barrier = false;
   bool only_in_place = false;
   LaunchOptions launch;
@@ -88,7 +88,8 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
   app.add_option("--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("--progress", options.progress, "auto, bar, lines or off, on standard error [auto]")->type_name("STYLE");
-  app.add_flag("--check,!--no-check", options.check, "check every result against the reference [yes]");
+  app.add_flag("--no-check", options.no_check, "do not check every result against the reference");
+  app.add_flag_callback("--check", [&options] { options.no_check = false; }, "check them, which is the default");
   app.add_flag("--no-barrier", options.no_barrier, "no barrier before each timed call");
   app.add_flag("--in-place", options.only_in_place, "measure in place only, where the collective can");
   add_launch_options(app, options.launch);
@@ -137,7 +138,7 @@ Result<Plan> make_plan(BenchOptions& options) {
   plan.run.iterations = options.iterations;
   plan.run.warmup = options.warmup;
   plan.run.row_time = *row_time;
-  plan.run.check = options.check;
+  plan.run.check = !options.no_check;
   plan.run.barrier = !options.no_barrier;
   plan.run.across = static_cast<Across>(options.across);
   plan.group.timeout = plan.run.call.timeout;

@@ -106,7 +106,6 @@ Result<Order> parse_order(std::string_view text) { return find_name("order", tex
 
 double bus_factor(Collective collective, uint32_t world_size) {
   const double n = world_size;
-  if (world_size < 2) return 1;
   switch (collective) {
     case Collective::all_reduce: return 2 * (n - 1) / n;
     case Collective::reduce_scatter:

@@ -48,7 +48,7 @@ TEST(BenchPlan, bus_factors_are_those_of_nccl_tests) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::all_gather, 4), 0.75);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce_scatter, 2), 0.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::broadcast, 8), 1);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 1), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 1), 0);
 }
 
 TEST(BenchPlan, blocks_share_the_size_and_rests_are_left_out) {

@@ -20,13 +20,13 @@ std::string commit_suffix() {
   return commit.empty() ? "" : " (" + commit + ")";
 }
 
-// "shm x3; tcp 10.0.0.2:4711 (eth0)"
+// "shm x3; tcp x4": the kinds; the JSON has every link in full.
 std::string link_summary(const std::vector<std::string>& links) {
   std::map<std::string, size_t> counts;
-  for (const auto& link : links) ++counts[link];
+  for (const auto& link : links) ++counts[link.substr(0, link.find(' '))];
   std::string text;
   for (const auto& [link, count] : counts) {
-    text += (text.empty() ? "" : "; ") + link + (count > 1 ? fmt::format(" x{}", count) : "");
+    text += fmt::format("{}{} x{}", text.empty() ? "" : "; ", link, count);
   }
   return text.empty() ? "none" : text;
 }
@@ -65,7 +65,7 @@ double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
 }
 
 std::string table_head(const BenchFacts& facts) {
-  std::string text = fmt::format("# unisono {}{}: {}, {} ranks, order {}, schedule {}\n", version_text, commit_suffix(),
+  std::string text = fmt::format("# unisono {}{}: {}, world size {}, order {}, schedule {}\n", version_text, commit_suffix(),
                                  facts_of(facts.data.collective).name, facts.data.world_size, order_names[static_cast<size_t>(facts.call.order)],
                                  schedule_names[static_cast<size_t>(facts.call.schedule)]);
   text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/Error.hpp>
+#include <algorithm>
 
 #include "cli/text.h"
 #include "cli/verdict.h"
@@ -14,7 +15,7 @@ class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(std::string usage) : usage_(std::move(usage)) { column_width(34); }
   std::string make_usage(const CLI::App*, std::string) const override { return "Usage: " + usage_ + "\n"; }
-  std::string make_footer(const CLI::App* app) const override { return "\n" + app->get_footer() + "\n"; }
+  std::string make_footer(const CLI::App* app) const override { return app->get_footer() + "\n"; }
 
  private:
   std::string usage_;

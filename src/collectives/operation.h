@@ -50,6 +50,8 @@ class Operation {
   void deadline(Nanos now);
   // Ends it from outside. Everything held is given back; buffers are not touched any more.
   void fail(Status why, Nanos now);
+  // As fail, for a reason found at this rank: failure_is_ours() holds.
+  void fail_and_tell(Status why, Nanos now);
 
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }

@@ -177,6 +177,11 @@ void Operation::fail_here(Status why) {
   fail(std::move(why), now_);
 }
 
+void Operation::fail_and_tell(Status why, Nanos now) {
+  now_ = now;
+  fail_here(std::move(why));
+}
+
 void Operation::fail(Status why, Nanos now) {
   if (done_) return;
   now_ = now;

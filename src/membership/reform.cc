@@ -171,7 +171,8 @@ void Reform::on_other_epoch(const PeerId& from, ReformMessage& message, Nanos no
   const Nanos recent = 2 * request_.timeout;
   const bool both_new = now - adopted_ <= recent && removed->age_ms <= recent / millisecond;
   const bool theirs_first = removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
-  if (ranks_.contains(from) || (both_new && theirs_first)) end_removed(*removed);
+  if (ranks_.contains(from) || (both_new && theirs_first)) return end_removed(*removed);
+  if (both_new) answer_old_proposal(from, message.base, now);
 }
 
 // A proposal about an epoch that is over here.

@@ -187,6 +187,7 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   setup.request = std::move(request);
   active_.push_back(&active);
   active.operation.start(std::move(setup), active.port, now);
+  if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   settle(active);
   settle_all();
@@ -231,11 +232,9 @@ void Engine::settle(Active& active) {
     }
     if (op.failure_is_ours()) tell_failure(active);
   }
-  if (active.number & user_id_bit) {
-    auto& recent = active.group->recent_ids;
-    if (recent.size() < GroupCore::recent_ids_max) recent.push_back(active.number);
-    else recent[active.group->recent_at++ % GroupCore::recent_ids_max] = active.number;
-  }
+  auto& group = *active.group;
+  if (active.number & user_id_bit) GroupCore::remember(group.recent_ids, group.recent_at, active.number);
+  if (!op.status().ok()) GroupCore::remember(group.failed, group.failed_at, active.number);
   ++(op.status().ok() ? counters_.operations_ok : counters_.operations_failed);
   auto completion = std::move(active.completion);
   completion->report = op.report(now_);

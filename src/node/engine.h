@@ -125,6 +125,7 @@ class Engine final : public Sink {
   void keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view);
   bool has_ended(const GroupCore& group, uint64_t operation) const;
   void received_data(PeerIndex from, const FrameHeader& header, const View& view);
+  void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
   void received_failure(Active& active, Rank from, ByteView payload);
   void release_lent(PeerIndex from, const View& view);
   void settle(Active& active);

@@ -49,6 +49,7 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
   if (active == nullptr) {
     if (known && has_ended(*group->second, header.operation)) {
       ++counters_.frames_stale;
+      if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
       return release_lent(from, view);
     }
     return keep_unexpected(from, header, view);
@@ -68,6 +69,17 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     release_lent(from, view);
   }
   settle_needed_ |= operation.done();
+}
+
+// An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
+// a rank that only sends (the root of a broadcast) cannot notice in time.
+void Engine::note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header) {
+  if (std::find(group.failed.begin(), group.failed.end(), header.operation) != group.failed.end()) return;
+  const auto rank = group.rank_of(from);
+  if (rank < 0 || !group.violation.ok()) return;
+  group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(rank) + " sent data of " +
+                                              to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
+                                              std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
 }
 
 void Engine::received_failure(Active& active, Rank from, ByteView payload) {

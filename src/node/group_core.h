@@ -26,6 +26,9 @@ struct GroupCore {
   std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
   std::vector<uint64_t> recent_ids;  // user-numbered operations that ended lately: ring of recent_ids_max
   size_t recent_at = 0;
+  std::vector<uint64_t> failed;      // operations that failed lately: late data for them are no surprise; ring likewise
+  size_t failed_at = 0;
+  Status violation;                  // not ok: ranks were seen to call different things; the next operation says so
   std::map<uint64_t, std::unique_ptr<Plan>> plans;  // by PlanChoice::key
   // The latest requests and what was chosen for them: choosing costs microseconds, a small operation less.
   struct Chosen {
@@ -44,6 +47,10 @@ struct GroupCore {
   Status ended;                      // not ok: no more operations
 
   static constexpr size_t recent_ids_max = 1024;
+  static void remember(std::vector<uint64_t>& ring, size_t& at, uint64_t number) {
+    if (ring.size() < recent_ids_max) ring.push_back(number);
+    else ring[at++ % recent_ids_max] = number;
+  }
 
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   int32_t rank_of(PeerIndex peer) const { return peer < rank_of_peer.size() ? rank_of_peer[peer] : -1; }

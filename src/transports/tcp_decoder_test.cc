@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "../../tests/conformance/transport_cluster.h"
 #include "transports/tcp_send_queue.h"
 #include "wire/checksum.h"

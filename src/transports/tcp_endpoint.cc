@@ -209,7 +209,7 @@ Result<std::vector<InterfaceAddress>> select_interface(std::vector<InterfaceAddr
     if (same_address || entry.interface == interface) chosen.push_back(entry);
   }
   // The kernel answers on all of 127/8 although it lists 127.0.0.1 only.
-  if (chosen.empty() && wanted.ok() && wanted->is_loopback()) chosen.push_back({"lo", *wanted, false});
+  if (chosen.empty() && wanted.ok() && wanted->family() == AF_INET && wanted->is_loopback()) chosen.push_back({"lo", *wanted, false});
   if (!chosen.empty()) return chosen;
   sort_by_preference(all);
   return Status(Code::invalid, "no interface has the name or address \"" + std::string(interface) + "\"; this host has " +

@@ -1,0 +1,156 @@
+#include "harness.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+namespace unisono::bench {
+namespace {
+
+// Ranks are threads of one process that sum through a shared list of their memories.
+struct World {
+  explicit World(uint32_t n) : memories(n), all(static_cast<ptrdiff_t>(n)) {}
+  std::vector<float*> memories;
+  std::barrier<> all;
+};
+
+class ThreadSubject final : public Subject {
+ public:
+  ThreadSubject(World& world, uint32_t rank, std::function<void(float*, size_t)> damage)
+      : world_(world), rank_(rank), damage_(std::move(damage)) {}
+  uint32_t rank() const override { return rank_; }
+  uint32_t world_size() const override { return static_cast<uint32_t>(world_.memories.size()); }
+  Status prepare(const std::string& algorithm, float* data, size_t count) override {
+    if (!algorithm.empty()) return {Code::invalid, "no " + algorithm};
+    world_.memories[rank_] = data;
+    count_ = count;
+    return {};
+  }
+  Status all_reduce() override {
+    calls_ += 1;
+    std::vector<float> sum(count_);
+    world_.all.arrive_and_wait();
+    for (const float* memory : world_.memories) {
+      for (size_t i = 0; i < count_; ++i) sum[i] += memory[i];
+    }
+    world_.all.arrive_and_wait();
+    std::copy(sum.begin(), sum.end(), world_.memories[rank_]);
+    if (damage_) damage_(world_.memories[rank_], count_);
+    return {};
+  }
+  Status barrier() override {
+    world_.all.arrive_and_wait();
+    return {};
+  }
+  void progress() override {}
+  uint32_t calls() const { return calls_; }
+
+ private:
+  World& world_;
+  uint32_t rank_;
+  std::function<void(float*, size_t)> damage_;
+  size_t count_ = 0;
+  uint32_t calls_ = 0;
+};
+
+struct Outcome {
+  Status status;
+  uint32_t calls = 0;
+  std::string output;  // of rank 0
+};
+
+std::string board_path() {
+  char path[] = "/tmp/unisono-harness-XXXXXX";
+  const int file = ::mkstemp(path);
+  EXPECT_GE(file, 0);
+  ::close(file);
+  return path;
+}
+
+Outcome run_world(uint32_t n, BenchOptions options, std::function<void(float*, size_t)> damage_on_last = nullptr) {
+  options.board = board_path();
+  World world(n);
+  std::vector<Outcome> outcomes(n);
+  std::vector<std::thread> threads;
+  testing::internal::CaptureStdout();
+  for (uint32_t rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadSubject subject(world, rank, rank + 1 == n ? damage_on_last : nullptr);
+      outcomes[rank].status = run(subject, options);
+      outcomes[rank].calls = subject.calls();
+      // A rank that gave up no longer takes part: the others must not wait for it.
+      if (!outcomes[rank].status.ok()) world.all.arrive_and_drop();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  outcomes[0].output = testing::internal::GetCapturedStdout();
+  ::unlink(options.board.c_str());
+  outcomes[n - 1].output = outcomes[0].output;
+  return outcomes[n - 1];
+}
+
+BenchOptions few_calls(std::vector<Job> jobs) {
+  BenchOptions options;
+  options.jobs = std::move(jobs);
+  options.seconds = 0.05;
+  options.calls_max = 10;
+  return options;
+}
+
+TEST(Harness, right_sums_pass_and_every_size_gives_a_line) {
+  for (const uint32_t n : {1u, 2u, 3u}) {
+    const auto outcome = run_world(n, few_calls({{4, ""}, {1020, ""}, {65536, ""}}));
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+    for (const char* part : {"\"bytes\": 4,", "\"bytes\": 1020,", "\"bytes\": 65536,", "\"verified\": true"}) {
+      EXPECT_NE(outcome.output.find(part), std::string::npos) << part << " is not in " << outcome.output;
+    }
+  }
+}
+
+TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
+  const auto outcome = run_world(1, few_calls({{4096, ""}}), [](float* data, size_t count) { data[count - 1] += 0.0625f; });
+  EXPECT_EQ(outcome.status.code(), Code::internal);
+  EXPECT_NE(outcome.status.message().find("element 1023"), std::string::npos) << outcome.status.to_string();
+  EXPECT_EQ(outcome.output, "");
+}
+
+TEST(Harness, a_wrong_last_result_is_found) {
+  int calls = 0;
+  const auto outcome = run_world(1, few_calls({{4096, ""}}), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
+  EXPECT_EQ(outcome.status.code(), Code::internal);
+  EXPECT_NE(outcome.status.message().find("last result"), std::string::npos) << outcome.status.to_string();
+}
+
+TEST(Harness, a_refused_algorithm_ends_the_run) {
+  const auto outcome = run_world(2, few_calls({{4096, "magic"}}));
+  EXPECT_EQ(outcome.status.code(), Code::invalid) << outcome.status.to_string();
+}
+
+TEST(Harness, time_ends_a_job_but_not_before_the_fewest_calls) {
+  auto options = few_calls({{4096, ""}});
+  options.seconds = 0;
+  options.calls_max = 1000;
+  const auto outcome = run_world(1, options);
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_NE(outcome.output.find("\"calls\": " + std::to_string(calls_min)), std::string::npos) << outcome.output;
+  EXPECT_LT(outcome.calls, 20u);
+}
+
+TEST(Harness, bad_plans_are_refused) {
+  for (const char* plan : {"", "0", "x", "1024,", "=ring", "1022", "1024x", "-4"}) {
+    char program[] = "bench", name[] = "--plan", board[] = "--board", path[] = "unused";
+    std::string text = plan;
+    char* arguments[] = {program, name, text.data(), board, path};
+    const auto options = parse_options(5, arguments);
+    ::alarm(0);
+    EXPECT_EQ(options.status().code(), Code::invalid) << "plan \"" << plan << "\"";
+  }
+}
+
+}  // namespace
+}  // namespace unisono::bench

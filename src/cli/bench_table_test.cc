@@ -1,0 +1,69 @@
+#include "cli/bench_table.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace unisono::cli {
+namespace {
+
+BenchFacts facts() {
+  BenchFacts out;
+  out.host = {"h", "CPU", 2, "6.1", "cubic", {{"lo", 65536}}};
+  out.data = {.collective = Collective::all_reduce, .dtype = DType::f32, .op = ReduceOp::sum, .world_size = 4};
+  out.links = {"shm pid 1", "shm pid 2", "tcp 10.0.0.2:1 (eth0)"};
+  return out;
+}
+
+Measurement measurement(uint64_t wrong) {
+  Measurement out;
+  out.extent = {.block_count = 250'000, .tensor_count = 250'000, .bytes = 1'000'000};
+  out.timing = {.mean_us = 500, .p50_us = 490, .p99_us = 700, .min_us = 400, .max_us = 800};
+  out.checked = true;
+  out.wrong = wrong;
+  return out;
+}
+
+TEST(BenchTable, bandwidths_follow_nccl_tests) {
+  EXPECT_DOUBLE_EQ(algorithm_bandwidth(measurement(0)), 2.0);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(facts(), measurement(0)), 3.0);
+  EXPECT_DOUBLE_EQ(algorithm_bandwidth(Measurement{}), 0);
+}
+
+TEST(BenchTable, the_head_names_what_the_numbers_depend_on_and_is_all_comment) {
+  const auto head = table_head(facts());
+  for (const char* part : {"all_reduce", "world size 4", "CPU", "kernel 6.1", "cubic", "lo 65536", "shm x2; tcp x1", "algbw", "busbw", "#wrong", "p99"}) {
+    EXPECT_NE(head.find(part), std::string::npos) << part;
+  }
+  for (size_t at = 0; at < head.size(); at = head.find('\n', at) + 1) EXPECT_EQ(head[at], '#');
+}
+
+TEST(BenchTable, a_row_has_both_halves_or_dashes) {
+  const auto row = table_row(facts(), {.out_of_place = measurement(0), .in_place = std::nullopt});
+  for (const char* part : {" 1000000 ", " 250000 ", " 500.0 ", " 490.0 ", " 700.0 ", " 2.00 ", " 3.00 ", " -1 ", " - "}) {
+    EXPECT_NE(row.find(part), std::string::npos) << part << row;
+  }
+}
+
+TEST(BenchTable, the_foot_says_whether_all_was_right) {
+  EXPECT_NE(table_foot(facts(), {{measurement(0), measurement(0)}}).find("0 OK\n"), std::string::npos);
+  EXPECT_NE(table_foot(facts(), {{measurement(0), measurement(3)}}).find("3 FAILED\n"), std::string::npos);
+  EXPECT_NE(table_foot(facts(), {}).find("N/A"), std::string::npos);
+  EXPECT_NE(table_foot(facts(), {{measurement(0), std::nullopt}}).find("Avg bus bandwidth    : 3\n"), std::string::npos);
+}
+
+TEST(BenchTable, json_lines_parse_and_hold_the_numbers) {
+  const auto row = nlohmann::json::parse(json_row(facts(), measurement(3), true));
+  EXPECT_EQ(row["kind"], "row");
+  EXPECT_EQ(row["wrong"], 3);
+  EXPECT_EQ(row["in_place"], true);
+  EXPECT_DOUBLE_EQ(row["busbw_gbs"], 3.0);
+  auto strange = facts();
+  strange.host.processor = "bad \xff utf-8 \"quoted\"";
+  const auto environment = nlohmann::json::parse(json_facts(strange));
+  EXPECT_EQ(environment["mtu"]["lo"], 65536);
+  EXPECT_EQ(environment["links"].size(), 3u);
+}
+
+}  // namespace
+}  // namespace unisono::cli

@@ -1,0 +1,63 @@
+#include "collectives/request.h"
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+TEST(Request, the_parts_of_a_tensor_cover_it_once_and_begin_on_cache_lines) {
+  std::vector<std::byte> memory(1);
+  for (const auto dtype : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
+    for (const size_t count : {0, 1, 5, 63, 64, 65, 1000, 100'003}) {
+      for (const uint32_t parts : {1u, 2u, 3u, 8u, 64u}) {
+        OperationRequest q{.dtype = dtype, .input = memory.data(), .output = memory.data(), .count = count};
+        size_t next = 0;
+        for (uint32_t chunk = 0; chunk < parts; ++chunk) {
+          const auto place = place_of(q, chunk, parts, 0, parts);
+          const auto begin = static_cast<size_t>(place.input - memory.data());
+          ASSERT_EQ(begin, next * element_bytes(dtype));
+          if (place.elements > 0) ASSERT_EQ(begin % 64, 0u);
+          next += place.elements;
+        }
+        ASSERT_EQ(next, count);
+      }
+    }
+  }
+}
+
+TEST(Request, descriptors_differ_in_what_ranks_must_agree_on) {
+  OperationRequest q{.collective = Collective::broadcast, .count = 1000, .root = 1};
+  const auto base = describe(q, ScheduleKind::tree, 4096);
+  auto changed = q;
+  changed.root = 2;
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).bits, base.bits);
+  EXPECT_NE(describe(q, ScheduleKind::direct, 4096).bits, base.bits);
+  EXPECT_NE(describe(q, ScheduleKind::tree, 8192).bits, base.bits);
+  changed = q;
+  changed.dtype = DType::f64;
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).bits, base.bits);
+  changed = q;
+  changed.count = 1001;
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).amount, base.amount);
+  changed = q;
+  changed.op = ReduceOp::max;
+  EXPECT_EQ(describe(changed, ScheduleKind::tree, 4096).bits, base.bits) << "a broadcast has no operation";
+}
+
+TEST(Request, block_sizes_of_an_uneven_gather_are_part_of_the_agreement) {
+  OperationRequest q{.collective = Collective::all_gather, .count = 3, .recv_counts = {3, 4, 5}};
+  auto other = q;
+  other.recv_counts = {3, 5, 4};
+  EXPECT_NE(describe(q, ScheduleKind::ring, 4096).bits, describe(other, ScheduleKind::ring, 4096).bits);
+  EXPECT_EQ(describe(q, ScheduleKind::ring, 4096).amount, 12u);
+}
+
+TEST(Request, a_difference_is_told_in_words) {
+  OperationRequest a{.collective = Collective::all_reduce, .count = 10}, b{.collective = Collective::barrier};
+  const auto text = difference(describe(a, ScheduleKind::ring, 64), describe(b, ScheduleKind::one_shot, 64));
+  EXPECT_NE(text.find("all_reduce(f32 sum, 10 elements, ring)"), std::string::npos) << text;
+  EXPECT_NE(text.find("barrier"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,86 @@
+#include "node/calls.h"
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+constexpr Caller caller{.self = 1, .world = 3, .timeout = second};
+float data[12];
+const Tensor six{data, 6, DType::f32};
+
+void expect_invalid(const Result<OperationRequest>& request, const std::string& says) {
+  ASSERT_FALSE(request.ok());
+  EXPECT_EQ(request.status().code(), Code::invalid);
+  EXPECT_NE(request.status().message().find(says), std::string::npos) << request.status().to_string();
+}
+
+TEST(Calls, all_reduce_wants_equal_sizes_and_types) {
+  EXPECT_TRUE(all_reduce_call(caller, six, six, {}).ok());
+  expect_invalid(all_reduce_call(caller, six, {data, 5, DType::f32}, {}), "output has 5 elements, expected 6");
+  expect_invalid(all_reduce_call(caller, six, {data, 6, DType::i32}, {}), "input is f32, output is i32");
+}
+
+TEST(Calls, data_is_needed_unless_there_are_no_elements) {
+  expect_invalid(all_reduce_call(caller, {nullptr, 3, DType::f32}, {nullptr, 3, DType::f32}, {}), "no data");
+  EXPECT_TRUE(all_reduce_call(caller, {nullptr, 0, DType::f32}, {nullptr, 0, DType::f32}, {}).ok());
+}
+
+TEST(Calls, bit_operations_take_integers_only) {
+  expect_invalid(all_reduce_call(caller, six, six, {.op = ReduceOp::bxor}), "takes integers");
+  EXPECT_TRUE(all_reduce_call(caller, {data, 6, DType::u8}, {data, 6, DType::u8}, {.op = ReduceOp::bxor}).ok());
+}
+
+TEST(Calls, sizes_that_overflow_are_refused) {
+  const ConstTensor huge{data, SIZE_MAX / 2, DType::f32};
+  expect_invalid(all_reduce_call(caller, huge, {data, SIZE_MAX / 2, DType::f32}, {}), "more than memory");
+  const std::vector<size_t> counts{SIZE_MAX, SIZE_MAX, 6};
+  expect_invalid(all_gather_call({.self = 2, .world = 3}, six, six, counts, false, {}), "overflow");
+}
+
+TEST(Calls, blocks_must_fit_the_tensors) {
+  const Tensor two{data, 2, DType::f32};
+  EXPECT_TRUE(reduce_scatter_call(caller, six, two, {}, false, {}).ok());
+  expect_invalid(reduce_scatter_call(caller, six, {data, 3, DType::f32}, {}, false, {}), "input has 6 elements, expected 9");
+  expect_invalid(reduce_scatter_call(caller, {data, 7, DType::f32}, {data, 7, DType::f32}, {}, true, {}), "equal blocks");
+  const std::vector<size_t> counts{1, 2, 3}, short_counts{1, 2};
+  EXPECT_TRUE(reduce_scatter_call(caller, six, two, counts, false, {}).ok());
+  expect_invalid(reduce_scatter_call(caller, six, two, short_counts, false, {}), "2 entries for 3 ranks");
+  EXPECT_TRUE(all_gather_call(caller, two, six, {}, false, {}).ok());
+  expect_invalid(all_gather_call(caller, two, {data, 5, DType::f32}, {}, false, {}), "output has 5");
+}
+
+TEST(Calls, only_root_needs_an_output_or_counts) {
+  EXPECT_TRUE(reduce_call(caller, six, {}, 0, {}).ok());
+  expect_invalid(reduce_call(caller, six, {}, 1, {}), "output");
+  EXPECT_TRUE(gather_call(caller, six, {}, 0, {}, {}).ok());
+  expect_invalid(gather_call(caller, six, six, 1, {}, {}), "output has 6 elements, expected 18");
+  EXPECT_TRUE(scatter_call(caller, {}, six, 0, {}, {}).ok());
+  expect_invalid(scatter_call(caller, six, six, 1, {}, {}), "input has 6 elements, expected 18");
+}
+
+TEST(Calls, ranks_tags_ids_and_slices_are_bounded) {
+  expect_invalid(broadcast_call(caller, six, 3, {}), "rank 3 is not in this group of 3");
+  expect_invalid(message_call(caller, Collective::send, six, {}, 1, 0, {}), "itself");
+  expect_invalid(message_call(caller, Collective::send, six, {}, 2, 1u << 15, {}), "tag");
+  expect_invalid(barrier_call(caller, {.id = uint64_t{1} << 56}), "id");
+  expect_invalid(barrier_call(caller, {.slice_bytes = 1}), "slice_bytes");
+  expect_invalid(barrier_call(caller, {.timeout = Milliseconds(-1)}), "negative");
+}
+
+TEST(Calls, all_to_all_wants_both_lists_or_none) {
+  const std::vector<size_t> send{1, 2, 3}, recv{3, 2, 1}, other{3, 1, 2};
+  EXPECT_TRUE(all_to_all_call(caller, six, {data + 6, 6, DType::f32}, send, recv, {}).ok());
+  expect_invalid(all_to_all_call(caller, six, six, send, {}, {}), "both");
+  expect_invalid(all_to_all_call(caller, six, six, send, recv, {}), "in place");
+  expect_invalid(all_to_all_call(caller, six, {data + 6, 6, DType::f32}, send, other, {}), "this rank itself");
+  EXPECT_TRUE(all_to_all_call(caller, six, six, {}, {}, {}).ok());
+}
+
+TEST(Calls, the_timeout_of_the_call_wins_over_the_groups) {
+  EXPECT_EQ(barrier_call(caller, {})->timeout, second);
+  EXPECT_EQ(barrier_call(caller, {.timeout = Milliseconds(5)})->timeout, 5 * millisecond);
+}
+
+}  // namespace
+}  // namespace unisono

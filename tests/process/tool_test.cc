@@ -1,0 +1,57 @@
+// The command line as a newcomer meets it: help, version, wrong words.
+#include <gtest/gtest.h>
+
+#include "child_process.h"
+
+namespace unisono::testing {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Tool, help_is_data_and_teaches_by_example) {
+  for (const char* word : {"--help", "-h", "help"}) {
+    const auto done = run({UNISONO_TOOL, word});
+    EXPECT_EQ(done.code, 0);
+    EXPECT_EQ(done.error, "");
+    for (const char* part : {"launch", "bench", "rendezvous", "unisono launch -n 4 -- ./train"}) EXPECT_TRUE(contains(done.out, part)) << part;
+    EXPECT_FALSE(contains(done.out, "agent ")) << "internal commands are not advertised";
+  }
+}
+
+TEST(Tool, every_command_explains_itself_with_examples_and_exit_codes) {
+  for (const char* command : {"launch", "bench", "rendezvous"}) {
+    for (const auto& words : {std::vector<std::string>{UNISONO_TOOL, command, "--help"}, {UNISONO_TOOL, "help", command}}) {
+      const auto done = run(words);
+      EXPECT_EQ(done.code, 0);
+      EXPECT_EQ(done.error, "");
+      for (const char* part : {"Usage: unisono", "Examples:", "Exit code"}) EXPECT_TRUE(contains(done.out, part)) << command << part;
+    }
+  }
+}
+
+TEST(Tool, the_version_is_told) {
+  const auto done = run({UNISONO_TOOL, "--version"});
+  EXPECT_EQ(done.code, 0);
+  EXPECT_TRUE(done.out.starts_with("unisono 0.")) << done.out;
+}
+
+TEST(Tool, without_a_command_the_overview_goes_to_standard_error) {
+  const auto done = run({UNISONO_TOOL});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_EQ(done.out, "");
+  EXPECT_TRUE(contains(done.error, "Commands:"));
+}
+
+TEST(Tool, a_mistyped_command_is_answered_with_the_right_one) {
+  const auto done = run({UNISONO_TOOL, "lanuch", "-n", "2"});
+  EXPECT_EQ(done.code, 2);
+  EXPECT_TRUE(contains(done.error, "Did you mean 'launch'?")) << done.error;
+  EXPECT_FALSE(contains(run({UNISONO_TOOL, "xyzzy"}).error, "Did you mean"));
+}
+
+TEST(Tool, an_agent_without_a_launcher_ends) {
+  EXPECT_FALSE(run({UNISONO_TOOL, "agent"}).timed_out);
+}
+
+}  // namespace
+}  // namespace unisono::testing
