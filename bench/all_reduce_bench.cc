@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", options.status().to_string().c_str());
     return 2;
   }
+  unisono::bench::end_in_time(*options);
   auto group = unisono::Group::join();
   if (!group) {
     std::fprintf(stderr, "%s\n", group.status().to_string().c_str());

@@ -209,19 +209,19 @@ class JobRun {
 
 Result<std::vector<Job>> parse_plan(const std::string& plan) {
   std::vector<Job> jobs;
-  for (size_t at = 0; at < plan.size();) {
+  for (size_t at = 0; at <= plan.size();) {
     const size_t end = std::min(plan.find(',', at), plan.size());
     const std::string entry = plan.substr(at, end - at);
+    const bool has_digit = !entry.empty() && entry[0] >= '0' && entry[0] <= '9';  // strtoull would take a sign
     const size_t equals = std::min(entry.find('='), entry.size());
     char* rest = nullptr;
     const unsigned long long bytes = std::strtoull(entry.c_str(), &rest, 10);
-    if (rest != entry.c_str() + equals || equals == 0 || bytes == 0 || bytes % sizeof(float) != 0) {
+    if (!has_digit || rest != entry.c_str() + equals || bytes == 0 || bytes % sizeof(float) != 0) {
       return Status(Code::invalid, "--plan: \"" + entry + "\" is not BYTES or BYTES=ALGORITHM with BYTES a multiple of 4");
     }
     jobs.push_back({static_cast<size_t>(bytes), equals < entry.size() ? entry.substr(equals + 1) : ""});
     at = end + 1;
   }
-  if (jobs.empty()) return Status(Code::invalid, "--plan: no sizes");
   return jobs;
 }
 
@@ -244,10 +244,13 @@ Result<BenchOptions> parse_options(int argc, char** argv) {
   options.seconds = std::atof(argument(argc, argv, "--seconds", "2").c_str());
   options.calls_max = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--calls", "0").c_str()));
   options.limit_seconds = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--limit", "120").c_str()));
+  return options;
+}
+
+void end_in_time(const BenchOptions& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::signal(SIGALRM, SIG_DFL);
   ::alarm(options.limit_seconds);
-  return options;
 }
 
 Status run(Subject& subject, const BenchOptions& options) {

@@ -47,9 +47,10 @@ struct BenchOptions {
 
 inline constexpr uint32_t calls_min = 4;
 
-// Reads --plan, --board, --seconds, --calls, --limit; leaves the rest of argv alone. Also arms the process's end: by alarm
-// after the limit, and by signal if the parent dies.
+// Reads --plan, --board, --seconds, --calls, --limit; leaves the rest of argv alone.
 Result<BenchOptions> parse_options(int argc, char** argv);
+// The process will end: by alarm after the limit, and by signal if the parent dies. No run is left behind spinning.
+void end_in_time(const BenchOptions& options);
 // The value after `name` in argv, or fallback.
 std::string argument(int argc, char** argv, const std::string& name, const std::string& fallback);
 

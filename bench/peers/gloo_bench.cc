@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s; RANK and WORLD_SIZE must be set\n", options.status().to_string().c_str());
     return 2;
   }
+  unisono::bench::end_in_time(*options);
   const auto mode = argument(argc, argv, "--mode", "async");
   Status status;
   try {  // Gloo reports by exceptions

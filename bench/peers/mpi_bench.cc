@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", options.status().to_string().c_str());
     return 2;
   }
+  unisono::bench::end_in_time(*options);
   MPI_Init(&argc, &argv);
   MpiSubject subject;
   const auto status = unisono::bench::run(subject, *options);

@@ -77,11 +77,11 @@ def wait(processes, deadline, limit_seconds):
                 continue
             waiting.remove(process)
             if code == -signal.SIGALRM:
-                return f"not finished in {limit_seconds:.0f} s"
+                return f"not finished in {limit_seconds:g} s"
             if code != 0:
                 return f"failed ({code})"
         if time.monotonic() > deadline:
-            return f"not finished in {limit_seconds:.0f} s"
+            return f"not finished in {limit_seconds:g} s"
         if waiting:
             time.sleep(0.01)
     return "ok"

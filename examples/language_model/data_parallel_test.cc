@@ -26,10 +26,11 @@ void with_group(uint32_t ranks, size_t bucket_bytes, const std::function<void(Gr
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      auto exchange = make_group_exchange({.bucket_bytes = bucket_bytes,
-                                           .join = {.rank = static_cast<int32_t>(rank),
-                                                    .world_size = static_cast<int32_t>(ranks),
-                                                    .rendezvous = "file://" + place.string()}});
+      unisono::Options join;
+      join.rank = static_cast<int32_t>(rank);
+      join.world_size = static_cast<int32_t>(ranks);
+      join.rendezvous = "file://" + place.string();
+      auto exchange = make_group_exchange({.bucket_bytes = bucket_bytes, .join = join});
       ASSERT_TRUE(exchange.ok()) << exchange.status().to_string();
       ASSERT_EQ((*exchange)->rank(), rank);
       body(**exchange);

@@ -60,7 +60,7 @@ struct RmsNorm {
 };
 template <typename T>
 struct RmsNormBackward {
-  RmsNorm<T> norm;           // out is not read
+  RmsNorm<T> norm;  // out is not read
   const T* out_gradient = nullptr;
   T* in_gradient = nullptr;    // added to: the residual stream's own gradient is already there
   T* gain_gradient = nullptr;  // added to
@@ -70,12 +70,12 @@ struct RmsNormBackward {
 // position * 10000^(-2i / head_width).
 template <typename T>
 struct Rotation {
-  Matrix<T> heads;             // rows are positions 0, 1, …, context - 1, 0, …; columns are a multiple of head_width
+  Matrix<T> heads;  // rows are positions 0, 1, …, context - 1, 0, …; columns are a multiple of head_width
   size_t head_width = 0;
   size_t context = 0;
-  const T* cosine = nullptr;   // context × head_width / 2
+  const T* cosine = nullptr;  // context × head_width / 2
   const T* sine = nullptr;
-  bool inverse = false;        // turn back: the gradient of a rotation
+  bool inverse = false;  // turn back: the gradient of a rotation
 };
 
 // SwiGLU (Shazeer, 2020): out = silu(gate) * up; gate and up are the halves of a row of gate_up.
@@ -88,14 +88,14 @@ struct SwiGlu {
 };
 template <typename T>
 struct SwiGluBackward {
-  SwiGlu<T> forward;           // out is not read
+  SwiGlu<T> forward;  // out is not read
   const T* out_gradient = nullptr;
   T* gate_up_gradient = nullptr;
 };
 
 template <typename T>
 struct CrossEntropy {
-  Matrix<T> logits;            // becomes its own gradient, times gradient_scale, unless that is 0
+  Matrix<T> logits;  // becomes its own gradient, times gradient_scale, unless that is 0
   const uint8_t* targets = nullptr;
   T gradient_scale = 0;
 };

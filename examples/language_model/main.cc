@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -26,6 +27,7 @@
 namespace language_model {
 namespace {
 
+using unisono::Code;
 using unisono::Result;
 using unisono::Status;
 
@@ -33,8 +35,8 @@ struct Settings {
   TrainingOptions training;
   std::string text;
   std::string out = "out/language_model";
-  std::string reference;             // "", "parts" or "whole"
-  size_t parts = 4;                  // of --reference parts
+  std::string reference;  // "", "parts" or "whole"
+  size_t parts = 4;       // of --reference parts
   size_t reference_steps = 200;
   double held_out = 0.05;
   double tolerance_parts = 0;
@@ -49,36 +51,48 @@ void declare_options(CLI::App& app, Settings& s) {
   app.add_option("--text", s.text, "the file to learn from, see prepare_text.sh")->required()->check(CLI::ExistingFile);
   app.add_option("--out", s.out, "directory for loss.csv, loss.svg and summary.json")->capture_default_str();
   app.add_option("--steps", t.optimizer.steps, "steps to train")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--batch", t.batch, "sequences per step, over all processes")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--batch", t.batch, "sequences per step, over all processes")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
   app.add_option("--context", t.shape.context, "bytes per sequence")->capture_default_str();
   app.add_option("--layers", t.shape.layers, "transformer blocks")->capture_default_str();
   app.add_option("--width", t.shape.width, "of the residual stream")->capture_default_str();
   app.add_option("--heads", t.shape.heads, "of the attention")->capture_default_str();
   app.add_option("--hidden", t.shape.hidden, "width of the SwiGLU")->capture_default_str();
-  app.add_option("--lr", t.optimizer.learning_rate, "peak learning rate")->capture_default_str();
+  app.add_option("--lr", t.optimizer.learning_rate, "peak learning rate")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seed", t.seed, "of the first parameters and of the batches")->capture_default_str();
-  app.add_option("--validate-every", t.validation_every, "steps between losses on the held-out text; 0 = never")->capture_default_str();
+  app.add_option("--validate-every", t.validation_every, "steps between losses on the held-out text; 0 = never")
+      ->capture_default_str();
   app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
   app.add_option("--bucket-kib", s.bucket_kib, "gradients are all-reduced in pieces of this size")
-      ->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  app.add_option("--reference", s.reference, "do not join a group: train as one process, on the same parts one after another "
-                                             "(parts) or on the whole batch at once (whole)")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--reference", s.reference,
+                 "do not join a group: train as one process, on the same parts one after another "
+                 "(parts) or on the whole batch at once (whole)")
       ->check(CLI::IsMember({"parts", "whole"}));
   app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--reference-steps", s.reference_steps, "steps that one process repeats after a data-parallel training, to "
-                                                         "compare the loss; 0 = none")->capture_default_str();
+  app.add_option("--reference-steps", s.reference_steps,
+                 "steps that one process repeats after a data-parallel training, to "
+                 "compare the loss; 0 = none")
+      ->capture_default_str();
   app.add_option("--tolerance-parts", s.tolerance_parts,
                  "largest difference of the loss, in nats, from one process with the same parts: 0 = the same bits, as "
-                 "processes on machines of one kind have them")->capture_default_str();
-  app.add_option("--tolerance-whole", s.tolerance_whole, "likewise from one process with the whole batch at once, which rounds "
-                                                         "otherwise, and rounding grows with the steps")->capture_default_str();
+                 "processes on machines of one kind have them")
+      ->capture_default_str();
+  app.add_option("--tolerance-whole", s.tolerance_whole,
+                 "likewise from one process with the whole batch at once, which rounds "
+                 "otherwise, and rounding grows with the steps")
+      ->capture_default_str();
   app.add_option("--sample", s.sample_bytes, "bytes of text that the trained model writes at the end")->capture_default_str();
   app.add_flag("--json", s.json, "print the summary as JSON on standard output, progress on standard error");
 }
 
 // Runs `steps` steps of a trainer; shows them if title is not empty.
 Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title) {
-  Progress progress({.title = title, .steps = steps, .tokens_per_step = s.training.batch * s.training.shape.context,
+  Progress progress({.title = title,
+                     .steps = steps,
+                     .tokens_per_step = s.training.batch * s.training.shape.context,
                      .out = s.json ? stderr : stdout});
   return trainer.run(steps, [&](const Trainer::Progress& p) {
     if (title.empty()) return;
@@ -94,7 +108,8 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
   auto trainer = Trainer::make(options, parts, text, *exchange);
   if (!trainer.ok()) return trainer.status();
   if (auto done = run_shown(**trainer, s, s.reference_steps, title); !done.ok()) return done;
-  return ReferenceRun{.losses = (*trainer)->history().losses, .parameter_hash = hash_of((*trainer)->parameters()),
+  return ReferenceRun{.losses = (*trainer)->history().losses,
+                      .parameter_hash = hash_of((*trainer)->parameters()),
                       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
@@ -153,21 +168,19 @@ std::string printable(std::string text) {
 
 // Prints and writes everything; returns the exit status.
 int show(const Settings& s, const Results& results) {
+  const auto written = write_files(results, s.out);
   if (s.json) {
     std::fputs(summary_json(results).c_str(), stdout);
   } else {
     std::fputs(table(results).c_str(), stdout);
     if (!results.sample.empty()) fmt::print("\nThe model writes:\n\n{}\n\n", printable(results.sample));
-    fmt::print("Wrote {0}/loss.svg, {0}/loss.csv and {0}/summary.json\n", s.out);
+    if (written.ok()) fmt::print("Wrote {0}/loss.svg, {0}/loss.csv and {0}/summary.json\n", s.out);
   }
   std::fflush(stdout);
-  if (auto written = write_files(results, s.out); !written.ok()) {
-    fmt::print(stderr, "language_model: {}\n", written.to_string());
-    return 2;
-  }
   const auto faults = results.faults();
   for (const std::string& fault : faults) fmt::print(stderr, "language_model: FAILED: {}\n", fault);
-  return faults.empty() ? 0 : 1;
+  if (!written.ok()) fmt::print(stderr, "language_model: {}\n", written.to_string());
+  return !faults.empty() ? 1 : written.ok() ? 0 : 2;
 }
 
 RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange) {
@@ -183,6 +196,39 @@ RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange)
           .cpu_s = times.cpu_s,
           .waited_s = statistics.waited_s,
           .overlapped_s = statistics.overlapped_s};
+}
+
+// All ranks must train the same thing, or they would average gradients of different models without noticing.
+Status check_agreement(const Settings& s, const Text& text, GradientExchange& exchange) {
+  const TrainingOptions& t = s.training;
+  const uint64_t numbers[] = {t.optimizer.steps,
+                              t.batch,
+                              t.shape.context,
+                              t.shape.layers,
+                              t.shape.width,
+                              t.shape.heads,
+                              t.shape.hidden,
+                              std::bit_cast<uint32_t>(t.optimizer.learning_rate),
+                              t.seed,
+                              t.validation_every,
+                              s.bucket_kib,
+                              s.reference_steps};
+  uint64_t options = 0, content = 0;
+  for (const uint64_t number : numbers) options = mixed(options, number, 1);
+  for (const auto part : {text.training(), text.validation()}) {
+    for (const uint8_t byte : part) content = (content ^ byte) * 0x100000001B3ull;  // FNV-1a
+    content = mixed(content, part.size(), 2);
+  }
+  const auto all = gather<uint64_t>(exchange, {options, content});
+  if (!all.ok()) return all.status();
+  for (size_t rank = 0; rank < exchange.world_size(); ++rank) {
+    for (const size_t i : {0, 1}) {
+      if ((*all)[2 * rank + i] == (*all)[i]) continue;
+      return Status(Code::invalid,
+                    fmt::format("rank {} was started with {} than rank 0", rank, i == 0 ? "other options" : "another text"));
+    }
+  }
+  return {};
 }
 
 Result<int> run(Settings s) {
@@ -201,7 +247,12 @@ Result<int> run(Settings s) {
     exchange = std::move(joined).value();
     parts = {.first = exchange->rank(), .count = 1, .total = exchange->world_size()};
   }
+  if (auto agreed = check_agreement(s, *text, *exchange); !agreed.ok()) return agreed;
   const bool speaks = exchange->rank() == 0;
+  if (speaks) {
+    // Better to learn now than after the training that nothing can be written there.
+    if (auto made = make_directory(s.out); !made.ok()) return made;
+  }
   auto made = Trainer::make(s.training, parts, *text, *exchange);
   if (!made.ok()) return made.status();
   Trainer& trainer = **made;
@@ -209,8 +260,11 @@ Result<int> run(Settings s) {
   const std::string title = s.reference.empty() ? fmt::format("{} processes", exchange->world_size()) : "one process";
   if (auto done = run_shown(trainer, s, s.training.optimizer.steps, speaks ? title : ""); !done.ok()) return done;
 
-  Results results{.options = s.training, .text = s.text, .parameter_count = trainer.parameters().size(),
-                  .kernels = kernels<float>().name, .history = trainer.history()};
+  Results results{.options = s.training,
+                  .text = s.text,
+                  .parameter_count = trainer.parameters().size(),
+                  .kernels = kernels<float>().name,
+                  .history = trainer.history()};
   auto ranks = gather<RankResult>(*exchange, {rank_result(trainer, *exchange)});
   if (!ranks.ok()) return ranks.status();
   results.ranks = std::move(ranks).value();
@@ -230,12 +284,19 @@ Result<int> run(Settings s) {
 
 int main(int argc, char** argv) {
   language_model::Settings settings;
-  CLI::App app("Trains a small language model on a text, data-parallel over Unisono.\n"
-               "Start it on several processes with: unisono launch -n 4 -- language_model --text FILE");
+  CLI::App app(
+      "Trains a small language model on a text, data-parallel over Unisono.\n"
+      "Start it on several processes with: unisono launch -n 4 -- language_model --text FILE");
   language_model::declare_options(app, settings);
-  CLI11_PARSE(app, argc, argv);
-  const auto status = language_model::run(settings);
-  if (status.ok()) return *status;
-  fmt::print(stderr, "language_model: {}\n", status.status().to_string());
+  try {
+    app.parse(argc, argv);
+    const auto status = language_model::run(settings);
+    if (status.ok()) return *status;
+    fmt::print(stderr, "language_model: {}\n", status.status().to_string());
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "language_model: not enough memory for this model and batch\n");
+  }
   return 2;
 }

@@ -104,7 +104,8 @@ Model<T>::Model(const ModelShape& shape, size_t sequences_max, const Kernels<T>&
     a.gate_up.resize(tokens * 2 * shape.hidden);
     a.gated.resize(tokens * shape.hidden);
   }
-  for (Buffer<T>* buffer : {&final_in_, &final_normed_, &stream_gradient_, &width_gradient_}) buffer->resize(tokens * shape.width);
+  for (Buffer<T>* buffer : {&final_in_, &final_normed_, &stream_gradient_, &width_gradient_})
+    buffer->resize(tokens * shape.width);
   final_inverse_rms_.resize(tokens);
   logits_.resize(tokens * vocabulary_size);
   qkv_gradient_.resize(tokens * 3 * shape.width);
@@ -137,9 +138,12 @@ void Model<T>::attention(Activations& saved) {
         const Matrix<T> scores{probabilities + first * context, count, keys, context};
         kernels_.multiply({.a = constant(some_rows(queries, first, count)),
                            .b = constant(head_block(saved.qkv, 1, sequence, head, keys)),
-                           .out = scores, .transpose_b = true, .scale = scale});
+                           .out = scores,
+                           .transpose_b = true,
+                           .scale = scale});
         kernels_.causal_softmax(scores, first);
-        kernels_.multiply({.a = constant(scores), .b = constant(head_block(saved.qkv, 2, sequence, head, keys)),
+        kernels_.multiply({.a = constant(scores),
+                           .b = constant(head_block(saved.qkv, 2, sequence, head, keys)),
                            .out = {out + first * shape_.width, count, head_width, shape_.width}});
       }
     }
@@ -163,17 +167,26 @@ void Model<T>::attention_backward(Activations& saved) {
         const Matrix<const T> probabilities{all + first * context, count, keys, context};
         const Matrix<const T> out_gradient{out + first * shape_.width, count, head_width, shape_.width};
         const Matrix<T> scores{score_gradient_.data(), count, keys, context};
-        kernels_.multiply({.a = probabilities, .b = out_gradient, .out = head_block(qkv_gradient_, 2, sequence, head, keys),
-                           .transpose_a = true, .accumulate = true});
-        kernels_.multiply({.a = out_gradient, .b = constant(head_block(saved.qkv, 2, sequence, head, keys)), .out = scores,
+        kernels_.multiply({.a = probabilities,
+                           .b = out_gradient,
+                           .out = head_block(qkv_gradient_, 2, sequence, head, keys),
+                           .transpose_a = true,
+                           .accumulate = true});
+        kernels_.multiply({.a = out_gradient,
+                           .b = constant(head_block(saved.qkv, 2, sequence, head, keys)),
+                           .out = scores,
                            .transpose_b = true});
         kernels_.causal_softmax_backward(probabilities, scores, first);
-        kernels_.multiply({.a = constant(scores), .b = constant(head_block(saved.qkv, 1, sequence, head, keys)),
-                           .out = some_rows(head_block(qkv_gradient_, 0, sequence, head, context), first, count), .scale = scale});
+        kernels_.multiply({.a = constant(scores),
+                           .b = constant(head_block(saved.qkv, 1, sequence, head, keys)),
+                           .out = some_rows(head_block(qkv_gradient_, 0, sequence, head, context), first, count),
+                           .scale = scale});
         kernels_.multiply({.a = constant(scores),
                            .b = constant(some_rows(head_block(saved.qkv, 0, sequence, head, context), first, count)),
                            .out = head_block(qkv_gradient_, 1, sequence, head, keys),
-                           .transpose_a = true, .accumulate = true, .scale = scale});
+                           .transpose_a = true,
+                           .accumulate = true,
+                           .scale = scale});
       }
     }
   }
@@ -183,24 +196,34 @@ template <typename T>
 void Model<T>::forward_layer(const T* parameters, const LayerOffsets& at, Activations& saved, T* out) {
   const size_t width = shape_.width;
   const size_t hidden = shape_.hidden;
-  kernels_.rms_norm({tokens_, width, saved.in.data(), parameters + at.norm_1, saved.normed_1.data(), saved.inverse_rms_1.data()});
+  kernels_.rms_norm(
+      {tokens_, width, saved.in.data(), parameters + at.norm_1, saved.normed_1.data(), saved.inverse_rms_1.data()});
   const auto qkv = rows_of(saved.qkv.data(), tokens_, 3 * width);
   kernels_.multiply({.a = rows_of<const T>(saved.normed_1.data(), tokens_, width),
-                     .b = rows_of(parameters + at.qkv, width, 3 * width), .out = qkv});
-  kernels_.rotate({.heads = {qkv.data, tokens_, 2 * width, 3 * width}, .head_width = width / shape_.heads,
-                   .context = shape_.context, .cosine = cosine_.data(), .sine = sine_.data()});
+                     .b = rows_of(parameters + at.qkv, width, 3 * width),
+                     .out = qkv});
+  kernels_.rotate({.heads = {qkv.data, tokens_, 2 * width, 3 * width},
+                   .head_width = width / shape_.heads,
+                   .context = shape_.context,
+                   .cosine = cosine_.data(),
+                   .sine = sine_.data()});
   attention(saved);
   std::copy_n(saved.in.data(), tokens_ * width, saved.middle.data());
-  kernels_.multiply({.a = rows_of<const T>(saved.mixed.data(), tokens_, width), .b = rows_of(parameters + at.mix, width, width),
-                     .out = rows_of(saved.middle.data(), tokens_, width), .accumulate = true});
-  kernels_.rms_norm({tokens_, width, saved.middle.data(), parameters + at.norm_2, saved.normed_2.data(), saved.inverse_rms_2.data()});
+  kernels_.multiply({.a = rows_of<const T>(saved.mixed.data(), tokens_, width),
+                     .b = rows_of(parameters + at.mix, width, width),
+                     .out = rows_of(saved.middle.data(), tokens_, width),
+                     .accumulate = true});
+  kernels_.rms_norm(
+      {tokens_, width, saved.middle.data(), parameters + at.norm_2, saved.normed_2.data(), saved.inverse_rms_2.data()});
   kernels_.multiply({.a = rows_of<const T>(saved.normed_2.data(), tokens_, width),
                      .b = rows_of(parameters + at.gate_up, width, 2 * hidden),
                      .out = rows_of(saved.gate_up.data(), tokens_, 2 * hidden)});
   kernels_.swiglu({tokens_, hidden, saved.gate_up.data(), saved.gated.data()});
   std::copy_n(saved.middle.data(), tokens_ * width, out);
-  kernels_.multiply({.a = rows_of<const T>(saved.gated.data(), tokens_, hidden), .b = rows_of(parameters + at.down, hidden, width),
-                     .out = rows_of(out, tokens_, width), .accumulate = true});
+  kernels_.multiply({.a = rows_of<const T>(saved.gated.data(), tokens_, hidden),
+                     .b = rows_of(parameters + at.down, hidden, width),
+                     .out = rows_of(out, tokens_, width),
+                     .accumulate = true});
 }
 
 template <typename T>
@@ -219,7 +242,8 @@ double Model<T>::run_forward(std::span<const T> parameters, const Batch& batch, 
   kernels_.rms_norm({tokens_, width, final_in_.data(), p + layout_.norm, final_normed_.data(), final_inverse_rms_.data()});
   const auto logits = rows_of(logits_.data(), tokens_, vocabulary_size);
   kernels_.multiply({.a = rows_of<const T>(final_normed_.data(), tokens_, width),
-                     .b = rows_of(p + layout_.head, width, vocabulary_size), .out = logits});
+                     .b = rows_of(p + layout_.head, width, vocabulary_size),
+                     .out = logits});
   return kernels_.cross_entropy({logits, batch.targets.data(), gradient_scale}) / static_cast<double>(tokens_);
 }
 
@@ -245,28 +269,37 @@ void Model<T>::backward_layer(const T* p, const LayerOffsets& at, Activations& s
   const auto qkv = rows_of(qkv_gradient_.data(), tokens_, 3 * width);
   // The gradient of a matrix: what went in, transposed, times the gradient of what came out.
   const auto matrix_gradient = [&](Buffer<T>& in, size_t in_width, Matrix<const T> out_gradient, size_t offset) {
-    kernels_.multiply({.a = rows_of<const T>(in.data(), tokens_, in_width), .b = out_gradient,
-                       .out = rows_of(gradients + offset, in_width, out_gradient.columns), .transpose_a = true});
+    kernels_.multiply({.a = rows_of<const T>(in.data(), tokens_, in_width),
+                       .b = out_gradient,
+                       .out = rows_of(gradients + offset, in_width, out_gradient.columns),
+                       .transpose_a = true});
     ready(offset);
   };
   const auto norm_backward = [&](Buffer<T>& in, Buffer<T>& inverse_rms, size_t offset) {
     std::fill_n(gradients + offset, width, T(0));
     kernels_.rms_norm_backward({{tokens_, width, in.data(), p + offset, nullptr, inverse_rms.data()},
-                                narrow.data, stream_gradient_.data(), gradients + offset});
+                                narrow.data,
+                                stream_gradient_.data(),
+                                gradients + offset});
     ready(offset);
   };
   matrix_gradient(saved.gated, hidden, stream, at.down);
   kernels_.multiply({.a = stream, .b = rows_of(p + at.down, hidden, width), .out = gated, .transpose_b = true});
   kernels_.swiglu_backward({{tokens_, hidden, saved.gate_up.data(), nullptr}, gated.data, gate_up.data});
   matrix_gradient(saved.normed_2, width, constant(gate_up), at.gate_up);
-  kernels_.multiply({.a = constant(gate_up), .b = rows_of(p + at.gate_up, width, 2 * hidden), .out = narrow, .transpose_b = true});
+  kernels_.multiply(
+      {.a = constant(gate_up), .b = rows_of(p + at.gate_up, width, 2 * hidden), .out = narrow, .transpose_b = true});
   norm_backward(saved.middle, saved.inverse_rms_2, at.norm_2);
 
   matrix_gradient(saved.mixed, width, stream, at.mix);
   kernels_.multiply({.a = stream, .b = rows_of(p + at.mix, width, width), .out = narrow, .transpose_b = true});
   attention_backward(saved);
-  kernels_.rotate({.heads = {qkv.data, tokens_, 2 * width, 3 * width}, .head_width = width / shape_.heads,
-                   .context = shape_.context, .cosine = cosine_.data(), .sine = sine_.data(), .inverse = true});
+  kernels_.rotate({.heads = {qkv.data, tokens_, 2 * width, 3 * width},
+                   .head_width = width / shape_.heads,
+                   .context = shape_.context,
+                   .cosine = cosine_.data(),
+                   .sine = sine_.data(),
+                   .inverse = true});
   matrix_gradient(saved.normed_1, width, constant(qkv), at.qkv);
   kernels_.multiply({.a = constant(qkv), .b = rows_of(p + at.qkv, width, 3 * width), .out = narrow, .transpose_b = true});
   norm_backward(saved.in, saved.inverse_rms_1, at.norm_1);
@@ -278,15 +311,21 @@ void Model<T>::backward(std::span<const T> parameters, const Batch& batch, std::
   const T* const p = parameters.data();
   T* const g = gradients.data();
   const auto logits = rows_of<const T>(logits_.data(), tokens_, vocabulary_size);  // by now their gradient
-  kernels_.multiply({.a = rows_of<const T>(final_normed_.data(), tokens_, width), .b = logits,
-                     .out = rows_of(g + layout_.head, width, vocabulary_size), .transpose_a = true});
+  kernels_.multiply({.a = rows_of<const T>(final_normed_.data(), tokens_, width),
+                     .b = logits,
+                     .out = rows_of(g + layout_.head, width, vocabulary_size),
+                     .transpose_a = true});
   ready(layout_.head);
-  kernels_.multiply({.a = logits, .b = rows_of(p + layout_.head, width, vocabulary_size),
-                     .out = rows_of(width_gradient_.data(), tokens_, width), .transpose_b = true});
+  kernels_.multiply({.a = logits,
+                     .b = rows_of(p + layout_.head, width, vocabulary_size),
+                     .out = rows_of(width_gradient_.data(), tokens_, width),
+                     .transpose_b = true});
   std::fill_n(stream_gradient_.begin(), tokens_ * width, T(0));
   std::fill_n(g + layout_.norm, width, T(0));
   kernels_.rms_norm_backward({{tokens_, width, final_in_.data(), p + layout_.norm, nullptr, final_inverse_rms_.data()},
-                              width_gradient_.data(), stream_gradient_.data(), g + layout_.norm});
+                              width_gradient_.data(),
+                              stream_gradient_.data(),
+                              g + layout_.norm});
   ready(layout_.norm);
   for (size_t i = layers_.size(); i-- > 0;) backward_layer(p, layout_.layers[i], layers_[i], g, ready);
   std::fill_n(g + layout_.embedding, vocabulary_size * width, T(0));

@@ -24,8 +24,8 @@ struct ModelShape {
   size_t layers = 4;
   size_t width = 160;
   size_t heads = 5;
-  size_t hidden = 432;    // of the SwiGLU
-  size_t context = 64;    // tokens per sequence
+  size_t hidden = 432;  // of the SwiGLU
+  size_t context = 64;  // tokens per sequence
   unisono::Status validate() const;
 };
 
@@ -35,7 +35,7 @@ struct Region {
   size_t offset = 0;
   size_t rows = 0;
   size_t columns = 0;
-  float deviation = 0;   // of the normal distribution of its first values; 0 for gains, which start at 1
+  float deviation = 0;  // of the normal distribution of its first values; 0 for gains, which start at 1
   size_t count() const { return rows * columns; }
 };
 
@@ -52,8 +52,8 @@ struct ParameterLayout {
   explicit ParameterLayout(const ModelShape& shape);
   size_t embedding = 0;  // vocabulary × width
   std::vector<LayerOffsets> layers;
-  size_t norm = 0;       // width
-  size_t head = 0;       // width × vocabulary
+  size_t norm = 0;  // width
+  size_t head = 0;  // width × vocabulary
   size_t count = 0;
   std::vector<Region> regions;
 };
@@ -103,7 +103,7 @@ class Model {
   ModelShape shape_;
   ParameterLayout layout_;
   const Kernels<T>& kernels_;
-  size_t tokens_ = 0;     // of the batch in work
+  size_t tokens_ = 0;  // of the batch in work
   size_t sequences_ = 0;
   Buffer<T> cosine_, sine_;
   std::vector<Activations> layers_;

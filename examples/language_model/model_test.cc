@@ -252,8 +252,13 @@ TEST(Kernels, products_agree_with_the_definition_at_odd_sizes_and_strides) {
         std::vector<float> a((at ? k : m) * a_stride), b((bt ? n : k) * b_stride), out(m * out_stride, 0.5f);
         for (float& x : a) x = normal(generator);
         for (float& x : b) x = normal(generator);
-        target->multiply({.a = {a.data(), at ? k : m, at ? m : k, a_stride}, .b = {b.data(), bt ? n : k, bt ? k : n, b_stride},
-                          .out = {out.data(), m, n, out_stride}, .transpose_a = at, .transpose_b = bt, .accumulate = true, .scale = 2});
+        target->multiply({.a = {a.data(), at ? k : m, at ? m : k, a_stride},
+                          .b = {b.data(), bt ? n : k, bt ? k : n, b_stride},
+                          .out = {out.data(), m, n, out_stride},
+                          .transpose_a = at,
+                          .transpose_b = bt,
+                          .accumulate = true,
+                          .scale = 2});
         for (size_t i = 0; i < m; ++i) {
           double exact = 0.5;
           for (size_t l = 0; l < k; ++l) {

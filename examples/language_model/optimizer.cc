@@ -25,10 +25,10 @@ double norm_of(std::span<const float> values) {
 
 // One step's numbers, equal for all parameters of a region.
 struct Step {
-  float clip;           // what gradients are multiplied by
+  float clip;  // what gradients are multiplied by
   float rate;
-  float decay;          // what parameters are multiplied by
-  float mean_scale;     // the averages start at zero: 1 / (1 - beta^t) corrects for that
+  float decay;       // what parameters are multiplied by
+  float mean_scale;  // the averages start at zero: 1 / (1 - beta^t) corrects for that
   float square_scale;
   float beta_1, beta_2, epsilon;
 };
@@ -52,7 +52,8 @@ float learning_rate(const OptimizerOptions& options, size_t step) {
     return static_cast<float>(peak * static_cast<double>(step + 1) / static_cast<double>(options.warm_up_steps));
   }
   if (step >= options.steps) return 0;
-  return static_cast<float>(peak * static_cast<double>(options.steps - step) / static_cast<double>(options.steps - options.warm_up_steps));
+  return static_cast<float>(peak * static_cast<double>(options.steps - step) /
+                            static_cast<double>(options.steps - options.warm_up_steps));
 }
 
 AdamW::AdamW(const ParameterLayout& layout, const OptimizerOptions& options)

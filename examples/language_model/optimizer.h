@@ -14,14 +14,14 @@
 namespace language_model {
 
 struct OptimizerOptions {
-  size_t steps = 1200;          // of the whole training: the learning rate reaches zero after the last
-  size_t warm_up_steps = 0;    // it rises linearly over these
+  size_t steps = 1200;       // of the whole training: the learning rate reaches zero after the last
+  size_t warm_up_steps = 0;  // it rises linearly over these
   float learning_rate = 2e-3f;
-  float weight_decay = 0.1f;   // of matrices; gains are not decayed
+  float weight_decay = 0.1f;  // of matrices; gains are not decayed
   float beta_1 = 0.9f;
   float beta_2 = 0.95f;
   float epsilon = 1e-8f;
-  float norm_max = 1.0f;       // gradients of a larger norm are scaled down to it
+  float norm_max = 1.0f;  // gradients of a larger norm are scaled down to it
 };
 
 // Of step 0, 1, …

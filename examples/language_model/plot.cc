@@ -92,7 +92,9 @@ class PanelWriter {
     print("<text x='{:.1f}' y='{:.1f}' class='label'>{}</text>\n", middle, bottom + 40, escaped(panel_.x_label));
     print("<text transform='translate({:.1f},{:.1f}) rotate(-90)' class='label'>{}</text>\n", left_ - 44, (top + bottom) / 2,
           escaped(panel_.y_label));
-    const auto ticks = [](const Range& range, double step) { return static_cast<int>(std::lround((range.high - range.low) / step)); };
+    const auto ticks = [](const Range& range, double step) {
+      return static_cast<int>(std::lround((range.high - range.low) / step));
+    };
     for (int i = 0; i <= ticks(x_, x_step_); ++i) {
       const double value = x_.low + i * x_step_;
       print("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' class='grid'/>", x_of(value), top, bottom);
@@ -134,8 +136,8 @@ class PanelWriter {
       if (series.markers) {
         print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", x + 21, y, series.colour);
       } else {
-        print("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='{}' stroke-width='{:.1f}'{}/>", x + 8, y, x + 34, y,
-              series.colour, series.line_width, dash(series));
+        print("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='{}' stroke-width='{:.1f}'{}/>", x + 8, y, x + 34,
+              y, series.colour, series.line_width, dash(series));
       }
       print("<text x='{:.1f}' y='{:.1f}' class='tick'>{}</text>\n", x + 40, y + 4, escaped(series.name));
     }
@@ -163,7 +165,8 @@ std::string svg(const std::vector<Panel>& panels) {
   const double width = panel_width * static_cast<double>(panels.size());
   std::string out = fmt::format(
       "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' viewBox='0 0 {0:.0f} {1:.0f}'>\n"
-      "<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-size: 15px; font-weight: bold; text-anchor: middle }}\n"
+      "<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-size: 15px; font-weight: bold; text-anchor: middle "
+      "}}\n"
       ".label {{ font-size: 13px; text-anchor: middle }} .middle {{ text-anchor: middle }} .end {{ text-anchor: end }}\n"
       ".grid {{ stroke: #ddd; stroke-width: 1 }} .frame {{ fill: none; stroke: #444 }}\n"
       ".legend {{ fill: white; fill-opacity: 0.9; stroke: #bbb }}</style>\n"

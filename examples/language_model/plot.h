@@ -15,10 +15,10 @@ struct Point {
 
 struct Series {
   std::string name;
-  std::string colour;      // as SVG has it: "#1f77b4"
+  std::string colour;  // as SVG has it: "#1f77b4"
   double line_width = 1.5;
   bool dashed = false;
-  bool markers = false;    // dots instead of a line
+  bool markers = false;  // dots instead of a line
   std::vector<Point> points;
 };
 

@@ -21,14 +21,15 @@ Progress::Progress(const Options& options)
 std::string Progress::line(size_t step, double seconds) const {
   const double rate = static_cast<double>(step) / std::max(seconds, 1e-9);
   const auto left_s = static_cast<int64_t>(static_cast<double>(options_.steps - step) / rate + 0.5);
-  return fmt::format("{} {:>5}/{}  loss {:.3f}  validation {}  {:.0f} tokens/s  ETA {}:{:02}", options_.title, step, options_.steps,
-                     smoothed_loss_, validation_ ? fmt::format("{:.3f}", *validation_) : "  -  ",
+  return fmt::format("{} {:>5}/{}  loss {:.3f}  validation {}  {:.0f} tokens/s  ETA {}:{:02}", options_.title, step,
+                     options_.steps, smoothed_loss_, validation_ ? fmt::format("{:.3f}", *validation_) : "  -  ",
                      rate * static_cast<double>(options_.tokens_per_step), left_s / 60, left_s % 60);
 }
 
 void Progress::show(size_t step, float loss, std::optional<float> validation) {
   // The loss of one small batch jumps about: what is shown is an average over the last 20 or so.
-  smoothed_loss_ = step <= 1 ? loss : smoothed_loss_ + (loss - smoothed_loss_) * std::max(0.05, 1.0 / static_cast<double>(step));
+  smoothed_loss_ =
+      step <= 1 ? loss : smoothed_loss_ + (loss - smoothed_loss_) * std::max(0.05, 1.0 / static_cast<double>(step));
   if (validation) validation_ = validation;
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - started_).count();
@@ -37,8 +38,8 @@ void Progress::show(size_t step, float loss, std::optional<float> validation) {
     if (!last && now - drawn_ < redraw_every) return;
     drawn_ = now;
     const size_t full = bar_cells * step / std::max<size_t>(1, options_.steps);
-    fmt::print(options_.out, "\r[{}{}] {}\x1b[K{}", std::string(full, '#'), std::string(bar_cells - full, '.'), line(step, seconds),
-               last ? "\n" : "");
+    fmt::print(options_.out, "\r[{}{}] {}\x1b[K{}", std::string(full, '#'), std::string(bar_cells - full, '.'),
+               line(step, seconds), last ? "\n" : "");
   } else {
     if (!last && step < next_line_) return;
     next_line_ = (step * line_count / options_.steps + 1) * options_.steps / line_count;

@@ -33,10 +33,10 @@ float last_validation(const TrainingHistory& history) {
 }
 
 std::string describe(const char* how, const Comparison& c) {
-  return fmt::format("  {:<34} first {} steps: largest difference of the loss {:.3g} nats (allowed {:.3g}); losses identical {}, "
-                     "parameters identical {}\n",
-                     how, c.steps, c.difference_max, c.tolerance, c.losses_identical ? "yes" : "no",
-                     c.parameters_identical ? "yes" : "no");
+  return fmt::format(
+      "  {:<34} first {} steps: largest difference of the loss {:.3g} nats (allowed {:.3g}); losses identical {}, "
+      "parameters identical {}\n",
+      how, c.steps, c.difference_max, c.tolerance, c.losses_identical ? "yes" : "no", c.parameters_identical ? "yes" : "no");
 }
 
 std::vector<Point> curve(const std::vector<float>& losses, size_t count) {
@@ -48,7 +48,9 @@ std::vector<Point> curve(const std::vector<float>& losses, size_t count) {
 std::vector<Panel> panels_of(const Results& r) {
   const std::string processes = fmt::format("{} process{}", r.ranks.size(), r.ranks.size() == 1 ? "" : "es");
   Panel whole{.title = "Training of the language model", .x_label = "step", .y_label = "loss (nats per byte)", .series = {}};
-  whole.series.push_back({.name = processes + ", training", .colour = "#1f77b4", .line_width = 1.2,
+  whole.series.push_back({.name = processes + ", training",
+                          .colour = "#1f77b4",
+                          .line_width = 1.2,
                           .points = curve(r.history.losses, r.history.losses.size())});
   Series validation{.name = "held-out text", .colour = "#d62728", .markers = true, .points = {}};
   for (const ValidationPoint& v : r.history.validation) validation.points.push_back({static_cast<double>(v.step), v.loss});
@@ -56,15 +58,22 @@ std::vector<Panel> panels_of(const Results& r) {
   std::vector<Panel> panels{std::move(whole)};
   if (!r.in_order && !r.whole) return panels;
   const size_t steps = r.in_order ? r.in_order->losses.size() : r.whole->losses.size();
-  Panel start{.title = fmt::format("The first {} steps, against one process", steps), .x_label = "step",
-              .y_label = "loss (nats per byte)", .series = {}};
+  Panel start{.title = fmt::format("The first {} steps, against one process", steps),
+              .x_label = "step",
+              .y_label = "loss (nats per byte)",
+              .series = {}};
   start.series.push_back({.name = processes, .colour = "#9ecae1", .line_width = 5, .points = curve(r.history.losses, steps)});
   if (r.in_order) {
-    start.series.push_back({.name = "one process, parts in order", .colour = "#08306b", .line_width = 1.5,
+    start.series.push_back({.name = "one process, parts in order",
+                            .colour = "#08306b",
+                            .line_width = 1.5,
                             .points = curve(r.in_order->losses, steps)});
   }
   if (r.whole) {
-    start.series.push_back({.name = "one process, whole batch at once", .colour = "#ff7f0e", .line_width = 1.5, .dashed = true,
+    start.series.push_back({.name = "one process, whole batch at once",
+                            .colour = "#ff7f0e",
+                            .line_width = 1.5,
+                            .dashed = true,
                             .points = curve(r.whole->losses, steps)});
   }
   panels.push_back(std::move(start));
@@ -79,7 +88,8 @@ std::string csv(const Results& r) {
   };
   for (size_t i = 0; i < r.history.losses.size(); ++i) {
     std::string measured;
-    if (validation != r.history.validation.end() && validation->step == i + 1) measured = fmt::format("{:.9g}", (validation++)->loss);
+    if (validation != r.history.validation.end() && validation->step == i + 1)
+      measured = fmt::format("{:.9g}", (validation++)->loss);
     fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
                    value(r.whole, i));
   }
@@ -95,14 +105,19 @@ Status write_file(const std::filesystem::path& path, const std::string& content)
 
 nlohmann::json to_json(const std::optional<Comparison>& c) {
   if (!c) return nullptr;
-  return {{"steps", c->steps}, {"difference_max", c->difference_max}, {"tolerance", c->tolerance},
-          {"losses_identical", c->losses_identical}, {"parameters_identical", c->parameters_identical}, {"ok", c->ok()}};
+  return {{"steps", c->steps},
+          {"difference_max", c->difference_max},
+          {"tolerance", c->tolerance},
+          {"losses_identical", c->losses_identical},
+          {"parameters_identical", c->parameters_identical},
+          {"ok", c->ok()}};
 }
 
 }  // namespace
 
 bool Results::parameters_identical() const {
-  return std::all_of(ranks.begin(), ranks.end(), [&](const RankResult& r) { return r.parameter_hash == ranks.front().parameter_hash; });
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](const RankResult& r) { return r.parameter_hash == ranks.front().parameter_hash; });
 }
 
 std::vector<std::string> Results::faults() const {
@@ -114,8 +129,9 @@ std::vector<std::string> Results::faults() const {
   }
   const auto check = [&](const char* what, const std::optional<Comparison>& c) {
     if (!c || c->ok()) return;
-    faults.push_back(fmt::format("the loss differs from that of one process ({}) by up to {:.3g} nats in the first {} steps; allowed is {:.3g}",
-                                 what, c->difference_max, c->steps, c->tolerance));
+    faults.push_back(fmt::format(
+        "the loss differs from that of one process ({}) by up to {:.3g} nats in the first {} steps; allowed is {:.3g}", what,
+        c->difference_max, c->steps, c->tolerance));
   };
   check("parts in order", in_order_comparison);
   check("whole batch at once", whole_comparison);
@@ -128,8 +144,10 @@ std::vector<std::string> Results::faults() const {
 }
 
 Comparison compare(const std::vector<float>& losses, uint64_t hash, const ReferenceRun& reference, double tolerance) {
-  Comparison c{.steps = reference.losses.size(), .losses_identical = losses.size() >= reference.losses.size(),
-               .parameters_identical = hash == reference.parameter_hash, .tolerance = tolerance};
+  Comparison c{.steps = reference.losses.size(),
+               .losses_identical = losses.size() >= reference.losses.size(),
+               .parameters_identical = hash == reference.parameter_hash,
+               .tolerance = tolerance};
   if (losses.size() < reference.losses.size()) c.difference_max = std::numeric_limits<double>::quiet_NaN();
   for (size_t i = 0; i < std::min(losses.size(), reference.losses.size()); ++i) {
     const double difference = std::abs(static_cast<double>(losses[i]) - reference.losses[i]);
@@ -147,7 +165,8 @@ Comparison compare(const std::vector<float>& losses, uint64_t hash, const Refere
 double final_training_loss(const TrainingHistory& history) {
   const size_t count = std::max<size_t>(1, history.losses.size() / 20);
   double sum = 0;
-  for (size_t i = history.losses.size() - std::min(count, history.losses.size()); i < history.losses.size(); ++i) sum += history.losses[i];
+  for (size_t i = history.losses.size() - std::min(count, history.losses.size()); i < history.losses.size(); ++i)
+    sum += history.losses[i];
   return sum / static_cast<double>(count);
 }
 
@@ -162,20 +181,22 @@ std::string table(const Results& r) {
     fmt::format_to(std::back_inserter(out), fmt::runtime(format), arguments...);
   };
   const auto steps = static_cast<double>(r.history.losses.size());
-  print("\n{} parameters, {} steps of {} × {} bytes of {}; products with {} kernels\n\n", r.parameter_count, r.history.losses.size(),
-        r.options.batch, r.options.shape.context, r.text, r.kernels);
-  print("rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
+  print("\n{} parameters, {} steps of {} × {} bytes of {}; products with {} kernels\n\n", r.parameter_count,
+        r.history.losses.size(), r.options.batch, r.options.shape.context, r.text, r.kernels);
+  print(
+      "rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
     const RankResult& x = r.ranks[rank];
     const double ideal = ideal_bytes(r) * steps;
-    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12.0f}  {:>12}\n", rank, x.parameter_hash,
-          yes_or_no(x.parameter_hash == r.ranks.front().parameter_hash), x.compute_s, x.waited_s, x.overlapped_s, x.cpu_s,
-          static_cast<double>(x.sent_bytes) / mebibyte, static_cast<double>(x.received_bytes) / mebibyte,
+    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12.0f}  {:>12}\n", rank,
+          x.parameter_hash, yes_or_no(x.parameter_hash == r.ranks.front().parameter_hash), x.compute_s, x.waited_s,
+          x.overlapped_s, x.cpu_s, static_cast<double>(x.sent_bytes) / mebibyte,
+          static_cast<double>(x.received_bytes) / mebibyte,
           ideal > 0 ? fmt::format("{:.4f}", static_cast<double>(x.sent_bytes) / ideal) : std::string("-"));
   }
   print("\n  waited: communication that the process stood still for; overlapped: communication behind the backward pass\n");
-  print("  {:.0f} bytes per second learned; {:.2f} s in steps, {:.2f} s in validation\n", tokens_per_s(r), r.history.times.total_s,
-        r.history.times.validation_s);
+  print("  {:.0f} bytes per second learned; {:.2f} s in steps, {:.2f} s in validation\n", tokens_per_s(r),
+        r.history.times.total_s, r.history.times.validation_s);
   print("  training loss {:.3f} at first, {:.3f} at the end; held-out text {:.3f} nats per byte\n",
         r.history.losses.empty() ? 0.0f : r.history.losses.front(), final_training_loss(r.history), last_validation(r.history));
   if (r.in_order_comparison || r.whole_comparison) print("\nAgainst one process with the whole batch:\n");
@@ -187,15 +208,26 @@ std::string table(const Results& r) {
 std::string summary_json(const Results& r) {
   nlohmann::json ranks = nlohmann::json::array();
   for (const RankResult& x : r.ranks) {
-    ranks.push_back({{"parameter_hash", fmt::format("{:016x}", x.parameter_hash)}, {"compute_s", x.compute_s}, {"waited_s", x.waited_s},
-                     {"overlapped_s", x.overlapped_s}, {"cpu_s", x.cpu_s}, {"total_s", x.total_s}, {"sent_bytes", x.sent_bytes},
-                     {"received_bytes", x.received_bytes}, {"operations", x.operations}});
+    ranks.push_back({{"parameter_hash", fmt::format("{:016x}", x.parameter_hash)},
+                     {"compute_s", x.compute_s},
+                     {"waited_s", x.waited_s},
+                     {"overlapped_s", x.overlapped_s},
+                     {"cpu_s", x.cpu_s},
+                     {"total_s", x.total_s},
+                     {"sent_bytes", x.sent_bytes},
+                     {"received_bytes", x.received_bytes},
+                     {"operations", x.operations}});
   }
   const auto& shape = r.options.shape;
   const auto finite = [](double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); };
   const nlohmann::json summary = {
       {"parameters", r.parameter_count},
-      {"shape", {{"layers", shape.layers}, {"width", shape.width}, {"heads", shape.heads}, {"hidden", shape.hidden}, {"context", shape.context}}},
+      {"shape",
+       {{"layers", shape.layers},
+        {"width", shape.width},
+        {"heads", shape.heads},
+        {"hidden", shape.hidden},
+        {"context", shape.context}}},
       {"text", r.text},
       {"kernels", r.kernels},
       {"seed", r.options.seed},
@@ -217,11 +249,16 @@ std::string summary_json(const Results& r) {
   return summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Status write_files(const Results& r, const std::string& directory) {
-  const std::filesystem::path path(directory);
+Status make_directory(const std::string& directory) {
   std::error_code error;
-  std::filesystem::create_directories(path, error);
+  std::filesystem::create_directories(directory, error);
   if (error) return Status(Code::unavailable, "cannot make the directory " + directory + ": " + error.message());
+  return {};
+}
+
+Status write_files(const Results& r, const std::string& directory) {
+  if (auto made = make_directory(directory); !made.ok()) return made;
+  const std::filesystem::path path(directory);
   if (auto written = write_file(path / "loss.csv", csv(r)); !written.ok()) return written;
   if (auto written = write_file(path / "summary.json", summary_json(r)); !written.ok()) return written;
   return write_svg((path / "loss.svg").string(), panels_of(r));

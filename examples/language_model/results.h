@@ -14,7 +14,7 @@ namespace language_model {
 // One rank's numbers. Gathered as words, so every member is 8 bytes.
 struct RankResult {
   uint64_t parameter_hash = 0;
-  uint64_t early_hash = 0;      // after the steps that the reference computes
+  uint64_t early_hash = 0;  // after the steps that the reference computes
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
   uint64_t operations = 0;
@@ -34,10 +34,10 @@ struct ReferenceRun {
 
 struct Comparison {
   size_t steps = 0;
-  double difference_max = 0;        // of the losses, in nats
-  bool losses_identical = false;    // to the bit
+  double difference_max = 0;      // of the losses, in nats
+  bool losses_identical = false;  // to the bit
   bool parameters_identical = false;
-  double tolerance = 0;             // for difference_max
+  double tolerance = 0;                                    // for difference_max
   bool ok() const { return difference_max <= tolerance; }  // false for NaN
 };
 
@@ -46,7 +46,7 @@ struct Results {
   std::string text;
   size_t parameter_count = 0;
   std::string kernels;
-  TrainingHistory history;          // rank 0's; the losses are the means over all ranks
+  TrainingHistory history;  // rank 0's; the losses are the means over all ranks
   std::vector<RankResult> ranks = {};
   std::optional<ReferenceRun> in_order = {}, whole = {};
   std::optional<Comparison> in_order_comparison = {}, whole_comparison = {};
@@ -66,6 +66,7 @@ double ideal_bytes(const Results& results);
 
 std::string table(const Results& results);
 std::string summary_json(const Results& results);
+unisono::Status make_directory(const std::string& directory);
 // loss.csv, summary.json and loss.svg in the directory, which is made if need be.
 unisono::Status write_files(const Results& results, const std::string& directory);
 

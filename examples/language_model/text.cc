@@ -55,9 +55,9 @@ Result<Text> Text::from_bytes(std::vector<uint8_t> bytes, double validation_frac
   text.training_count_ = text.bytes_.size() - held_out;
   const size_t shorter = std::min(held_out, text.training_count_);
   if (shorter < context + 1) {
-    return Status(Code::invalid, "the text has " + std::to_string(text.bytes_.size()) + " bytes, " + std::to_string(held_out) +
-                                     " of them for validation; both parts need at least context + 1 = " +
-                                     std::to_string(context + 1));
+    return Status(Code::invalid,
+                  "the text has " + std::to_string(text.bytes_.size()) + " bytes, " + std::to_string(held_out) +
+                      " of them for validation; both parts need at least context + 1 = " + std::to_string(context + 1));
   }
   return text;
 }

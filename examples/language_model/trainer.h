@@ -19,8 +19,8 @@ namespace language_model {
 
 struct TrainingOptions {
   ModelShape shape;
-  OptimizerOptions optimizer;        // optimizer.steps is the length of the whole training
-  size_t batch = 16;                 // sequences per step, over all parts
+  OptimizerOptions optimizer;  // optimizer.steps is the length of the whole training
+  size_t batch = 16;           // sequences per step, over all parts
   uint64_t seed = 1;
   size_t validation_every = 50;      // steps; 0 = never, not even at the end
   size_t validation_sequences = 64;  // over all parts, while training
@@ -40,9 +40,9 @@ struct ValidationPoint {
 };
 
 struct TrainingTimes {
-  double total_s = 0;       // wall time of the steps, without validation
-  double compute_s = 0;     // of it, not waiting for communication
-  double cpu_s = 0;         // processor time of this process in the steps, all threads
+  double total_s = 0;    // wall time of the steps, without validation
+  double compute_s = 0;  // of it, not waiting for communication
+  double cpu_s = 0;      // processor time of this process in the steps, all threads
   double validation_s = 0;
 };
 

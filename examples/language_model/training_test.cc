@@ -24,7 +24,8 @@ using unisono::Status;
 
 Text repeating_text(size_t context) {
   std::string text;
-  while (text.size() < 20'000) text += "the quick brown fox jumps over the lazy dog; " + std::to_string(text.size() % 97) + "\n";
+  while (text.size() < 20'000)
+    text += "the quick brown fox jumps over the lazy dog; " + std::to_string(text.size() % 97) + "\n";
   return Text::from_bytes({text.begin(), text.end()}, 0.1, context).value();
 }
 
@@ -53,7 +54,9 @@ class ThreadExchange final : public GradientExchange {
   uint32_t world_size() const override { return static_cast<uint32_t>(meeting_.inputs.size()); }
   void begin(std::span<float> gradients) override { gradients_ = gradients; }
   void ready(size_t first) override { lowest_ = first; }
-  Status finish() override { return lowest_ == 0 ? average(gradients_) : Status(Code::internal, "not all gradients were ready"); }
+  Status finish() override {
+    return lowest_ == 0 ? average(gradients_) : Status(Code::internal, "not all gradients were ready");
+  }
   Status broadcast(std::span<float> values) override {
     meeting_.inputs[rank_] = values;
     meeting_.barrier.arrive_and_wait();
@@ -160,7 +163,8 @@ TEST(Training, refuses_a_batch_that_cannot_be_shared_equally) {
   const auto trainer = Trainer::make(options, {.first = 0, .count = 1, .total = 4}, text, *exchange);
   ASSERT_FALSE(trainer.ok());
   EXPECT_EQ(trainer.status().code(), Code::invalid);
-  EXPECT_NE(trainer.status().message().find("6 sequences cannot be cut into 4"), std::string::npos) << trainer.status().message();
+  EXPECT_NE(trainer.status().message().find("6 sequences cannot be cut into 4"), std::string::npos)
+      << trainer.status().message();
 }
 
 TEST(Training, a_failed_exchange_ends_it_with_its_message) {
@@ -266,7 +270,8 @@ Results some_results() {
   results.parameter_count = 1000;
   results.history.losses = {5, 4, 3, 2};
   results.history.validation = {{2, 3.5f}, {4, 2.5f}};
-  results.ranks = {{.parameter_hash = 1, .sent_bytes = 24000}, {.parameter_hash = 1}, {.parameter_hash = 1}, {.parameter_hash = 1}};
+  results.ranks = {
+      {.parameter_hash = 1, .sent_bytes = 24000}, {.parameter_hash = 1}, {.parameter_hash = 1}, {.parameter_hash = 1}};
   results.in_order = ReferenceRun{.losses = {5, 4}};
   results.in_order_comparison = compare(results.history.losses, 0, *results.in_order, 0);
   return results;
@@ -326,7 +331,9 @@ TEST(Plot, ticks_are_round_numbers) {
 
 TEST(Plot, leaves_out_what_cannot_be_drawn_and_escapes_names) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::string drawn = svg({{.title = "a < b & c", .x_label = "x", .y_label = "y",
+  const std::string drawn = svg({{.title = "a < b & c",
+                                  .x_label = "x",
+                                  .y_label = "y",
                                   .series = {{.name = "s", .colour = "red", .points = {{1, 2}, {2, nan}, {3, 4}}},
                                              {.name = "empty", .colour = "red", .points = {}}}}});
   EXPECT_EQ(drawn.find("nan"), std::string::npos);

@@ -1,11 +1,12 @@
 #include "cli/bench_data.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/dispatch.h"
 
 namespace unisono::cli {
 namespace {
@@ -26,57 +27,90 @@ int64_t small_number(const DataPlan& plan, uint32_t rank, uint64_t index) {
   }
 }
 
+// To the upper half of an fp32, to nearest, ties to even. Finite values only.
+uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+// Likewise, for zero and for normal numbers of fp16 below its largest: nothing else occurs here.
+uint16_t to_float16(float value) {
+  if (value == 0) return 0;
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rebiased = (bits & 0x7FFFFFFF) - ((127 - 15) << 23);
+  const uint32_t rounded = (rebiased + 0xFFF + ((rebiased >> 13) & 1)) >> 13;
+  return static_cast<uint16_t>((bits >> 16 & 0x8000) | rounded);
+}
+
 template <typename T>
-void store(const DataPlan& plan, uint32_t rank, size_t first, size_t count, void* out) {
-  auto* bytes = static_cast<std::byte*>(out);
-  for (size_t i = 0; i < count; ++i) {
-    const auto value = static_cast<T>(small_number(plan, rank, first + i));
-    std::memcpy(bytes + i * sizeof(T), &value, sizeof(T));
+void put(T value, std::byte* out) {
+  std::memcpy(out, &value, sizeof(T));
+}
+
+// A whole number, divided if divisor > 1, in the element type. Integers wrap first and are cut towards zero.
+void store(DType dtype, int64_t value, uint32_t divisor, std::byte* out) {
+  const auto whole = [&]<typename T>(T wrapped) { put(static_cast<T>(divisor > 1 ? wrapped / static_cast<std::common_type_t<T, int64_t>>(divisor) : wrapped), out); };
+  const float narrow = static_cast<float>(value) / static_cast<float>(divisor);
+  switch (dtype) {
+    case DType::f32: return put(narrow, out);
+    case DType::f64: return put(static_cast<double>(value) / divisor, out);
+    case DType::f16: return put(to_float16(narrow), out);
+    case DType::bf16: return put(to_bfloat16(narrow), out);
+    case DType::i8: return whole(static_cast<int8_t>(value));
+    case DType::i16: return whole(static_cast<int16_t>(value));
+    case DType::i32: return whole(static_cast<int32_t>(value));
+    case DType::i64: return whole(value);
+    case DType::u8: return whole(static_cast<uint8_t>(value));
+    case DType::u16: return whole(static_cast<uint16_t>(value));
+    case DType::u32: return whole(static_cast<uint32_t>(value));
+    case DType::u64: return whole(static_cast<uint64_t>(value));
   }
 }
 
-void store_narrow(const DataPlan& plan, uint32_t rank, size_t first, size_t count, void* out) {
-  std::vector<float> wide(std::min(count, block_elements));
-  auto* bytes = static_cast<std::byte*>(out);
-  for (size_t at = 0; at < count; at += block_elements) {
-    const auto size = std::min(block_elements, count - at);
-    store<float>(plan, rank, first + at, size, wide.data());
-    kernels::convert_reference(plan.dtype, bytes + at * element_bytes(plan.dtype), DType::f32, wide.data(), size);
-  }
-}
+uint64_t arbitrary_bits(uint32_t rank, uint64_t index) { return mix64((static_cast<uint64_t>(rank) << 48) + index); }
 
 void store_bits(uint32_t rank, size_t first, size_t count, size_t bytes_each, void* out) {
   auto* bytes = static_cast<std::byte*>(out);
   for (size_t i = 0; i < count; ++i) {
-    const uint64_t bits = mix64((static_cast<uint64_t>(rank) << 48) + first + i);
+    const uint64_t bits = arbitrary_bits(rank, first + i);
     std::memcpy(bytes + i * bytes_each, &bits, bytes_each);
   }
 }
 
 bool is_bit_operation(ReduceOp op) { return op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor; }
 
-// Room for one block of each rank, and what they reduce to.
+int64_t fold(ReduceOp op, int64_t a, int64_t b) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::avg: return a + b;
+    case ReduceOp::min: return std::min(a, b);
+    case ReduceOp::max: return std::max(a, b);
+    case ReduceOp::prod: return a * b;
+    case ReduceOp::band: return a & b;
+    case ReduceOp::bor: return a | b;
+    case ReduceOp::bxor: return a ^ b;
+  }
+  return 0;
+}
+
+// The element of one rank as a whole number; of bit operations, all its bits (the element type keeps the low ones).
+int64_t element_of(const DataPlan& plan, uint32_t rank, uint64_t index) {
+  return is_bit_operation(plan.op) ? static_cast<int64_t>(arbitrary_bits(rank, index)) : small_number(plan, rank, index);
+}
+
+// What a block of a result must be.
 class Expectation {
  public:
-  explicit Expectation(const DataPlan& plan)
-      : plan_(plan), inputs_(facts_of(plan.collective).reduces ? plan.world_size * block_elements * element_bytes_max : 0),
-        block_(block_elements * element_bytes_max) {}
+  explicit Expectation(const DataPlan& plan) : plan_(plan), block_(block_elements * element_bytes_max) {}
 
   // The reduction of elements [first, first + count) of all ranks; count <= block_elements.
   const void* reduced(size_t first, size_t count) {
-    std::vector<const void*> sources;
-    for (uint32_t rank = 0; rank < plan_.world_size; ++rank) {
-      auto* place = inputs_.data() + rank * block_elements * element_bytes_max;
-      fill_input(plan_, rank, first, count, place);
-      sources.push_back(place);
+    const auto divisor = plan_.op == ReduceOp::avg ? plan_.world_size : 1;
+    for (size_t i = 0; i < count; ++i) {
+      int64_t value = element_of(plan_, 0, first + i);
+      for (uint32_t rank = 1; rank < plan_.world_size; ++rank) value = fold(plan_.op, value, element_of(plan_, rank, first + i));
+      store(plan_.dtype, value, divisor, block_.data() + i * element_bytes(plan_.dtype));
     }
-    kernels::reduce_reference({.dtype = plan_.dtype,
-                               .op = plan_.op,
-                               .sources = sources,
-                               .destination = block_.data(),
-                               .copy = nullptr,
-                               .count = count,
-                               .divisor = plan_.op == ReduceOp::avg ? plan_.world_size : 1});
     return block_.data();
   }
   const void* moved(uint32_t rank, size_t first, size_t count) {
@@ -86,7 +120,6 @@ class Expectation {
 
  private:
   const DataPlan& plan_;
-  std::vector<std::byte> inputs_;
   std::vector<std::byte> block_;
 };
 
@@ -117,19 +150,8 @@ void fill_input(const DataPlan& plan, uint32_t rank, size_t first, size_t count,
   if (!facts_of(plan.collective).reduces || is_bit_operation(plan.op)) {
     return store_bits(rank, first, count, element_bytes(plan.dtype), out);
   }
-  switch (plan.dtype) {
-    case DType::f32: return store<float>(plan, rank, first, count, out);
-    case DType::f64: return store<double>(plan, rank, first, count, out);
-    case DType::f16:
-    case DType::bf16: return store_narrow(plan, rank, first, count, out);
-    case DType::i8:
-    case DType::u8: return store<int8_t>(plan, rank, first, count, out);
-    case DType::i16:
-    case DType::u16: return store<int16_t>(plan, rank, first, count, out);
-    case DType::i32:
-    case DType::u32: return store<int32_t>(plan, rank, first, count, out);
-    case DType::i64:
-    case DType::u64: return store<int64_t>(plan, rank, first, count, out);
+  for (size_t i = 0; i < count; ++i) {
+    store(plan.dtype, small_number(plan, rank, first + i), 1, static_cast<std::byte*>(out) + i * element_bytes(plan.dtype));
   }
 }
 

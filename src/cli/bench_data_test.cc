@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace unisono::cli {
@@ -49,6 +50,30 @@ TEST(BenchData, sums_are_exact_in_the_narrowest_type_for_many_ranks) {
     }
     for (const float value : sum) EXPECT_LE(value, 256) << world;
   }
+}
+
+TEST(BenchData, averages_are_rounded_once_to_nearest_even) {
+  // 1/3, 2/3, 4/3 … as the formats round them; the inputs are 0 … 3, so sums are 0 … 9.
+  const DataPlan plan{.collective = Collective::all_reduce, .dtype = DType::f32, .op = ReduceOp::avg, .world_size = n};
+  std::vector<int> sums(200);
+  for (uint32_t rank = 0; rank < n; ++rank) {
+    const auto input = input_of<float>(plan, rank, 0, sums.size());
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<int>(input[i]);
+  }
+  const uint16_t bf16[] = {0, 0x3EAB, 0x3F2B, 0x3F80, 0x3FAB, 0x3FD5, 0x4000, 0x4015, 0x402B, 0x4040};
+  const uint16_t f16[] = {0, 0x3555, 0x3955, 0x3C00, 0x3D55, 0x3EAB, 0x4000, 0x40AB, 0x4155, 0x4200};
+  for (const auto& [dtype, table] : {std::pair{DType::bf16, bf16}, std::pair{DType::f16, f16}}) {
+    auto narrow = plan;
+    narrow.dtype = dtype;
+    std::vector<uint16_t> expected;
+    for (const int sum : sums) expected.push_back(table[sum]);
+    EXPECT_EQ(count_wrong(narrow, 0, expected.size(), expected.data()), 0u) << name(dtype);
+  }
+  auto whole = plan;
+  whole.dtype = DType::i8;
+  std::vector<int8_t> cut;
+  for (const int sum : sums) cut.push_back(static_cast<int8_t>(sum / 3));
+  EXPECT_EQ(count_wrong(whole, 0, cut.size(), cut.data()), 0u);
 }
 
 TEST(BenchData, moved_blocks_are_checked_with_their_place) {

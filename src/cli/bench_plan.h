@@ -42,8 +42,8 @@ struct SizeRange {
   std::string begin = "1K";
   std::string end = "64M";
   uint64_t factor = 4;
-  std::string step;           // bytes to add instead; empty: multiply
-  std::string list;           // "1K,64K,1M" instead of a range
+  std::string step = "";      // bytes to add instead; empty: multiply
+  std::string list = "";      // "1K,64K,1M" instead of a range
 };
 // At least one size, at most 4096, in the order given.
 Result<std::vector<uint64_t>> parse_sizes(const SizeRange& range);

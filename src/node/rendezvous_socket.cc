@@ -210,7 +210,8 @@ Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
     return {Code::unavailable, place() + ": " + port + " is taken by another program (" + taken + "), which does not speak our protocol: " + dialer->history(now)};
   }
   const bool registered = client->phase() == Client::Phase::waiting;
-  return now < (registered ? deadline + server_grace : deadline) ? Status() : too_late(now);
+  const Nanos end = registered ? deadline + server_grace : deadline;
+  return now < end ? Status() : too_late(now);
 }
 
 Status RendezvousSession::State::too_late(Nanos now) const {
@@ -282,7 +283,9 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
       return std::move(*roster);
     }
     if (auto why = s.verdict(now, deadline); !why.ok()) {
-      if (s.server && s.client->phase() == Client::Phase::refused) s.linger(std::min(deadline + server_grace, monotonic_now() + verdict_time));
+      // Of ranks that ask for different things some are still on their way; ranks that are missing are not.
+      const bool others_come = s.server && s.client->phase() == Client::Phase::refused && why.code() != Code::late;
+      if (others_come) s.linger(std::min(deadline + server_grace, monotonic_now() + verdict_time));
       close();
       return why;
     }

@@ -196,6 +196,8 @@ std::string Dialer::history(Nanos now) const {
   for (const auto& [why, count] : failures_) {
     text += (text.empty() ? "" : ", ") + why + (count == 1 ? " once" : " " + std::to_string(count) + " times");
   }
+  const bool greeting = state_ == State::connected && client_.phase() == Client::Phase::greeting;
+  if (greeting) text += (text.empty() ? "" : ", ") + std::string("connection accepted now, but no answer yet");
   if (text.empty()) text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved" : "no attempt ended";
   text += " over " + rendezvous::seconds_text(now - std::max<Nanos>(first_try_, 0));
   std::string tried;

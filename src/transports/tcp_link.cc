@@ -205,8 +205,8 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   for (auto& stream : streams_) stream->detach(sent);
 }
 
-void TcpLink::close(std::vector<uint64_t>& sent, std::vector<Descriptor>& slow) {
-  if (state_ == LinkState::up) flush(sent);
+void TcpLink::close(bool flush_first, std::vector<uint64_t>& sent, std::vector<Descriptor>& slow) {
+  if (flush_first && state_ == LinkState::up) flush(sent);
   const bool greeted = state_ == LinkState::up;
   state_ = LinkState::lost;
   lost_.reset();

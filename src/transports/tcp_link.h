@@ -76,7 +76,7 @@ class TcpLink {
   void schedule_silence_check(Nanos now);
   // No more traffic. Sockets are closed, or handed to `slow` for an orderly goodbye.
   void lose(const Status& why, std::vector<uint64_t>& sent);
-  void close(std::vector<uint64_t>& sent, std::vector<Descriptor>& slow);
+  void close(bool flush_first, std::vector<uint64_t>& sent, std::vector<Descriptor>& slow);
   // The status that Sink::lost is owed, once.
   std::optional<Status> take_lost_news();
   bool lost_news() const { return lost_.has_value(); }

@@ -87,6 +87,7 @@ bool TcpStream::flush(std::vector<uint64_t>& sent) {
     if (static_cast<size_t>(written) < bytes) break;
   }
   if (write_error_ != 0) queue_.clear(sent);
+  if (queue_.empty() && (interest_ & EPOLLOUT) != 0) update_interest();  // it would be ready all the time now
   return any;
 }
 

@@ -61,7 +61,8 @@ Status TcpTransport::open() {
 
 TcpTransport::~TcpTransport() {
   std::vector<Descriptor> slow;
-  for (auto* link : live_) link->close(sent_, slow);
+  // Not flushed: the senders' memory may have gone before us.
+  for (auto* link : live_) link->close(false, sent_, slow);
   for (auto& socket : slow) farewells_.push_back({std::move(socket), 0});
   // Unread bytes at close would make the kernel send a reset, which can overtake our last frames.
   step_farewells(0);
@@ -229,7 +230,7 @@ void TcpTransport::close(PeerIndex peer) {
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
   std::vector<Descriptor> slow;
-  link->close(sent_, slow);
+  link->close(true, sent_, slow);
   for (auto& socket : slow) {
     if (!watch(control_.get(), socket.get(), EPOLLIN, 0)) continue;
     if (farewells_.size() == farewells_max) farewells_.erase(farewells_.begin());

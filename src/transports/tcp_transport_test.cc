@@ -7,7 +7,9 @@
 #include <cstring>
 
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "../../tests/conformance/transport_promises_data.h"
 
@@ -398,6 +400,21 @@ TEST_F(Tcp, a_thousand_connections_do_no_harm) {
   ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
   hear_a->losses.clear();
   link();
+}
+
+TEST_F(Tcp, strangers_are_turned_away_when_there_are_no_descriptors_left) {
+  link();
+  Stranger one(*b), two(*b);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto lowest_free = Descriptor(::dup(0)).get();
+  const rlimit none{static_cast<rlim_t>(lowest_free), limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool refused = until([&] { return b->counters().refused_connections == 2; });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(one.closed());
+  expect_link_works();
 }
 
 TEST_F(Tcp, bytes_behind_an_accepted_hello_that_are_no_frames_end_that_link_as_corrupt) {

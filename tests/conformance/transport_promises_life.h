@@ -290,6 +290,7 @@ inline void a_sleeper_is_woken_by_room(Cluster& cluster) {
   stop = true;
   receiver.join();
   EXPECT_GT(players[0].rooms[1], 0);
+  cluster.at(0).close(1);  // while the payload is still there
 }
 
 inline void a_frame_that_is_there_prevents_sleep(Cluster& cluster) {

@@ -11,7 +11,7 @@
 namespace unisono::testing {
 
 struct ChildOptions {
-  std::vector<std::string> environment;  // NAME=value, on top of the test's own
+  std::vector<std::string> environment = {};  // NAME=value, on top of the test's own
   bool terminal = false;                 // standard streams are a new terminal; everything appears in out
   bool close_output = false;             // nobody reads standard output
 };

@@ -173,7 +173,7 @@ TEST(Launch, sigint_reaches_every_rank_once) {
 }
 
 TEST(Launch, ctrl_c_at_the_terminal_reaches_every_rank_once) {
-  ChildProcess job(launch({"-n", "2"}, {"catch"}), {.environment = {}, .terminal = true});
+  ChildProcess job(launch({"-n", "2"}, {"catch"}), {.terminal = true});
   ASSERT_TRUE(job.wait_for("ready", 2));
   job.type("\x03");
   const auto done = job.wait();
@@ -335,7 +335,7 @@ TEST(Launch, sixty_four_ranks_run) {
 }
 
 TEST(Launch, a_reader_that_goes_away_ends_the_job) {
-  ChildProcess job(launch({"-n", "2"}, {"endless"}), {.environment = {}, .terminal = false, .close_output = true});
+  ChildProcess job(launch({"-n", "2"}, {"endless"}), {.close_output = true});
   const auto done = job.wait();
   EXPECT_FALSE(done.timed_out);
   EXPECT_EQ(done.code, 128 + SIGPIPE);

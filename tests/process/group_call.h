@@ -1,0 +1,65 @@
+// One collective as a test asks for it: its buffers, the call, and whether the outcome is right.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "group_values.h"
+#include "unisono/unisono.h"
+
+namespace unisono::testing {
+
+struct CallPlan {
+  std::string collective = "all_reduce";
+  size_t count = 1;             // elements of the tensor, or of an even block
+  DType dtype = DType::f32;
+  uint32_t root = 0;            // of rooted collectives; the other rank of send and recv
+  uint32_t tag = 0;
+  bool in_place = false;
+  bool uneven = false;          // blocks of different sizes, empty ones among them
+  size_t offset = 0;            // bytes by which the buffers are out of alignment
+  uint64_t seed = 1;
+  CallOptions options;
+};
+
+// The elements of rank r's block where blocks are uneven.
+size_t uneven_count(size_t count, uint32_t rank);
+
+class Call {
+ public:
+  Call(Group group, CallPlan plan);
+  // Waits: the buffers must outlive the operation.
+  ~Call();
+  Call(const Call&) = delete;
+  // May be called again when the work is done, unless the call is in place.
+  void start();
+  Work& work() { return work_; }
+  // After ok: empty if the result is right and nothing else was touched, else what is wrong.
+  std::string check() const;
+  uint64_t hash() const { return hash_of(result().data(), result().bytes()); }  // of the result
+
+ private:
+  void prepare();
+  void prepare_blocks();
+  void expect_pieces(const std::vector<std::pair<uint64_t, size_t>>& pieces);
+  bool result_in_input() const { return plan_.in_place || plan_.collective == "broadcast"; }
+  const Buffer& result() const { return result_in_input() ? *input_ : *output_; }
+  Tensor out() { return in(plan_.in_place ? *input_ : *output_); }
+  Tensor in(Buffer& buffer) const { return {buffer.data(), buffer.bytes() / element_bytes(plan_.dtype), plan_.dtype}; }
+  // Who gives the block that goes from one rank to another.
+  uint64_t pair_giver(uint32_t from, uint32_t to) const { return 1000 + uint64_t{from} * world_ + to; }
+
+  Group group_;
+  const CallPlan plan_;
+  const uint32_t rank_, world_;
+  std::unique_ptr<Buffer> input_, output_;
+  std::vector<std::byte> input_before_;
+  std::vector<size_t> send_counts_, recv_counts_;
+  bool has_result_ = true;
+  size_t result_at_ = 0;  // bytes in the result's buffer where wanted_ stands
+  std::vector<std::byte> wanted_;
+  Work work_;
+};
+
+}  // namespace unisono::testing

@@ -1,0 +1,430 @@
+// A rank that does what a test tells it: `group_program [COMMAND]...`, a command being name or name:key=value,key=value.
+// `listen` takes further commands, one a line, from the pipe named by GROUP_COMMANDS until its writer is gone.
+//
+// Each command answers with one line, `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text> end=<number of
+// the command>`; long loops say `going seq=<number>` when they have begun. Ends with 0, or 3 if `strict` was given and one failed.
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "group_call.h"
+
+namespace unisono::testing {
+namespace {
+
+int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void put(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto written = ::write(1, text.data() + at, text.size() - at);
+    if (written <= 0) std::_Exit(90);  // nobody listens any more
+    at += static_cast<size_t>(written);
+  }
+}
+
+[[noreturn]] void misuse(const std::string& what) {
+  put("misuse: " + what + "\n");
+  std::_Exit(91);
+}
+
+std::vector<std::string> split_text(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+struct Command {
+  std::string name;
+  std::map<std::string, std::string> arguments;
+
+  static Command parse(const std::string& text) {
+    Command command;
+    const auto colon = text.find(':');
+    command.name = text.substr(0, colon);
+    if (colon == std::string::npos) return command;
+    for (const auto& part : split_text(text.substr(colon + 1), ',')) {
+      const auto equals = part.find('=');
+      command.arguments[part.substr(0, equals)] = equals == std::string::npos ? "1" : part.substr(equals + 1);
+    }
+    return command;
+  }
+  std::string text(const std::string& key, const std::string& fallback = "") const {
+    const auto found = arguments.find(key);
+    return found == arguments.end() ? fallback : found->second;
+  }
+  uint64_t number(const std::string& key, uint64_t fallback) const {
+    const auto found = arguments.find(key);
+    return found == arguments.end() ? fallback : std::strtoull(found->second.c_str(), nullptr, 10);
+  }
+  std::vector<size_t> numbers(const std::string& key, const std::string& fallback) const {
+    std::vector<size_t> list;
+    for (const auto& part : split_text(text(key, fallback), '/')) list.push_back(std::strtoull(part.c_str(), nullptr, 10));
+    return list;
+  }
+};
+
+// What a command answers.
+struct Answer {
+  Status status;
+  std::string details;  // " key=value" each
+
+  template <typename T>
+  Answer& add(const char* key, const T& value) {
+    std::ostringstream out;
+    out << ' ' << key << '=' << value;
+    details += out.str();
+    return *this;
+  }
+};
+
+CallPlan plan_of(const Command& command) {
+  CallPlan plan;
+  plan.collective = command.text("collective", command.name);
+  plan.count = command.number("count", 1);
+  const auto dtype = dtype_from(command.text("dtype", "f32"));
+  const auto op = op_from(command.text("op", "sum"));
+  if (!dtype || !op) misuse("dtype or op of " + command.name);
+  plan.dtype = *dtype;
+  plan.options.op = *op;
+  plan.root = static_cast<uint32_t>(command.number("root", command.number("peer", 0)));
+  plan.tag = static_cast<uint32_t>(command.number("tag", 0));
+  plan.in_place = command.number("in_place", 0) != 0;
+  plan.uneven = command.number("uneven", 0) != 0;
+  plan.offset = command.number("offset", 0);
+  plan.seed = command.number("seed", 1);
+  plan.options.timeout = Milliseconds(command.number("timeout", 0));
+  plan.options.id = command.number("id", 0);
+  plan.options.schedule = static_cast<ScheduleKind>(command.number("schedule", 0));
+  plan.options.order = static_cast<Order>(command.number("order", 0));
+  plan.options.slice_bytes = command.number("slice", 0);
+  return plan;
+}
+
+bool takes(DType dtype, ReduceOp op) { return !is_floating(dtype) || static_cast<int>(op) < static_cast<int>(ReduceOp::band); }
+
+class Program {
+ public:
+  // False when the program is to end.
+  bool run(const std::string& text) {
+    const auto command = Command::parse(text);
+    if (command.name == "exit") return false;
+    if (command.name == "strict") return strict_ = true;
+    if (command.name == "listen") return listen();
+    const auto number = next_++;
+    current_ = number;
+    const auto answer = answer_to(command);
+    failed_ |= !answer.status.ok();
+    std::string message = answer.status.message();
+    for (auto& c : message) c = c == '\n' ? ' ' : c;
+    put("at=" + std::to_string(now_ns()) + " event=" + command.name + " code=" + name(answer.status.code()) + answer.details + " message=" + message + " end=" +
+        std::to_string(number) + "\n");
+    return true;
+  }
+  int exit_code() const { return strict_ && failed_ ? 3 : 0; }
+
+ private:
+  bool listen() {
+    const char* path = std::getenv("GROUP_COMMANDS");
+    if (path == nullptr) misuse("listen without GROUP_COMMANDS");
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);) {
+      if (!run(line)) return false;
+    }
+    return false;
+  }
+
+  Answer answer_to(const Command& command) {
+    static const std::map<std::string, Answer (Program::*)(const Command&)> own = {
+        {"join", &Program::join},       {"leave", &Program::leave},     {"members", &Program::members}, {"reform", &Program::reform},
+        {"split", &Program::split},     {"start", &Program::start},     {"wait", &Program::wait},       {"report", &Program::report},
+        {"matrix", &Program::matrix},   {"flights", &Program::flights}, {"threads", &Program::threads}, {"usage", &Program::usage},
+        {"pin", &Program::pin},         {"signal", &Program::signal},   {"messages", &Program::messages}, {"big", &Program::big}};
+    const auto found = own.find(command.name);
+    if (found != own.end()) return (this->*found->second)(command);
+    return collective(command);
+  }
+
+  Group& group(const Command& command) {
+    const auto found = groups_.find(command.text("group", "world"));
+    if (found == groups_.end()) misuse(command.name + " before join");
+    return found->second;
+  }
+
+  Answer join(const Command& command) {
+    Options options;
+    options.join_running = command.number("running", 0) != 0;
+    options.join_timeout = Milliseconds(command.number("timeout", 60'000));
+    auto joined = Group::join(options);
+    if (!joined) return {joined.status(), {}};
+    groups_.insert_or_assign("world", std::move(*joined));
+    return place(groups_.at("world"));
+  }
+  Answer leave(const Command&) {
+    groups_.clear();
+    pending_.clear();
+    return {};
+  }
+  Answer place(const Group& group) {
+    return Answer().add("rank", group.rank()).add("world", group.world_size()).add("epoch", group.epoch()).add("pid", ::getpid());
+  }
+  Answer members(const Command& command) {
+    Answer answer = place(group(command));
+    std::string list;
+    for (const auto& m : group(command).members()) {
+      auto link = m.link;
+      for (auto& c : link) c = c == ' ' ? '_' : c;
+      list += std::to_string(m.rank) + "/" + m.host + "/" + std::to_string(m.pid) + "/" + link + ";";
+    }
+    return answer.add("members", list);
+  }
+  Answer split(const Command& command) {
+    std::vector<uint32_t> ranks;
+    for (const auto rank : command.numbers("ranks", "0")) ranks.push_back(static_cast<uint32_t>(rank));
+    auto made = group(command).split(ranks);
+    if (!made) return {made.status(), {}};
+    groups_.insert_or_assign(command.text("name", "part"), *made);
+    return place(*made);
+  }
+  Answer reform(const Command& command) {
+    const auto began = now_ns();
+    auto outcome = group(command).reform();
+    const auto took_us = (now_ns() - began) / 1000;
+    if (!outcome) return Answer{outcome.status(), {}}.add("us", took_us);
+    const auto pids = [](const std::vector<Member>& members) {
+      std::string list;
+      for (const auto& m : members) list += (list.empty() ? "" : "/") + std::to_string(m.rank) + ":" + std::to_string(m.pid);
+      return list;
+    };
+    return Answer().add("rank", outcome->rank).add("world", outcome->world_size).add("epoch", outcome->epoch).add("us", took_us)
+        .add("lost", pids(outcome->lost)).add("joined", pids(outcome->joined));
+  }
+
+  static Answer checked(Call& call, const Result<Report>& outcome) {
+    if (!outcome) return {outcome.status(), {}};
+    const auto wrong = call.check();
+    if (!wrong.empty()) return {Status(Code::internal, "WRONG RESULT: " + outcome->operation + ": " + wrong), {}};
+    return {};
+  }
+
+  // One call, or with iters= the same one again and again until it fails.
+  Answer collective(const Command& command) {
+    Call call(group(command), plan_of(command));
+    const auto iterations = command.number("iters", 1);
+    const bool check_all = command.number("check", iterations == 1) != 0;
+    const auto began = now_ns();
+    Answer answer;
+    uint64_t done = 0;
+    Report last;
+    for (; done < iterations; ++done) {
+      call.start();
+      const auto outcome = call.work().wait();
+      const bool check = check_all || done == 0 || done + 1 == iterations;
+      if (!outcome || check) answer = checked(call, outcome);
+      if (!answer.status.ok()) break;
+      last = *outcome;
+      if (done == 0 && iterations > 1) put("going seq=" + std::to_string(current_) + "\n");
+    }
+    answer.add("us", (now_ns() - began) / 1000).add("done", done);
+    if (answer.status.ok()) answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
+    if (command.number("hash", 0) != 0) answer.add("hash", call.hash());
+    return answer;
+  }
+
+  Answer start(const Command& command) {
+    auto call = std::make_unique<Call>(group(command), plan_of(command));
+    call->start();
+    pending_[command.text("name", "call")] = std::move(call);
+    return {};
+  }
+  // Waits for what `start` began; with ms= for so long, with ms=0 only asks.
+  Answer wait(const Command& command) {
+    auto& call = *pending_.at(command.text("name", "call"));
+    const auto began = now_ns();
+    const auto outcome = command.arguments.contains("ms") ? call.work().wait_for(Milliseconds(command.number("ms", 0))) : call.work().wait();
+    const bool done = call.work().done();
+    return checked(call, outcome).add("done", done).add("us", (now_ns() - began) / 1000);
+  }
+  Answer report(const Command& command) {
+    auto& call = *pending_.at(command.text("name", "call"));
+    const auto r = call.work().report();
+    return Answer().add("contributors", r.contributors).add("world", r.world_size).add("sent", r.sent_bytes).add("received", r.received_bytes)
+        .add("total_us", r.total_us).add("last", r.last_rank).add("schedule", r.schedule);
+  }
+
+  // Every collective with every type, operation and size given, in and out of place, aligned and not.
+  Answer matrix(const Command& command) {
+    const auto counts = command.numbers("counts", "0/1/2/7/33/1000");
+    const auto world = group(command).world_size();
+    uint64_t seed = command.number("seed", 1);
+    uint64_t cases = 0;
+    Status bad;
+    const auto try_one = [&](CallPlan plan) {
+      if (!bad.ok()) return;
+      plan.seed = ++seed;
+      plan.offset = seed % 2 == 0 ? 0 : seed % 8;
+      Call call(group(command), plan);
+      call.start();
+      auto status = checked(call, call.work().wait()).status;
+      ++cases;
+      if (status.ok()) return;
+      bad = Status(status.code(), plan.collective + " " + name(plan.dtype) + " " + name(plan.options.op) + " count " + std::to_string(plan.count) + " root " +
+                                      std::to_string(plan.root) + (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
+                                      std::to_string(plan.seed) + ": " + status.message());
+    };
+    for (int type = 0; type < dtype_count; ++type) {
+      for (const auto count : counts) {
+        CallPlan plan{.count = count, .dtype = static_cast<DType>(type), .root = static_cast<uint32_t>((seed + count) % world)};
+        for (int op = 0; op < reduce_op_count; ++op) {
+          plan.options.op = static_cast<ReduceOp>(op);
+          if (!takes(plan.dtype, plan.options.op)) continue;
+          plan.in_place = (op + type) % 2 == 0;
+          plan.uneven = op % 2 == 0;
+          for (const auto* collective : {"all_reduce", "reduce_scatter", "reduce"}) plan.collective = collective, try_one(plan);
+        }
+        plan.options.op = ReduceOp::sum;
+        for (const bool flag : {false, true}) {
+          plan.uneven = flag;
+          plan.in_place = flag;
+          plan.collective = "all_gather", try_one(plan);
+          plan.in_place = false;
+          for (const auto* collective : {"gather", "scatter", "all_to_all", "broadcast"}) plan.collective = collective, try_one(plan);
+        }
+        plan.uneven = false;
+        plan.in_place = true;
+        plan.collective = "all_to_all", try_one(plan);
+      }
+    }
+    return Answer{bad, {}}.add("cases", cases);
+  }
+
+  // Several calls in flight, waited for in the reverse order; with ids=1 also started in an order of this rank's own.
+  Answer flights(const Command& command) {
+    const auto n = command.number("n", 8);
+    const bool ids = command.number("ids", 0) != 0;
+    const char* kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"};
+    std::map<uint64_t, std::unique_ptr<Call>> calls;
+    for (uint64_t i = 0; i < n; ++i) {
+      const auto which = ids ? (i + group(command).rank() * 3) % n : i;
+      CallPlan plan{.collective = kinds[which % 6], .count = 1 + which * which * command.number("step", 997), .seed = which + command.number("seed", 1)};
+      if (ids) plan.options.id = 1 + which;
+      calls[which] = std::make_unique<Call>(group(command), plan);
+      calls[which]->start();
+    }
+    for (auto it = calls.rbegin(); it != calls.rend(); ++it) {
+      const auto answer = checked(*it->second, it->second->work().wait());
+      if (!answer.status.ok()) return answer;
+    }
+    return Answer().add("cases", n);
+  }
+
+  // Two threads at once: in two overlapping sub-groups (ranks up, ranks down), or in one group with ids.
+  Answer threads(const Command& command) {
+    const auto world = group(command).world_size();
+    std::vector<uint32_t> up, down;
+    for (uint32_t rank = 0; rank < world; ++rank) up.push_back(rank), down.push_back(world - 1 - rank);
+    auto first = group(command).split(up), second = group(command).split(down);
+    if (!first || !second) return {first ? second.status() : first.status(), {}};
+    const bool ids = command.number("ids", 0) != 0;
+    const auto iterations = command.number("iters", 100);
+    Status outcome[2];
+    const auto work = [&](int which) {
+      Group mine = ids ? group(command) : which == 0 ? *first : *second;
+      for (uint64_t i = 0; i < iterations && outcome[which].ok(); ++i) {
+        CallPlan plan{.collective = (i + static_cast<uint64_t>(which)) % 3 == 0 ? "all_gather" : "all_reduce", .count = 1 + i * command.number("step", 37), .seed = 2 * i + static_cast<uint64_t>(which)};
+        if (ids) plan.options.id = 100 + 2 * i + static_cast<uint64_t>(which);
+        Call call(mine, plan);
+        call.start();
+        outcome[which] = checked(call, call.work().wait()).status;
+      }
+    };
+    std::thread other(work, 1);
+    work(0);
+    other.join();
+    return {outcome[0].ok() ? outcome[1] : outcome[0], {}};
+  }
+
+  // Everyone sends to the next and receives from the one before, several tags at once and one tag several times.
+  Answer messages(const Command& command) {
+    const auto world = group(command).world_size(), rank = group(command).rank();
+    std::vector<std::unique_ptr<Call>> calls;
+    for (uint32_t i = 0; i < 6; ++i) {
+      CallPlan plan{.count = command.number("count", 1000) * (i + 1), .tag = i / 2, .seed = i};
+      plan.collective = "recv", plan.root = (rank + world - 1) % world;
+      calls.push_back(std::make_unique<Call>(group(command), plan));
+      calls.back()->start();
+      plan.collective = "send", plan.root = (rank + 1) % world;
+      calls.push_back(std::make_unique<Call>(group(command), plan));
+      calls.back()->start();
+    }
+    for (auto& call : calls) {
+      const auto answer = checked(*call, call->work().wait());
+      if (!answer.status.ok()) return answer;
+    }
+    return {};
+  }
+
+  // A tensor of bytes too large for 32 bits, in place: element i is i * 31 + rank, so the sum is known at every place.
+  Answer big(const Command& command) {
+    const auto count = command.number("count", 0);
+    const auto world = group(command).world_size(), rank = group(command).rank();
+    std::vector<uint8_t> bytes(count);
+    for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + (i >> 32) + rank);
+    const auto began = now_ns();
+    const auto outcome = group(command).all_reduce(std::span<uint8_t>(bytes));
+    const auto took_us = (now_ns() - began) / 1000;
+    if (!outcome) return {outcome.status(), {}};
+    const auto ranks = static_cast<uint8_t>(world * (world - 1) / 2);
+    for (size_t i = 0; i < count; ++i) {
+      const auto wanted = static_cast<uint8_t>(static_cast<uint8_t>(i * 31 + (i >> 32)) * world + ranks);
+      if (bytes[i] != wanted) return {Status(Code::internal, "WRONG RESULT: element " + std::to_string(i)), {}};
+    }
+    return Answer().add("us", took_us).add("schedule", outcome->schedule).add("sent", outcome->sent_bytes);
+  }
+
+  Answer usage(const Command&) {
+    rusage use{};
+    ::getrusage(RUSAGE_SELF, &use);
+    const auto us = [](const timeval& t) { return int64_t{t.tv_sec} * 1'000'000 + t.tv_usec; };
+    return Answer().add("cpu_us", us(use.ru_utime) + us(use.ru_stime)).add("voluntary", use.ru_nvcsw).add("involuntary", use.ru_nivcsw);
+  }
+  Answer pin(const Command& command) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(command.number("cpu", 0), &set);
+    if (::sched_setaffinity(0, sizeof(set), &set) != 0) return {Status(Code::unavailable, "sched_setaffinity"), {}};
+    return {};
+  }
+  Answer signal(const Command& command) {
+    ::raise(static_cast<int>(command.number("number", SIGSTOP)));
+    return {};
+  }
+
+  std::map<std::string, Group> groups_;
+  std::map<std::string, std::unique_ptr<Call>> pending_;
+  uint64_t next_ = 0, current_ = 0;
+  bool strict_ = false, failed_ = false;
+};
+
+}  // namespace
+}  // namespace unisono::testing
+
+int main(int argc, char** argv) {
+  unisono::testing::Program program;
+  for (int i = 1; i < argc; ++i) {
+    if (!program.run(argv[i])) break;
+  }
+  return program.exit_code();
+}
