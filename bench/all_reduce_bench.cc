@@ -5,7 +5,9 @@
 // ALGORITHM: a schedule ("ring", "two_step", …), an order ("in_rank_order", "any"), or both: "ring+any".
 // bench/versus starts it beside the peers.
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "harness.h"
@@ -26,6 +28,8 @@ constexpr std::pair<const char*, ScheduleKind> schedules[] = {
     {"halving_doubling", ScheduleKind::halving_doubling},
     {"hierarchical", ScheduleKind::hierarchical},
     {"one_shot", ScheduleKind::one_shot},
+    {"direct", ScheduleKind::direct},
+    {"tree", ScheduleKind::tree},
 };
 
 Result<CallOptions> parse_algorithm(const std::string& text) {

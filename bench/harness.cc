@@ -190,10 +190,11 @@ class JobRun {
       first[call] = board_.samples(0)[call];
     }
     for (auto* list : {&mean, &slowest, &first}) std::sort(list->begin(), list->end());
-    std::printf("RESULT {\"bytes\": %zu, \"algorithm\": \"%s\", \"calls\": %u, \"median_us\": %.3f, \"p99_us\": %.3f, "
-                "\"min_us\": %.3f, \"slowest_median_us\": %.3f, \"rank0_median_us\": %.3f, \"verified\": true}\n",
-                job_.bytes, job_.algorithm.c_str(), timed_, at(mean, 0.5), at(mean, 0.99), mean.front(), at(slowest, 0.5),
-                at(first, 0.5));
+    std::printf(
+        "RESULT {\"bytes\": %zu, \"algorithm\": \"%s\", \"calls\": %u, \"median_us\": %.3f, \"p99_us\": %.3f, "
+        "\"min_us\": %.3f, \"slowest_median_us\": %.3f, \"rank0_median_us\": %.3f, \"verified\": true}\n",
+        job_.bytes, job_.algorithm.c_str(), timed_, at(mean, 0.5), at(mean, 0.99), mean.front(), at(slowest, 0.5),
+        at(first, 0.5));
     std::fflush(stdout);
   }
 

@@ -38,10 +38,10 @@ struct Job {
 
 struct BenchOptions {
   std::vector<Job> jobs;
-  std::string board;          // path of the shared file, new for every run
-  double seconds = 2;         // per job; at least calls_min calls are timed whatever they take
-  uint32_t calls_max = 0;     // per job; 0 = by size
-  uint32_t limit_seconds = 120;  // the process ends itself after that
+  std::string board;              // path of the shared file, new for every run
+  double seconds = 2;             // per job; at least calls_min calls are timed whatever they take
+  uint32_t calls_max = 0;         // per job; 0 = by size
+  uint32_t limit_seconds = 120;   // the process ends itself after that
   uint32_t reserve_calls = 4096;  // samples per rank that the board can hold
 };
 

@@ -121,7 +121,8 @@ TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
 
 TEST(Harness, a_wrong_last_result_is_found) {
   int calls = 0;
-  const auto outcome = run_world(1, few_calls({{4096, ""}}), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
+  const auto outcome =
+      run_world(1, few_calls({{4096, ""}}), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
   EXPECT_NE(outcome.status.message().find("last result"), std::string::npos) << outcome.status.to_string();
 }

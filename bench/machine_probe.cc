@@ -78,8 +78,7 @@ double hand_over_us() {
   constexpr uint32_t batch = 5'000, batches = 20;
   std::thread other([&] {
     for (uint32_t i = 1; i <= batch * batches; ++i) {
-      while (ping.value.load(std::memory_order_acquire) != i) {
-      }
+      while (ping.value.load(std::memory_order_acquire) != i) {}
       pong.value.store(i, std::memory_order_release);
     }
   });
@@ -87,8 +86,7 @@ double hand_over_us() {
   auto start = Clock::now();
   for (uint32_t i = 1; i <= batch * batches; ++i) {
     ping.value.store(i, std::memory_order_release);
-    while (pong.value.load(std::memory_order_acquire) != i) {
-    }
+    while (pong.value.load(std::memory_order_acquire) != i) {}
     if (i % batch != 0) continue;
     best = std::min(best, seconds_since(start) * 1e6 / batch / 2);
     start = Clock::now();
@@ -151,8 +149,7 @@ double exchange_us(size_t bytes, size_t piece, double seconds) {
   if (!connect_pair(ends)) return -1;
   std::thread other([&] {
     std::vector<char> out(bytes, 1), in(bytes, 2);
-    while (exchange(ends[1], out, in, piece)) {
-    }
+    while (exchange(ends[1], out, in, piece)) {}
   });
   std::vector<char> out(bytes, 1), in(bytes, 2);
   std::vector<double> times;

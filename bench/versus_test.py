@@ -79,6 +79,11 @@ class Summary(unittest.TestCase):
         xml.etree.ElementTree.fromstring(plot.svg(rows, made.options.peers, "a < b & c"))
 
 
+    def test_axes_name_powers_of_ten(self):
+        self.assertEqual([plot.decade_text(decade) for decade in (-2, 0, 2, 3, 5, 6)],
+                         ["0.01 us", "1 us", "100 us", "1 ms", "100 ms", "1 s"])
+
+
 class Limits(unittest.TestCase):
     def test_shared_memory_must_move_every_tensor_once(self):
         us, why = report.limit_us(LIMITS, "shm", 4, 64 << 20, 2)
@@ -107,12 +112,11 @@ class Probes(unittest.TestCase):
         self.assertEqual([bool(entry["off"]) for entry in made.probes], [False, True, True, True, False, False])
 
     def test_the_loopback_device_tells_the_transport(self):
-        moved = {"results": [{"bytes": 64 << 20, "calls": 8}], "n": 2}
-        wrong = compare.Comparison.is_wrong_transport
-        self.assertTrue(wrong({**moved, "transport": "tcp", "loopback_bytes": 1000}))
-        self.assertFalse(wrong({**moved, "transport": "tcp", "loopback_bytes": 20 * (64 << 20)}))
-        self.assertTrue(wrong({**moved, "transport": "shm", "loopback_bytes": 20 * (64 << 20)}))
-        self.assertFalse(wrong({**moved, "transport": "shm", "loopback_bytes": 1000}))
+        wrong = compare.Comparison.wrong_transport
+        self.assertTrue(wrong("tcp", 64 << 20, 1000))
+        self.assertFalse(wrong("tcp", 64 << 20, 2 * (64 << 20)))
+        self.assertFalse(wrong("tcp", 1024, 0), "too little to tell")
+        self.assertFalse(wrong("shm", 64 << 20, 1 << 30), "others may use loopback")
 
 
 class Profile(unittest.TestCase):

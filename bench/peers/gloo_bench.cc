@@ -27,7 +27,9 @@ using Context = std::shared_ptr<gloo::Context>;
 class GlooSubject final : public unisono::bench::Subject {
  public:
   GlooSubject(Context context, bool event_thread)
-      : context_(std::move(context)), barrier_(std::make_unique<gloo::BarrierAllToAll>(context_)), event_thread_(event_thread) {}
+      : context_(std::move(context)),
+        barrier_(std::make_unique<gloo::BarrierAllToAll>(context_)),
+        event_thread_(event_thread) {}
 
   uint32_t rank() const override { return static_cast<uint32_t>(context_->rank); }
   uint32_t world_size() const override { return static_cast<uint32_t>(context_->size); }
@@ -79,7 +81,8 @@ class GlooSubject final : public unisono::bench::Subject {
 Context connect(const std::string& store_path, const std::string& mode) {
   gloo::transport::tcp::attr attributes("127.0.0.1");
   auto device = gloo::transport::tcp::CreateDevice(attributes);
-  auto context = std::make_shared<gloo::rendezvous::Context>(std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
+  auto context =
+      std::make_shared<gloo::rendezvous::Context>(std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
   gloo::rendezvous::FileStore store(store_path);
   context->connectFullMesh(store, device);
   if (mode != "async") {

@@ -25,6 +25,14 @@ def text(x, y, words, anchor="middle", size=11):
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
 
 
+def decade_text(decade):
+    """A power of ten of microseconds, as an axis shows it."""
+    for unit, exponent in (("s", 6), ("ms", 3), ("us", 0)):
+        if decade >= exponent:
+            return f"{10 ** (decade - exponent)} {unit}"
+    return f"{10.0 ** decade:g} us"
+
+
 def panel(rows, names, x0, y0, heading):
     lines = series(rows, names)
     points = [point for _, _, _, line in lines for point in line]
@@ -43,7 +51,7 @@ def panel(rows, names, x0, y0, heading):
     for decade in range(y_low, y_high + 1):
         y = place(2 ** x_low, 10.0 ** decade)[1]
         out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + PANEL_WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
-        out.append(text(x0 - 5, y + 4, report.time_text(10.0 ** decade).replace(".00", "").replace(".0", ""), "end"))
+        out.append(text(x0 - 5, y + 4, decade_text(decade), "end"))
     for size in sorted({p[0] for p in points}):
         out.append(text(place(size, 10.0 ** y_low)[0], y0 + PANEL_HEIGHT + 16, report.bytes_text(size)))
     for _, colour, dash, line in lines:

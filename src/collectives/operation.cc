@@ -247,7 +247,8 @@ bool Operation::reduce_lane(uint32_t index) {
   if (!own_added) sources_.push_back(value(lane));
   lane.combined = true;
   if (lane_elements(lane) == 0) return after_combine(index), true;
-  const bool completes = chunk.ends_with_reduce && places_[lane.chunk].wanted && stage.recv_before + ranks.size() == chunk.recv_count;
+  const auto& place = places_[lane.chunk];
+  const bool completes = chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
   const auto slot = acquire_result(index);
   kernels::Reduction task{.dtype = widened_ ? DType::f32 : setup_.request.dtype,
                           .op = setup_.request.op,

@@ -38,7 +38,11 @@ ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, uint32_t ch
   const auto end = partition_begin(q.count, size, chunk + 1, chunk_count);
   ChunkPlace place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
   if (q.collective == Collective::broadcast && self != q.root) place.input = nullptr;
-  if (q.collective == Collective::reduce && self != q.root) place.output = nullptr, place.wanted = false;
+  if (q.collective == Collective::reduce && self != q.root) {
+    place.output = nullptr;
+    place.wanted = false;
+    place.owned = chunk_count > 1 && chunk == self;  // one chunk: added up on the way to the root, completed there
+  }
   if (q.collective == Collective::send) place.output = nullptr, place.wanted = false;
   if (q.collective == Collective::recv) place.input = nullptr;
   return place;

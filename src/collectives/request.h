@@ -51,6 +51,7 @@ struct ChunkPlace {
   std::byte* output = nullptr;       // where received or summed values go, or null if the chunk is not wanted here
   size_t elements = 0;
   bool wanted = false;               // must hold the final value here at the end
+  bool owned = false;                // not wanted, but completed here on the way to a root that collects the owners' chunks
 };
 
 // Bytes that decide about the schedule (the same on all ranks).

@@ -14,7 +14,7 @@ namespace {
 // gets somewhere.
 constexpr Nanos nap_min = 5 * millisecond;
 constexpr uint32_t naps_max = 4;
-constexpr size_t early_max = 4;       // messages kept per member: a proposal or two, a commit, a removal
+constexpr size_t early_max = 4;        // messages kept per member: a proposal or two, a commit, a removal
 constexpr size_t removals_max = 4096;  // who was removed is remembered for this many
 
 template <typename T>
@@ -30,7 +30,8 @@ std::string list(const std::vector<Rank>& ranks) {
 
 }  // namespace
 
-Reform::Reform(Roster roster, PeerId self) : roster_(std::move(roster)), name_(name_of(roster_)), self_(self), peers_(roster_.members.size()) {
+Reform::Reform(Roster roster, PeerId self)
+    : roster_(std::move(roster)), name_(name_of(roster_)), self_(self), peers_(roster_.members.size()) {
   const auto rank = roster_.rank_of(self);
   UNISONO_CHECK(rank.has_value());
   self_rank_ = *rank;
@@ -38,7 +39,8 @@ Reform::Reform(Roster roster, PeerId self) : roster_(std::move(roster)), name_(n
 }
 
 Status Reform::start(const ReformRequest& request, Nanos now) {
-  if (phase_ != Phase::idle) return {Code::invalid, phase_ == Phase::running ? "the group is being re-formed already" : "this process was removed from the group"};
+  if (phase_ == Phase::running) return {Code::invalid, "the group is being re-formed already"};
+  if (phase_ == Phase::ended) return ended_;
   phase_ = Phase::running;
   wanted_ = false;
   request_ = request;
@@ -95,9 +97,9 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
     return {};
   }
   const auto* propose = body_as<Propose>(message);
-  if (propose != nullptr && std::any_of(propose->departures.begin(), propose->departures.end(), [&](const Departure& departure) {
-        return departure.rank >= peers_.size() || departure.rank == rank;
-      })) {
+  if (propose != nullptr &&
+      std::any_of(propose->departures.begin(), propose->departures.end(),
+                  [&](const Departure& departure) { return departure.rank >= peers_.size() || departure.rank == rank; })) {
     return {Code::corrupt, "re-forming message: propose: departure of a rank that does not exist, or of its sender"};
   }
   if (phase_ == Phase::idle) {
@@ -134,8 +136,9 @@ void Reform::on_propose(Rank from, const Propose& propose, Nanos now) {
 }
 
 void Reform::end_removed(const Removed& removed) {
-  end({Code::peer_lost, "this process, " + label(roster_.members[self_rank_]) + ", was removed from the group at epoch " + std::to_string(removed.epoch) + " by " +
-                            list(removed.removers) + ": " + to_string(removed.departure)});
+  end({Code::peer_lost, "this process, " + label(roster_.members[self_rank_]) + ", was removed from the group at epoch " +
+                            std::to_string(removed.epoch) + " by " + list(removed.removers) + ": " +
+                            to_string(removed.departure)});
 }
 
 // Whether to end because some went on without us. Yes, unless we have been re-forming for as long as anybody is waited for,
@@ -145,7 +148,8 @@ bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
   if (phase_ != Phase::running || slept_ || now - began_ < request_.timeout) return true;
   uint32_t left = 0;
   for (Rank rank = 0; rank < peers_.size(); ++rank) {
-    const bool theirs = rank == from || std::find(removed.removers.begin(), removed.removers.end(), rank) != removed.removers.end();
+    const bool theirs =
+        rank == from || std::find(removed.removers.begin(), removed.removers.end(), rank) != removed.removers.end();
     if (peers_[rank].alive && !theirs) ++left;
   }
   return left <= removed.survivors;
@@ -170,7 +174,8 @@ void Reform::on_other_epoch(const PeerId& from, ReformMessage& message, Nanos no
   // just now, and one has to give way on both sides alike: the smaller, or that without the lowest rank.
   const Nanos recent = 2 * request_.timeout;
   const bool both_new = now - adopted_ <= recent && removed->age_ms <= recent / millisecond;
-  const bool theirs_first = removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
+  const bool theirs_first =
+      removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
   if (ranks_.contains(from) || (both_new && theirs_first)) return end_removed(*removed);
   if (both_new) answer_old_proposal(from, message.base, now);
 }
@@ -187,16 +192,19 @@ void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nano
     return;
   }
   Removed removed = note->second.removed;
-  removed.age_ms = static_cast<uint32_t>(std::clamp<Nanos>((now - note->second.at) / millisecond, 0, std::numeric_limits<uint32_t>::max()));
+  removed.age_ms =
+      static_cast<uint32_t>(std::clamp<Nanos>((now - note->second.at) / millisecond, 0, std::numeric_limits<uint32_t>::max()));
   sends_.push_back({from, encode(ReformMessage{base, std::move(removed)})});
 }
 
 Status Reform::check_commit(const Commit& commit) const {
   const auto& members = commit.roster.members;
-  if (commit.roster.epoch != name_.epoch + 1) return {Code::corrupt, "re-forming message: commit: epoch " + std::to_string(commit.roster.epoch)};
+  if (commit.roster.epoch != name_.epoch + 1)
+    return {Code::corrupt, "re-forming message: commit: epoch " + std::to_string(commit.roster.epoch)};
   if (commit.roster.key != roster_.key) return {Code::corrupt, "re-forming message: commit: another job's key"};
   for (const auto& departure : commit.departures) {
-    if (departure.rank >= peers_.size()) return {Code::corrupt, "re-forming message: commit: departure of a rank that does not exist"};
+    if (departure.rank >= peers_.size())
+      return {Code::corrupt, "re-forming message: commit: departure of a rank that does not exist"};
   }
   if (commit.departures.size() >= peers_.size() || members.size() < peers_.size() - commit.departures.size()) {
     return {Code::corrupt, "re-forming message: commit: too few members"};
@@ -312,7 +320,8 @@ bool Reform::depart(const Departure& departure) {
 
 void Reform::add_joiners(const std::vector<MemberRecord>& joiners) {
   for (const auto& joiner : joiners) {
-    const bool known = ranks_.contains(joiner.id) || std::any_of(joiners_.begin(), joiners_.end(), [&](const auto& other) { return other.id == joiner.id; });
+    const bool known = ranks_.contains(joiner.id) ||
+                       std::any_of(joiners_.begin(), joiners_.end(), [&](const auto& other) { return other.id == joiner.id; });
     if (!known && joiners_.size() < reform_joiners_max && check_member(joiner).ok()) joiners_.push_back(joiner);
   }
 }
@@ -340,8 +349,10 @@ bool Reform::too_few(Status& why) const {
   if (request_.require_majority && !majority) need = "a majority (or half, with rank 0) is required";
   if (need.empty()) return false;
   std::string lost;
-  for (const auto& departure : departures()) lost += "; " + label(roster_.members[departure.rank]) + ": " + to_string(departure);
-  why = {Code::unavailable, "re-forming after epoch " + std::to_string(name_.epoch) + ": " + std::to_string(left) + " of " + std::to_string(world) + " ranks left, " + need + lost};
+  for (const auto& departure : departures())
+    lost += "; " + label(roster_.members[departure.rank]) + ": " + to_string(departure);
+  why = {Code::unavailable, "re-forming after epoch " + std::to_string(name_.epoch) + ": " + std::to_string(left) + " of " +
+                                std::to_string(world) + " ranks left, " + need + lost};
   return true;
 }
 
@@ -442,6 +453,7 @@ void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
 
 void Reform::end(Status why) {
   phase_ = Phase::ended;
+  ended_ = why;
   result_ = std::move(why);
 }
 

@@ -29,11 +29,11 @@
 namespace unisono {
 
 struct ReformRequest {
-  std::vector<PeerId> dead;            // members known to be gone; nobody waits for them
-  std::vector<MemberRecord> joiners;   // processes known here that want to join; ranks are ignored
-  Nanos timeout = 200 * millisecond;   // how long a silent member is waited for
-  uint32_t min_world = 1;              // survivors that must be left
-  bool require_majority = false;       // more than half, or half with rank 0, of the old roster must be left
+  std::vector<PeerId> dead;           // members known to be gone; nobody waits for them
+  std::vector<MemberRecord> joiners;  // processes known here that want to join; ranks are ignored
+  Nanos timeout = 200 * millisecond;  // how long a silent member is waited for
+  uint32_t min_world = 1;             // survivors that must be left
+  bool require_majority = false;      // more than half, or half with rank 0, of the old roster must be left
 };
 
 struct ReformResult {
@@ -60,7 +60,7 @@ class Reform {
   // self must be in the roster.
   Reform(Roster roster, PeerId self);
 
-  // Begins to re-form. Invalid while one is running, or after this process was removed.
+  // Begins to re-form. Invalid while one is running; after the end (removed, too few left) why it ended.
   Status start(const ReformRequest& request, Nanos now);
   // A message of any member, past or present, at any time. Corrupt if it is malformed; it then changed nothing.
   Status message(const PeerId& from, ByteView bytes, Nanos now);
@@ -129,6 +129,7 @@ class Reform {
   PeerId self_;
   Rank self_rank_ = 0;
   Phase phase_ = Phase::idle;
+  Status ended_;  // why
   bool wanted_ = false;
   ReformRequest request_;
   std::vector<Peer> peers_;  // by rank in roster_; ours is alive and has no say
@@ -136,17 +137,17 @@ class Reform {
   uint32_t departed_count_ = 0;
   uint32_t round_ = 0;
   uint32_t naps_ = 0;
-  bool slept_ = false;  // for so long that the others may have gone on without us
-  Nanos began_ = 0;    // start() was called
-  Nanos started_ = 0;  // from when on silence counts: began_, or later if we slept
-  Nanos changed_ = 0;  // our set did
+  bool slept_ = false;    // for so long that the others may have gone on without us
+  Nanos began_ = 0;       // start() was called
+  Nanos started_ = 0;     // from when on silence counts: began_, or later if we slept
+  Nanos changed_ = 0;     // our set did
   Nanos agreed_ = never;  // all did, on our set
   std::vector<MemberRecord> joiners_;
 
-  EpochName previous_;     // the epoch before this one
-  Bytes previous_commit_;  // the message that ended it
-  Nanos adopted_ = 0;      // when
-  uint32_t survivors_ = 0; // how many of its members went on, and the lowest rank of them
+  EpochName previous_;      // the epoch before this one
+  Bytes previous_commit_;   // the message that ended it
+  Nanos adopted_ = 0;       // when
+  uint32_t survivors_ = 0;  // how many of its members went on, and the lowest rank of them
   Rank lowest_survivor_ = 0;
   std::map<PeerId, RemovalNote> removals_;
   std::vector<ReformSend> sends_;

@@ -110,7 +110,8 @@ std::string to_string(const Departure& departure) {
   switch (departure.cause) {
     case Departure::Cause::lost: return accuser + " lost the link to it";
     case Departure::Cause::left: return "it had gone on without " + accuser;
-    case Departure::Cause::silent: return "it did not answer " + accuser + " for " + std::to_string(departure.waited_ms) + " ms";
+    case Departure::Cause::silent:
+      return "it did not answer " + accuser + " for " + std::to_string(departure.waited_ms) + " ms";
   }
   return "unknown";
 }

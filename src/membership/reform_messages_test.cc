@@ -57,7 +57,8 @@ TEST(ReformMessages, removed_survives_encoding_and_names_some_removers) {
 }
 
 TEST(ReformMessages, cut_anywhere_are_refused) {
-  for (const Bytes& whole : {bytes_of(make_propose()), bytes_of(Commit{make_roster(2, 4), {}}), bytes_of(Removed{4, make_propose().departures[0], {0, 2}, 2, 0})}) {
+  for (const Bytes& whole : {bytes_of(make_propose()), bytes_of(Commit{make_roster(2, 4), {}}),
+                             bytes_of(Removed{4, make_propose().departures[0], {0, 2}, 2, 0})}) {
     for (size_t size = 0; size < whole.size(); ++size) EXPECT_FALSE(decode_reform(ByteView(whole).first(size)).ok()) << size;
   }
 }

@@ -25,15 +25,19 @@ uint64_t seed_count() {
 }
 
 struct Faults {
-  bool stops = false;        // members are stopped and continued
-  bool silent_deaths = true; // some deaths are not reported by the links
+  bool stops = false;         // members are stopped and continued
+  bool silent_deaths = true;  // some deaths are not reported by the links
   uint32_t deaths_max = 3;
   Nanos patience = 2 * timeout;  // from the last fault until all have finished, but for message delays
 };
 
 class Simulation {
  public:
-  Simulation(uint64_t seed, const Faults& faults) : random_(seed), faults_(faults), world_(static_cast<uint32_t>(1 + random_.below(8))), roster_(test::make_roster(world_)) {
+  Simulation(uint64_t seed, const Faults& faults)
+      : random_(seed),
+        faults_(faults),
+        world_(static_cast<uint32_t>(1 + random_.below(8))),
+        roster_(test::make_roster(world_)) {
     for (const auto& each : roster_.members) nodes_.emplace_back(Node{Reform(roster_, each.id)});
     lost_.assign(world_, std::vector<bool>(world_, false));
     for (Rank rank = 0; rank < world_; ++rank) {
@@ -62,7 +66,8 @@ class Simulation {
   void heal() {
     dies_at_message_.clear();
     for (Rank rank = 0; rank < world_; ++rank) {
-      if (nodes_[rank].alive) after(static_cast<Nanos>(random_.below(static_cast<uint64_t>(10 * millisecond))), [this, rank] { start(rank); });
+      if (nodes_[rank].alive)
+        after(static_cast<Nanos>(random_.below(static_cast<uint64_t>(10 * millisecond))), [this, rank] { start(rank); });
     }
     run();
   }
@@ -96,7 +101,8 @@ class Simulation {
     for (Rank rank = 0; rank < world_; ++rank) {
       const auto& node = nodes_[rank];
       if (!node.alive || !group) continue;
-      EXPECT_EQ(members.contains(roster_.members[rank].id), !node.ended) << "rank " << rank << " is in the roster but was removed, or the other way round";
+      EXPECT_EQ(members.contains(roster_.members[rank].id), !node.ended)
+          << "rank " << rank << " is in the roster but was removed, or the other way round";
     }
     bool any_alive = false;
     for (const auto& node : nodes_) any_alive = any_alive || node.alive;
@@ -201,7 +207,7 @@ class Simulation {
       after(delay(), [this, to, rank, bytes = std::move(send.bytes)] { receive(to, rank, bytes); });
     }
     if (auto result = node.machine.take_result()) {
-        node.finished = now_;
+      node.finished = now_;
       node.ended = node.ended || !result->ok();
       if (result->ok()) {
         EXPECT_EQ(digest(result->value().roster), result->value().digest);
@@ -244,7 +250,9 @@ void simulate(const Faults& faults) {
 
 TEST(ReformSimulation, reported_deaths_at_any_message) { simulate({.stops = false, .silent_deaths = false}); }
 TEST(ReformSimulation, silent_deaths_at_any_message) { simulate({}); }
-TEST(ReformSimulation, members_that_are_stopped_and_wake_late) { simulate({.stops = true, .silent_deaths = false, .deaths_max = 0}); }
+TEST(ReformSimulation, members_that_are_stopped_and_wake_late) {
+  simulate({.stops = true, .silent_deaths = false, .deaths_max = 0});
+}
 TEST(ReformSimulation, deaths_and_stops_together) { simulate({.stops = true, .patience = 3 * timeout}); }
 
 }  // namespace

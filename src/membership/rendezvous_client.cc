@@ -34,7 +34,8 @@ void Client::received(ByteView bytes, Nanos) {
     if (stream_.fault() == StreamFault::magic && phase_ == Phase::greeting) {
       give_up(Phase::stranger, {Code::unavailable, guess_program(stream_.start())});
     } else if (stream_.fault() != StreamFault::none) {
-      give_up(Phase::refused, {Code::corrupt, std::string("the stream from the rendezvous server broke: ") + name(stream_.fault())});
+      give_up(Phase::refused,
+              {Code::corrupt, std::string("the stream from the rendezvous server broke: ") + name(stream_.fault())});
     }
     return;
   }
@@ -43,8 +44,10 @@ void Client::received(ByteView bytes, Nanos) {
 void Client::on_message(const Message& message) {
   if (message.kind == Kind::refused) return give_up(Phase::refused, decode_refused(message.payload));
   if (message.protocol != protocol_version) {
-    return give_up(Phase::refused, {Code::unsupported, "the rendezvous server speaks protocol " + std::to_string(message.protocol) + ", this process " +
-                                                           std::to_string(protocol_version) + " (unisono " + library_version + ")"});
+    return give_up(
+        Phase::refused,
+        {Code::unsupported, "the rendezvous server speaks protocol " + std::to_string(message.protocol) + ", this process " +
+                                std::to_string(protocol_version) + " (unisono " + library_version + ")"});
   }
   if (message.kind == Kind::welcome && phase_ == Phase::greeting) {
     const auto welcome = decode_welcome(message.payload);
@@ -58,8 +61,10 @@ void Client::on_message(const Message& message) {
     auto roster = decode_roster(message.payload);
     if (!roster.ok()) return give_up(Phase::refused, roster.status());
     const auto rank = roster->rank_of(hello_.member.id);
-    const bool wrong_place = hello_.role == Role::member && (rank != hello_.member.rank || roster->members.size() != hello_.world_size);
-    if (!rank || wrong_place) return give_up(Phase::refused, {Code::corrupt, "the rendezvous server's table does not hold this process at its rank"});
+    const bool wrong_place =
+        hello_.role == Role::member && (rank != hello_.member.rank || roster->members.size() != hello_.world_size);
+    if (!rank || wrong_place)
+      return give_up(Phase::refused, {Code::corrupt, "the rendezvous server's table does not hold this process at its rank"});
     const bool attends = hello_.role == Role::member && *rank == 0;
     roster_ = std::move(*roster);
     phase_ = attends ? Phase::attending : Phase::met;
@@ -79,7 +84,8 @@ void Client::on_message(const Message& message) {
     return;
   }
   give_up(phase_ == Phase::greeting ? Phase::stranger : Phase::refused,
-          {Code::corrupt, "a rendezvous message of kind " + std::to_string(static_cast<int>(message.kind)) + " that no server sends now"});
+          {Code::corrupt,
+           "a rendezvous message of kind " + std::to_string(static_cast<int>(message.kind)) + " that no server sends now"});
 }
 
 void Client::give_up(Phase phase, Status why) {

@@ -38,7 +38,9 @@ std::string transport_conflict(const Hello& a, const Hello& b) {
 
 }  // namespace
 
-std::string version_text(const Hello& hello) { return "unisono " + hello.version + ", protocol " + std::to_string(hello.protocol); }
+std::string version_text(const Hello& hello) {
+  return "unisono " + hello.version + ", protocol " + std::to_string(hello.protocol);
+}
 
 std::string seconds_text(Nanos time) {
   const auto tenths = std::max<Nanos>(0, time) / (second / 10);
@@ -58,14 +60,15 @@ Verdict Job::judge(const Hello& hello) const {
   const std::string job = "job " + quoted(name_) + ": ";
   if (hello.world_size != world_size_) {
     return {Verdict::Kind::fail_all,
-            {Code::invalid, job + "the processes disagree on the world size: " + label(first.member) + " says " + std::to_string(world_size_) +
-                                ", " + label(hello.member) + " says " + std::to_string(hello.world_size)},
+            {Code::invalid, job + "the processes disagree on the world size: " + label(first.member) + " says " +
+                                std::to_string(world_size_) + ", " + label(hello.member) + " says " +
+                                std::to_string(hello.world_size)},
             0};
   }
   if (hello.version != first.version) {
     return {Verdict::Kind::fail_all,
-            {Code::unsupported, job + "the processes run different versions: " + label(first.member) + " runs " + version_text(first) + ", " +
-                                    label(hello.member) + " runs " + version_text(hello)},
+            {Code::unsupported, job + "the processes run different versions: " + label(first.member) + " runs " +
+                                    version_text(first) + ", " + label(hello.member) + " runs " + version_text(hello)},
             0};
   }
   const auto taken = members_.find(hello.member.rank);
@@ -73,14 +76,16 @@ Verdict Job::judge(const Hello& hello) const {
     const auto& holder = taken->second.hello.member;
     if (holder.id == hello.member.id) return {Verdict::Kind::replace, {}, taken->second.connection};
     return {Verdict::Kind::refuse,
-            {Code::invalid, job + "rank " + std::to_string(hello.member.rank) + " of " + std::to_string(world_size_) + " is claimed twice: by " +
-                                place_of(holder) + " (registered first), and by " + place_of(hello.member) +
-                                "; if they belong to two jobs, name them (UNISONO_JOB)"},
+            {Code::invalid, job + "rank " + std::to_string(hello.member.rank) + " of " + std::to_string(world_size_) +
+                                " is claimed twice: by " + place_of(holder) + " (registered first), and by " +
+                                place_of(hello.member) + "; if they belong to two jobs, name them (UNISONO_JOB)"},
             0};
   }
   for (const auto& [rank, other] : members_) {
     if (other.hello.member.id == hello.member.id) {
-      return {Verdict::Kind::refuse, {Code::invalid, job + "one process registers as rank " + std::to_string(rank) + " and as " + label(hello.member)}, 0};
+      return {Verdict::Kind::refuse,
+              {Code::invalid, job + "one process registers as rank " + std::to_string(rank) + " and as " + label(hello.member)},
+              0};
     }
     if (auto conflict = transport_conflict(other.hello, hello); !conflict.empty()) {
       return {Verdict::Kind::fail_all, {Code::invalid, job + conflict}, 0};
@@ -134,8 +139,8 @@ Status Job::missing(Nanos now) const {
     if (listed++ < listed_max) here += (here.empty() ? "" : ", ") + label(registration.hello.member);
   }
   if (listed > listed_max) here += " and " + std::to_string(listed - listed_max) + " more";
-  std::string text = "job " + quoted(name_) + ": rank" + (absent_count == 1 ? " " : "s ") + absent + " of " + std::to_string(world_size_) +
-                     " missing after " + seconds_text(now - since) + "; here: " + here;
+  std::string text = "job " + quoted(name_) + ": rank" + (absent_count == 1 ? " " : "s ") + absent + " of " +
+                     std::to_string(world_size_) + " missing after " + seconds_text(now - since) + "; here: " + here;
   if (!notes_.empty()) {
     text += "; turned away:";
     for (const auto& note : notes_) text += " [" + note + "]";

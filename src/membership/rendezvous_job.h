@@ -62,11 +62,11 @@ class Job {
 
   const std::string& name() const { return name_; }
   Phase phase = Phase::idle;
-  Nanos since = 0;                  // of the first registration, or of the forming
-  Status verdict;                   // failed
-  uint32_t told = 0;                // failed: how many processes have been told
-  Connection attender = 0;          // running: who is told of joiners; 0 = nobody
-  Hello attending;                  // running: what it said
+  Nanos since = 0;          // of the first registration, or of the forming
+  Status verdict;           // failed
+  uint32_t told = 0;        // failed: how many processes have been told
+  Connection attender = 0;  // running: who is told of joiners; 0 = nobody
+  Hello attending;          // running: what it said
   std::map<PeerId, Joiner> joiners;
   const std::map<Rank, Registration>& members() const { return members_; }
   void forget_members() { members_.clear(); }

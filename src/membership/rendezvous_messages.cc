@@ -85,8 +85,10 @@ Result<Hello> decode_hello(ByteView payload, uint16_t protocol) {
   if (!read_member(reader, hello.member)) return corrupt("hello: cut or over a limit");
   if (!reader.done()) return corrupt("hello: " + std::to_string(reader.left()) + " bytes too many");
   if (hello.role == Role::member) {
-    if (hello.world_size == 0 || hello.world_size > world_size_max) return corrupt("hello: world size " + std::to_string(hello.world_size));
-    if (hello.member.rank >= hello.world_size) return corrupt("hello: rank " + std::to_string(hello.member.rank) + " of " + std::to_string(hello.world_size));
+    if (hello.world_size == 0 || hello.world_size > world_size_max)
+      return corrupt("hello: world size " + std::to_string(hello.world_size));
+    if (hello.member.rank >= hello.world_size)
+      return corrupt("hello: rank " + std::to_string(hello.member.rank) + " of " + std::to_string(hello.world_size));
   }
   return hello;
 }

@@ -25,7 +25,7 @@ inline constexpr size_t version_bytes_max = 64;
 inline constexpr size_t job_bytes_max = 255;
 inline constexpr size_t transport_bytes_max = 16;
 inline constexpr size_t text_bytes_max = 64 << 10;
-inline constexpr size_t hello_bytes_max = 16 << 10;                    // from strangers
+inline constexpr size_t hello_bytes_max = 16 << 10;                   // from strangers
 inline constexpr size_t message_bytes_max = roster_bytes_max + 1024;  // from those who have registered
 
 enum class Kind : uint16_t {
@@ -50,11 +50,11 @@ struct Hello {
   int32_t pid = 0;
   std::string job;
   Role role = Role::member;
-  uint32_t world_size = 0;   // member
-  uint32_t remaining_ms = 0; // how long the process is going to wait; 0 = for ever (attender)
-  std::string transport;     // "auto", "shm", "tcp"
-  uint32_t epoch = 0;        // attender: of its roster
-  RosterKey key{};           // attender: of its roster
+  uint32_t world_size = 0;    // member
+  uint32_t remaining_ms = 0;  // how long the process is going to wait; 0 = for ever (attender)
+  std::string transport;      // "auto", "shm", "tcp"
+  uint32_t epoch = 0;         // attender: of its roster
+  RosterKey key{};            // attender: of its roster
   MemberRecord member;
   uint16_t protocol = protocol_version;  // from the envelope
 };

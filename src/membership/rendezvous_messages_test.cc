@@ -54,7 +54,8 @@ TEST(RendezvousMessages, the_longest_hello_fits_what_a_stranger_may_send) {
 
 TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
   Bytes payload = payload_of(encode(make_hello()));
-  payload.resize(4 + std::string(library_version).size() + 4 + 2 + 4 + 4 + 3 + 1);  // another version may say anything after the job
+  payload.resize(4 + std::string(library_version).size() + 4 + 2 + 4 + 4 + 3 +
+                 1);  // another version may say anything after the job
   const auto hello = decode_hello(payload, protocol_version + 1);
   ASSERT_TRUE(hello.ok());
   EXPECT_EQ(hello->host, "h1");
@@ -215,7 +216,9 @@ TEST(MessageStream, random_bytes_never_make_a_message) {
 }
 
 TEST(GuessProgram, names_what_people_run) {
-  const auto guess = [](std::string_view text) { return guess_program(ByteView(reinterpret_cast<const std::byte*>(text.data()), text.size())); };
+  const auto guess = [](std::string_view text) {
+    return guess_program(ByteView(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+  };
   EXPECT_EQ(guess("HTTP/1.1 400 Bad Request\r\n"), "an HTTP server");
   EXPECT_EQ(guess("GET / HTTP/1.1\r\n"), "an HTTP client");
   EXPECT_EQ(guess("SSH-2.0-OpenSSH"), "an SSH server");

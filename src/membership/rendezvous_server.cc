@@ -8,7 +8,8 @@ namespace {
 
 // Readable by a person with a browser or curl; nothing else is said to strangers.
 constexpr std::string_view http_reply =
-    "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono job.\n";
+    "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
+    "job.\n";
 
 std::string describe(const Hello& hello, const std::string& from) {
   const std::string where = "host " + hello.host + ", pid " + std::to_string(hello.pid) + ", from " + from;
@@ -37,7 +38,8 @@ void Server::connected(Connection connection, std::string from, Nanos now) {
   peers_.emplace(connection, std::move(peer));
   if (crowded) {
     ++counters_.crowded;
-    refuse(connection, {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) + " connections, as many as it takes"});
+    refuse(connection, {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) +
+                                               " connections, as many as it takes"});
   }
 }
 
@@ -60,7 +62,8 @@ void Server::received(Connection connection, ByteView bytes, Nanos now) {
 void Server::on_fault(Connection connection, Peer& peer) {
   const bool http = guess_program(peer.stream.start()) == "an HTTP client";
   ++(http ? counters_.http : counters_.garbage);
-  say(ServerNews::Kind::refused, peer.job, peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
+  say(ServerNews::Kind::refused, peer.job,
+      peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
   if (peer.kind != Peer::Kind::stranger) {
     refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
     return;
@@ -85,20 +88,26 @@ void Server::on_message(Connection connection, Peer& peer, const Message& messag
     if (!answer.ok()) return refuse(connection, answer.status());
     return on_answer(job->second, *answer);
   }
-  refuse(connection, {Code::corrupt, "message of kind " + std::to_string(static_cast<int>(message.kind)) + " is not expected by a rendezvous server"});
+  refuse(connection, {Code::corrupt, "message of kind " + std::to_string(static_cast<int>(message.kind)) +
+                                         " is not expected by a rendezvous server"});
 }
 
 void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   if (hello.protocol != protocol_version) {
-    return turn_away(connection, hello, {Code::unsupported, "this process runs " + version_text(hello) + "; the rendezvous server, " + settings_.label +
-                                                                ", runs unisono " + library_version + ", protocol " + std::to_string(protocol_version)});
+    return turn_away(
+        connection, hello,
+        {Code::unsupported, "this process runs " + version_text(hello) + "; the rendezvous server, " + settings_.label +
+                                ", runs unisono " + library_version + ", protocol " + std::to_string(protocol_version)});
   }
   if (!settings_.only_job.empty() && hello.job != settings_.only_job) {
-    return turn_away(connection, hello, {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label + " serves job '" +
-                                                            settings_.only_job + "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
+    return turn_away(connection, hello,
+                     {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label +
+                                         " serves job '" + settings_.only_job +
+                                         "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
   }
   const bool again = peer.kind == Peer::Kind::attender && hello.role == Role::attender && hello.job == peer.job;
-  if (peer.kind != Peer::Kind::stranger && !again) return refuse(connection, {Code::corrupt, "a second hello on one connection"});
+  if (peer.kind != Peer::Kind::stranger && !again)
+    return refuse(connection, {Code::corrupt, "a second hello on one connection"});
   switch (hello.role) {
     case Role::member: return on_member(connection, peer, hello, now);
     case Role::joiner: return on_joiner(connection, peer, hello, now);
@@ -108,15 +117,19 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
 
 void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
-  if (job == nullptr) return turn_away(connection, hello, {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
   if (job->phase == Job::Phase::failed) {
     ++job->told;
     return turn_away(connection, hello, job->verdict);
   }
   if (job->phase == Job::Phase::running) {
-    return turn_away(connection, hello, {Code::invalid, "job '" + hello.job + "' is running already, since " + seconds_text(now - job->since) + ", attended by " +
-                                                            label(job->attending.member) + "; " + label(hello.member) +
-                                                            " can be taken in with join_running, or start a job of another name"});
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is running already, since " + seconds_text(now - job->since) +
+                                         ", attended by " + label(job->attending.member) + "; " + label(hello.member) +
+                                         " can be taken in with join_running, or start a job of another name"});
   }
   const auto verdict = job->judge(hello);
   switch (verdict.kind) {
@@ -137,7 +150,8 @@ void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Na
   peer.job = hello.job;
   peer.deadline = never;
   send(connection, encode(Welcome{settings_.identity, library_version}));
-  say(ServerNews::Kind::registered, hello.job, describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
+  say(ServerNews::Kind::registered, hello.job,
+      describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
   if (job->complete()) form(*job, now);
 }
 
@@ -175,15 +189,21 @@ void Server::fail(Job& job, const Status& why, Nanos now) {
 
 void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
-  if (job == nullptr) return turn_away(connection, hello, {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
   if (job->joiners.size() >= settings_.joiners_max) {
-    return turn_away(connection, hello, {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) + " processes waiting to join, as many as it takes"});
+    return turn_away(connection, hello,
+                     {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) +
+                                             " processes waiting to join, as many as it takes"});
   }
   if (const auto before = job->joiners.find(hello.member.id); before != job->joiners.end()) {
     refuse(before->second.connection, {Code::unavailable, "replaced by a newer connection of the same process"});
     job->joiners.erase(before);
   }
-  Joiner joiner{.connection = connection, .hello = hello, .deadline = now + hello.remaining_ms * millisecond, .announced = false};
+  Joiner joiner{
+      .connection = connection, .hello = hello, .deadline = now + hello.remaining_ms * millisecond, .announced = false};
   job->joiners.emplace(hello.member.id, std::move(joiner));
   peer.kind = Peer::Kind::joiner;
   peer.job = hello.job;
@@ -208,23 +228,32 @@ void Server::announce(Job& job) {
   }
   for (const auto& id : unfit) {
     const auto joiner = job.joiners.extract(id).mapped();
-    turn_away(joiner.connection, joiner.hello, {Code::unsupported, "this process runs " + version_text(joiner.hello) + ", but job '" + job.name() + "' runs " +
-                                                                       version_text(job.attending)});
+    turn_away(joiner.connection, joiner.hello,
+              {Code::unsupported, "this process runs " + version_text(joiner.hello) + ", but job '" + job.name() + "' runs " +
+                                      version_text(job.attending)});
   }
 }
 
 void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
   Job* job = make_job(hello.job);
-  if (job == nullptr) return turn_away(connection, hello, {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
   if (job->phase == Job::Phase::forming) {
-    return turn_away(connection, hello, {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " + label(hello.member) + " cannot be attended here"});
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
+                                         label(hello.member) + " cannot be attended here"});
   }
   const bool rival = job->phase == Job::Phase::running && job->attender != connection;
   if (rival && (hello.key != job->attending.key || hello.epoch <= job->attending.epoch)) {
-    return turn_away(connection, hello, {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) + " at epoch " +
-                                                            std::to_string(job->attending.epoch)});
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) +
+                                         " at epoch " + std::to_string(job->attending.epoch)});
   }
-  if (rival) refuse(job->attender, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " + std::to_string(hello.epoch) + " now"});
+  if (rival)
+    refuse(job->attender, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
+                                                std::to_string(hello.epoch) + " now"});
   if (peer.kind != Peer::Kind::attender) {
     send(connection, encode(Welcome{settings_.identity, library_version}));
     for (auto& [id, joiner] : job->joiners) joiner.announced = false;
@@ -297,9 +326,11 @@ void Server::woke(Nanos now) {
       const auto joiner = job.joiners.extract(id).mapped();
       if (joiner.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
       const std::string state = job.phase == Job::Phase::running
-                                    ? "is running (attended by " + label(job.attending.member) + ", epoch " + std::to_string(job.attending.epoch) + ") but was not re-formed"
+                                    ? "is running (attended by " + label(job.attending.member) + ", epoch " +
+                                          std::to_string(job.attending.epoch) + ") but was not re-formed"
                                     : "has no running group at this rendezvous";
-      refuse(joiner.connection, {Code::late, "job '" + name + "' " + state + " while this process waited to join for " + seconds_text(joiner.hello.remaining_ms * millisecond)});
+      refuse(joiner.connection, {Code::late, "job '" + name + "' " + state + " while this process waited to join for " +
+                                                 seconds_text(joiner.hello.remaining_ms * millisecond)});
       touched.push_back(name);
     }
   }
@@ -339,7 +370,9 @@ void Server::drop_if_idle(const std::string& name) {
 
 void Server::send(Connection to, Bytes bytes) { send_shared(to, std::make_shared<const Bytes>(std::move(bytes)), false); }
 
-void Server::send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close) { sends_.push_back({to, std::move(bytes), close}); }
+void Server::send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close) {
+  sends_.push_back({to, std::move(bytes), close});
+}
 
 void Server::refuse(Connection to, const Status& why) {
   const auto it = peers_.find(to);
@@ -355,7 +388,8 @@ void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
   say(ServerNews::Kind::refused, hello.job, who + ": " + why.message());
   // Ranks that stay missing are often among those that were turned away: the job's own message names them.
   const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
-  if (job != jobs_.end()) job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));
+  if (job != jobs_.end())
+    job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));
   refuse(to, why);
 }
 

@@ -21,14 +21,14 @@ namespace unisono::rendezvous {
 
 struct ServerSettings {
   PeerId identity = {};
-  std::string only_job = {};                    // empty: any job
-  std::string label = {};                       // who serves: "rank 0 (host a, pid 1)"
-  std::function<RosterKey()> make_key = {};     // from the operating system's random source
-  bool keep_verdicts = false;              // a failed job's late members are told the same (a server that serves one run)
+  std::string only_job = {};                 // empty: any job
+  std::string label = {};                    // who serves: "rank 0 (host a, pid 1)"
+  std::function<RosterKey()> make_key = {};  // from the operating system's random source
+  bool keep_verdicts = false;                // a failed job's late members are told the same (a server that serves one run)
   Nanos stranger_timeout = 5 * second;
   size_t connections_max = 2 * world_size_max;  // a world, and as many of another job or strangers
   size_t jobs_max = 1024;
-  size_t joiners_max = 256;                // per job: what one re-forming takes in
+  size_t joiners_max = 256;  // per job: what one re-forming takes in
 };
 
 // Bytes for a connection, then perhaps its orderly end. One table may be shared by many.

@@ -147,7 +147,8 @@ TEST(Rendezvous, missing_ranks_are_named_to_everyone_who_came) {
   for (size_t c = 1; c <= 6; ++c) {
     EXPECT_EQ(place.phase(c), Phase::refused);
     EXPECT_EQ(place.client(c).error().code(), Code::late);
-    expect_has(place.error(c), {"ranks 3, 5 of 8 missing after 60.0 s", "here: rank 0 (host h0, pid 100), rank 1 (host h1, pid 101)", "rank 7 (host h7, pid 107)"});
+    expect_has(place.error(c), {"ranks 3, 5 of 8 missing after 60.0 s",
+                                "here: rank 0 (host h0, pid 100), rank 1 (host h1, pid 101)", "rank 7 (host h7, pid 107)"});
   }
 }
 
@@ -231,7 +232,8 @@ TEST(Rendezvous, different_world_sizes_are_told_to_all_with_who_said_what) {
   for (const size_t each : {size_t{1}, size_t{2}, c}) {
     EXPECT_EQ(place.phase(each), Phase::refused);
     EXPECT_EQ(place.client(each).error().code(), Code::invalid);
-    expect_has(place.error(each), {"disagree on the world size", "rank 0 (host h0, pid 100) says 4", "rank 2 (host h2, pid 102) says 8"});
+    expect_has(place.error(each),
+               {"disagree on the world size", "rank 0 (host h0, pid 100) says 4", "rank 2 (host h2, pid 102) says 8"});
   }
 }
 
@@ -243,7 +245,8 @@ TEST(Rendezvous, different_library_versions_are_told_to_all) {
   const auto c = place.dial(other);
   for (const size_t each : {size_t{1}, c}) {
     EXPECT_EQ(place.client(each).error().code(), Code::unsupported);
-    expect_has(place.error(each), {"rank 0 (host h0, pid 100) runs unisono 0.1.0, protocol 1", "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
+    expect_has(place.error(each),
+               {"rank 0 (host h0, pid 100) runs unisono 0.1.0, protocol 1", "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
   }
 }
 
@@ -253,7 +256,8 @@ TEST(Rendezvous, another_protocol_version_is_told_and_named_if_ranks_stay_missin
   ByteWriter future;  // the same envelope and first fields, but protocol 2: made by the next version
   future.write_string("9.9.9").write_string("h1").write(int32_t{101}).write_string("job").write(uint64_t{123});
   const auto raw = place.dial_raw(test_seal(2, future.view()));
-  expect_has(raw.first, {"this process runs unisono 9.9.9, protocol 2", "rank 0 (host h0, pid 100), runs unisono 0.1.0, protocol 1"});
+  expect_has(raw.first,
+             {"this process runs unisono 9.9.9, protocol 2", "rank 0 (host h0, pid 100), runs unisono 0.1.0, protocol 1"});
   EXPECT_TRUE(raw.second);
   place.pass(60 * second);
   expect_has(place.error(1), {"rank 1 of 2 missing", "turned away: [host h1, pid 101"});
@@ -267,7 +271,8 @@ TEST(Rendezvous, shm_only_across_hosts_is_told_to_all) {
   const auto c = place.dial(make_hello(1, 4));
   for (const size_t each : {size_t{1}, c}) {
     EXPECT_EQ(place.phase(each), Phase::refused);
-    expect_has(place.error(each), {"rank 0 (host h0, pid 100) asks for transport shm", "rank 1 (host h1, pid 101) is not on the same host"});
+    expect_has(place.error(each),
+               {"rank 0 (host h0, pid 100) asks for transport shm", "rank 1 (host h1, pid 101) is not on the same host"});
   }
 }
 

@@ -6,13 +6,9 @@
 
 namespace unisono {
 
-std::string place_of(const MemberRecord& member) {
-  return "host " + member.host + ", pid " + std::to_string(member.pid);
-}
+std::string place_of(const MemberRecord& member) { return "host " + member.host + ", pid " + std::to_string(member.pid); }
 
-std::string label(const MemberRecord& member) {
-  return "rank " + std::to_string(member.rank) + " (" + place_of(member) + ")";
-}
+std::string label(const MemberRecord& member) { return "rank " + std::to_string(member.rank) + " (" + place_of(member) + ")"; }
 
 std::optional<Rank> Roster::rank_of(const PeerId& id) const {
   for (const auto& member : members) {
@@ -43,14 +39,16 @@ uint32_t wire_epoch(const Roster& roster) {
 
 Status check_member(const MemberRecord& member) {
   if (member.host.size() > host_bytes_max) {
-    return {Code::invalid, "host name of " + std::to_string(member.host.size()) + " bytes; at most " + std::to_string(host_bytes_max)};
+    return {Code::invalid,
+            "host name of " + std::to_string(member.host.size()) + " bytes; at most " + std::to_string(host_bytes_max)};
   }
   if (member.endpoints.size() > endpoints_max) {
     return {Code::invalid, std::to_string(member.endpoints.size()) + " endpoints; at most " + std::to_string(endpoints_max)};
   }
   for (const auto& endpoint : member.endpoints) {
     if (endpoint.size() > endpoint_bytes_max) {
-      return {Code::invalid, "endpoint of " + std::to_string(endpoint.size()) + " bytes; at most " + std::to_string(endpoint_bytes_max)};
+      return {Code::invalid,
+              "endpoint of " + std::to_string(endpoint.size()) + " bytes; at most " + std::to_string(endpoint_bytes_max)};
     }
   }
   return {};
@@ -97,8 +95,10 @@ Status read_roster(ByteReader& reader, Roster& roster) {
   std::vector<PeerId> ids;
   for (uint32_t rank = 0; rank < count; ++rank) {
     MemberRecord member;
-    if (!read_member(reader, member)) return {Code::corrupt, "roster: member " + std::to_string(rank) + " is cut or over a limit"};
-    if (member.rank != rank) return {Code::corrupt, "roster: member " + std::to_string(rank) + " says rank " + std::to_string(member.rank)};
+    if (!read_member(reader, member))
+      return {Code::corrupt, "roster: member " + std::to_string(rank) + " is cut or over a limit"};
+    if (member.rank != rank)
+      return {Code::corrupt, "roster: member " + std::to_string(rank) + " says rank " + std::to_string(member.rank)};
     ids.push_back(member.id);
     roster.members.push_back(std::move(member));
   }

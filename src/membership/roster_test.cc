@@ -32,9 +32,7 @@ TEST(Roster, finds_the_rank_of_a_process) {
   EXPECT_EQ(roster.rank_of(PeerId{99, 99}), std::nullopt);
 }
 
-TEST(Roster, names_its_members_for_people) {
-  EXPECT_EQ(label(make_roster(4).members[3]), "rank 3 (host h3, pid 103)");
-}
+TEST(Roster, names_its_members_for_people) { EXPECT_EQ(label(make_roster(4).members[3]), "rank 3 (host h3, pid 103)"); }
 
 TEST(Roster, digest_and_wire_epoch_depend_on_every_field) {
   const Roster base = make_roster(3);

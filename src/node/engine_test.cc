@@ -161,6 +161,26 @@ TEST(Engine, rooted_collectives_from_every_root) {
   }
 }
 
+TEST(Engine, averages_are_divided_exactly_once_with_every_schedule_of_a_reduce) {
+  constexpr uint32_t world = 5, root = 2;
+  constexpr size_t count = 1003;
+  for (const auto kind : {ScheduleKind::direct, ScheduleKind::two_step, ScheduleKind::tree, ScheduleKind::halving_doubling, ScheduleKind::ring}) {
+    TestCluster cluster(world);
+    std::vector<Ints> given(world), got(world);
+    std::vector<std::shared_ptr<Completion>> done;
+    for (Rank r = 0; r < world; ++r) {
+      given[r] = made(r, count);
+      got[r].resize(count);
+      done.push_back(cluster.submit(r, reduce_call(cluster.caller(r), in(given[r]), out(got[r]), root, {.op = ReduceOp::avg, .order = Order::any, .schedule = kind})));
+    }
+    cluster.finish(done);
+    expect_ok(done);
+    auto expected = sums(world, count);
+    for (auto& value : expected) value /= static_cast<int32_t>(world);
+    ASSERT_EQ(got[root], expected) << name(kind);
+  }
+}
+
 TEST(Engine, gather_and_scatter_blocks_whose_sizes_only_root_knows) {
   constexpr uint32_t world = 4;
   const std::vector<size_t> sizes{3, 0, 1000, 17};

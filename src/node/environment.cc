@@ -23,7 +23,9 @@ std::optional<std::string_view> lookup(const Environment& environment, std::stri
   return it->second;
 }
 
-std::string text_of(const Environment& environment, std::string_view name) { return std::string(lookup(environment, name).value_or("")); }
+std::string text_of(const Environment& environment, std::string_view name) {
+  return std::string(lookup(environment, name).value_or(""));
+}
 
 Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
@@ -32,7 +34,8 @@ Result<Number> parse_number(std::string_view name, std::string_view text, Number
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    return invalid(std::string(name) + " is '" + std::string(text) + "'; needed: a number from " + std::to_string(least) + " to " + std::to_string(most));
+    return invalid(std::string(name) + " is '" + std::string(text) + "'; needed: a number from " + std::to_string(least) +
+                   " to " + std::to_string(most));
   }
   return value;
 }
@@ -67,8 +70,11 @@ Status resolve_place(const Options& options, const Environment& environment, siz
     const auto text = name == nullptr ? std::nullopt : lookup(environment, name);
     if (text) return parse_number<uint32_t>(name, *text, least, most);
     std::string hint = std::string(field) + " is not known: Options::" + field + " is not set";
-    if (name != nullptr) return invalid(hint + ", and neither is " + name + ", though " + launchers[launcher].says + " belong together");
-    return invalid(hint + ", and no launcher set it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*): start with `unisono launch`, torchrun, mpirun or srun");
+    if (name != nullptr)
+      return invalid(hint + ", and neither is " + name + ", though " + launchers[launcher].says + " belong together");
+    return invalid(hint +
+                   ", and no launcher set it (RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*): start with `unisono "
+                   "launch`, torchrun, mpirun or srun");
   };
   const Launcher* found = launcher < launcher_count ? &launchers[launcher] : nullptr;
   if (options.world_size == 1 && options.rank < 0) {  // alone: there is only one rank to be
@@ -84,8 +90,11 @@ Status resolve_place(const Options& options, const Environment& environment, siz
   resolved.rank = *rank;
   resolved.world_size = *world;
   const bool explicit_place = options.rank >= 0 && options.world_size >= 0;
-  resolved.source = explicit_place ? "rank and world size from Options" : std::string("rank and world size from ") + found->says;
-  if (*rank >= *world) return invalid("rank " + std::to_string(*rank) + " of a world of " + std::to_string(*world) + " (" + resolved.source + "): ranks start at 0");
+  resolved.source =
+      explicit_place ? "rank and world size from Options" : std::string("rank and world size from ") + found->says;
+  if (*rank >= *world)
+    return invalid("rank " + std::to_string(*rank) + " of a world of " + std::to_string(*world) + " (" + resolved.source +
+                   "): ranks start at 0");
   return {};
 }
 
@@ -96,8 +105,11 @@ Result<RendezvousAddress> address_of_master(const Environment& environment) {
   if (!port.ok()) return port.status();
   // torchrun's agent keeps its own store at MASTER_PORT for as long as the workers live: the next port is ours.
   const bool agent_store = text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
-  if (agent_store && *port == 65535) return invalid("MASTER_PORT is 65535 and taken by torchrun's store, so there is no next port for Unisono: set UNISONO_RENDEZVOUS");
-  RendezvousAddress address{.kind = RendezvousAddress::Kind::tcp, .host = text_of(environment, "MASTER_ADDR"), .port = 0, .path = {}};
+  if (agent_store && *port == 65535)
+    return invalid(
+        "MASTER_PORT is 65535 and taken by torchrun's store, so there is no next port for Unisono: set UNISONO_RENDEZVOUS");
+  RendezvousAddress address{
+      .kind = RendezvousAddress::Kind::tcp, .host = text_of(environment, "MASTER_ADDR"), .port = 0, .path = {}};
   address.port = static_cast<uint16_t>(*port + (agent_store ? 1 : 0));
   return address;
 }
@@ -109,13 +121,15 @@ Result<RendezvousAddress> address_of_slurm(const Environment& environment) {
   if (!list) list = lookup(environment, "SLURM_JOB_NODELIST");
   const std::string host = list ? first_slurm_host(*list) : "";
   if (host.empty()) {
-    return invalid("no rendezvous address: SLURM_STEP_NODELIST is '" + std::string(list.value_or("")) + "'; set UNISONO_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT");
+    return invalid("no rendezvous address: SLURM_STEP_NODELIST is '" + std::string(list.value_or("")) +
+                   "'; set UNISONO_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT");
   }
   uint64_t hash = 0;
   for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID"}) {
     for (const char c : text_of(environment, name) + "/") hash = mix64(hash ^ static_cast<unsigned char>(c));
   }
-  return RendezvousAddress{.kind = RendezvousAddress::Kind::tcp, .host = host, .port = static_cast<uint16_t>(20000 + hash % 12000), .path = {}};
+  return RendezvousAddress{
+      .kind = RendezvousAddress::Kind::tcp, .host = host, .port = static_cast<uint16_t>(20000 + hash % 12000), .path = {}};
 }
 
 // mpirun on one host needs no address: the ranks meet in a directory named after the job.
@@ -123,17 +137,23 @@ Result<RendezvousAddress> address_of_open_mpi(const Environment& environment) {
   const auto local = lookup(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
   const auto job = lookup(environment, "PMIX_NAMESPACE");
   if (!local || !job || *local != lookup(environment, "OMPI_COMM_WORLD_SIZE")) {
-    return invalid("no rendezvous address: mpirun on several hosts gives none; set UNISONO_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT (mpirun -x)");
+    return invalid(
+        "no rendezvous address: mpirun on several hosts gives none; set UNISONO_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT "
+        "(mpirun -x)");
   }
   std::string name = "unisono-" + std::string(*job);
   for (char& c : name) {
     if (c == '/' || static_cast<unsigned char>(c) < ' ') c = '_';
   }
   const auto folder = text_of(environment, "TMPDIR");
-  return RendezvousAddress{.kind = RendezvousAddress::Kind::file, .host = {}, .port = 0, .path = (folder.starts_with('/') ? folder : "/tmp") + "/" + name};
+  return RendezvousAddress{.kind = RendezvousAddress::Kind::file,
+                           .host = {},
+                           .port = 0,
+                           .path = (folder.starts_with('/') ? folder : "/tmp") + "/" + name};
 }
 
-Result<RendezvousAddress> resolve_rendezvous(const Options& options, const Environment& environment, size_t launcher, ResolvedOptions& resolved) {
+Result<RendezvousAddress> resolve_rendezvous(const Options& options, const Environment& environment, size_t launcher,
+                                             ResolvedOptions& resolved) {
   const auto parsed = [](std::string_view source, std::string_view text) -> Result<RendezvousAddress> {
     auto address = parse_rendezvous(text);
     if (!address.ok()) return invalid(std::string(source) + ": " + address.status().message());
@@ -162,7 +182,9 @@ Result<RendezvousAddress> resolve_rendezvous(const Options& options, const Envir
     return address_of_open_mpi(environment);
   }
   if (!resolved.join_running && resolved.world_size == 1) return RendezvousAddress{};
-  return invalid("no rendezvous address: set Options::rendezvous, UNISONO_RENDEZVOUS (tcp://host:port or file:///path), or MASTER_ADDR and MASTER_PORT");
+  return invalid(
+      "no rendezvous address: set Options::rendezvous, UNISONO_RENDEZVOUS (tcp://host:port or file:///path), or MASTER_ADDR "
+      "and MASTER_PORT");
 }
 
 std::string resolve_job(const Options& options, const Environment& environment, size_t launcher) {
@@ -184,7 +206,8 @@ std::string resolve_job(const Options& options, const Environment& environment, 
 }
 
 // A time whose value in Options is still the default may come from the environment; 0 and less are refused.
-Status resolve_time(const Environment& environment, const char* name, const char* field, Milliseconds given, Milliseconds fallback, Milliseconds& out) {
+Status resolve_time(const Environment& environment, const char* name, const char* field, Milliseconds given,
+                    Milliseconds fallback, Milliseconds& out) {
   constexpr int64_t most = int64_t{30} * 24 * 3600 * 1000;
   out = given;
   if (const auto text = lookup(environment, name); text && given == fallback) {
@@ -192,7 +215,9 @@ Status resolve_time(const Environment& environment, const char* name, const char
     if (!value.ok()) return value.status();
     out = Milliseconds(*value);
   }
-  if (out.count() < 1 || out.count() > most) return invalid(std::string("Options::") + field + " is " + std::to_string(out.count()) + " ms; needed: 1 to " + std::to_string(most));
+  if (out.count() < 1 || out.count() > most)
+    return invalid(std::string("Options::") + field + " is " + std::to_string(out.count()) + " ms; needed: 1 to " +
+                   std::to_string(most));
   return {};
 }
 
@@ -220,17 +245,29 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp") {
     return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm or tcp");
   }
-  if (auto s = resolve_time(environment, "UNISONO_JOIN_TIMEOUT_MS", "join_timeout", options.join_timeout, defaults.join_timeout, resolved.join_timeout); !s.ok()) return s;
-  if (auto s = resolve_time(environment, "UNISONO_TIMEOUT_MS", "timeout", options.timeout, defaults.timeout, resolved.timeout); !s.ok()) return s;
-  if (auto s = resolve_time(environment, "UNISONO_REFORM_TIMEOUT_MS", "reform_timeout", options.reform_timeout, defaults.reform_timeout, resolved.reform_timeout); !s.ok()) return s;
-  if (auto s = resolve_switch(environment, "UNISONO_PAYLOAD_CHECKSUM", options.payload_checksum, resolved.payload_checksum); !s.ok()) return s;
+  if (auto s = resolve_time(environment, "UNISONO_JOIN_TIMEOUT_MS", "join_timeout", options.join_timeout, defaults.join_timeout,
+                            resolved.join_timeout);
+      !s.ok())
+    return s;
+  if (auto s = resolve_time(environment, "UNISONO_TIMEOUT_MS", "timeout", options.timeout, defaults.timeout, resolved.timeout);
+      !s.ok())
+    return s;
+  if (auto s = resolve_time(environment, "UNISONO_REFORM_TIMEOUT_MS", "reform_timeout", options.reform_timeout,
+                            defaults.reform_timeout, resolved.reform_timeout);
+      !s.ok())
+    return s;
+  if (auto s = resolve_switch(environment, "UNISONO_PAYLOAD_CHECKSUM", options.payload_checksum, resolved.payload_checksum);
+      !s.ok())
+    return s;
   resolved.streams_per_link = options.streams_per_link;
   if (const auto text = lookup(environment, "UNISONO_STREAMS_PER_LINK"); text && options.streams_per_link == 0) {
     auto value = parse_number<uint32_t>("UNISONO_STREAMS_PER_LINK", *text, 0, streams_limit);
     if (!value.ok()) return value.status();
     resolved.streams_per_link = *value;
   }
-  if (resolved.streams_per_link > streams_limit) return invalid("Options::streams_per_link is " + std::to_string(resolved.streams_per_link) + "; at most " + std::to_string(streams_limit));
+  if (resolved.streams_per_link > streams_limit)
+    return invalid("Options::streams_per_link is " + std::to_string(resolved.streams_per_link) + "; at most " +
+                   std::to_string(streams_limit));
   if (const auto text = lookup(environment, "UNISONO_LISTEN_FD")) {
     auto value = parse_number<int32_t>("UNISONO_LISTEN_FD", *text, 0, 1 << 20);
     if (!value.ok()) return value.status();
@@ -269,7 +306,8 @@ Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard)
     address.kind = RendezvousAddress::Kind::file;
     address.path = text.substr(7);
     while (address.path.size() > 1 && address.path.ends_with('/')) address.path.pop_back();
-    if (address.path.size() < 2 || !address.path.starts_with('/')) return bad("needed: file:///path (absolute, so three slashes)");
+    if (address.path.size() < 2 || !address.path.starts_with('/'))
+      return bad("needed: file:///path (absolute, so three slashes)");
     return address;
   }
   if (!text.starts_with("tcp://")) return bad("needed: tcp://host:port, tcp://[address]:port or file:///path");
@@ -278,7 +316,8 @@ Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard)
   std::string_view port;
   if (rest.starts_with('[')) {
     const auto end = rest.find(']');
-    if (end == std::string_view::npos || end + 1 >= rest.size() || rest[end + 1] != ':') return bad("needed: tcp://[address]:port");
+    if (end == std::string_view::npos || end + 1 >= rest.size() || rest[end + 1] != ':')
+      return bad("needed: tcp://[address]:port");
     address.host = rest.substr(1, end - 1);
     port = rest.substr(end + 2);
   } else {
@@ -316,7 +355,8 @@ std::string first_slurm_host(std::string_view list) {
 
 Result<ResolvedOptions> resolve_options(const Options& options, const Environment& environment) {
   ResolvedOptions resolved;
-  if (auto s = resolve_switch(environment, "UNISONO_JOIN_RUNNING", options.join_running, resolved.join_running); !s.ok()) return s;
+  if (auto s = resolve_switch(environment, "UNISONO_JOIN_RUNNING", options.join_running, resolved.join_running); !s.ok())
+    return s;
   const size_t launcher = find_launcher(environment);
   if (resolved.join_running) {
     resolved.source = "joining a running group";  // its rank and world size are the group's to say
@@ -327,7 +367,9 @@ Result<ResolvedOptions> resolve_options(const Options& options, const Environmen
   if (!address.ok()) return address.status();
   resolved.rendezvous = std::move(*address);
   resolved.job = resolve_job(options, environment, launcher);
-  if (resolved.job.size() > job_bytes_limit) return invalid("the job's name has " + std::to_string(resolved.job.size()) + " bytes; at most " + std::to_string(job_bytes_limit));
+  if (resolved.job.size() > job_bytes_limit)
+    return invalid("the job's name has " + std::to_string(resolved.job.size()) + " bytes; at most " +
+                   std::to_string(job_bytes_limit));
   if (auto s = resolve_details(options, environment, resolved); !s.ok()) return s;
   return resolved;
 }

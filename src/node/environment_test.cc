@@ -6,8 +6,15 @@ namespace unisono {
 namespace {
 
 const Environment torchrun = {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
-const Environment slurm_step = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "16"}, {"SLURM_JOB_ID", "4711"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "node[07-09,12],gpu1"}};
-const Environment mpirun = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_NAMESPACE", "1378353153"}};
+const Environment slurm_step = {{"SLURM_PROCID", "5"},
+                                {"SLURM_NTASKS", "16"},
+                                {"SLURM_JOB_ID", "4711"},
+                                {"SLURM_STEP_ID", "0"},
+                                {"SLURM_STEP_NODELIST", "node[07-09,12],gpu1"}};
+const Environment mpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"PMIX_NAMESPACE", "1378353153"}};
 
 Environment with(Environment base, const Environment& more) {
   for (const auto& [name, value] : more) base[name] = value;
@@ -18,7 +25,9 @@ void expect_refused(const Options& options, const Environment& environment, std:
   const auto resolved = resolve_options(options, environment);
   ASSERT_FALSE(resolved.ok());
   EXPECT_EQ(resolved.status().code(), Code::invalid);
-  for (const char* part : parts) EXPECT_NE(resolved.status().message().find(part), std::string::npos) << "'" << part << "' is not in: " << resolved.status().message();
+  for (const char* part : parts)
+    EXPECT_NE(resolved.status().message().find(part), std::string::npos)
+        << "'" << part << "' is not in: " << resolved.status().message();
 }
 
 ResolvedOptions resolve(const Options& options, const Environment& environment) {
@@ -38,15 +47,24 @@ TEST(Environment, of_torchrun_is_understood) {
 }
 
 TEST(Environment, of_torchrun_with_its_own_store_leads_to_the_next_port) {
-  EXPECT_EQ(resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run7"}})).rendezvous.port, 29501);
-  EXPECT_EQ(resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run7"}})).job, "run7");
+  EXPECT_EQ(
+      resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run7"}})).rendezvous.port,
+      29501);
+  EXPECT_EQ(resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RUN_ID", "run7"}})).job,
+            "run7");
   EXPECT_EQ(resolve({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).rendezvous.port, 29500);
-  expect_refused({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"MASTER_PORT", "65535"}}), {"65535", "UNISONO_RENDEZVOUS"});
+  expect_refused({}, with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"MASTER_PORT", "65535"}}),
+                 {"65535", "UNISONO_RENDEZVOUS"});
 }
 
 TEST(Environment, own_variables_override_the_launcher) {
-  const auto resolved = resolve({}, with(torchrun, {{"UNISONO_RENDEZVOUS", "tcp://[fe80::1]:1234"}, {"UNISONO_JOB", "mine"}, {"UNISONO_TRANSPORT", "tcp"}, {"UNISONO_INTERFACE", "eth1"},
-                                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"UNISONO_RANK", "1"}, {"UNISONO_WORLD_SIZE", "2"}}));
+  const auto resolved = resolve({}, with(torchrun, {{"UNISONO_RENDEZVOUS", "tcp://[fe80::1]:1234"},
+                                                    {"UNISONO_JOB", "mine"},
+                                                    {"UNISONO_TRANSPORT", "tcp"},
+                                                    {"UNISONO_INTERFACE", "eth1"},
+                                                    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                    {"UNISONO_RANK", "1"},
+                                                    {"UNISONO_WORLD_SIZE", "2"}}));
   EXPECT_EQ(resolved.rendezvous.to_string(), "tcp://[fe80::1]:1234");
   EXPECT_EQ(resolved.job, "mine");
   EXPECT_EQ(resolved.transport, "tcp");
@@ -63,7 +81,10 @@ TEST(Environment, explicit_options_override_everything) {
   options.job = "explicit";
   options.transport = "shm";
   options.join_timeout = Milliseconds(5000);
-  const auto resolved = resolve(options, with(torchrun, {{"UNISONO_RENDEZVOUS", "tcp://x:1"}, {"UNISONO_JOB", "mine"}, {"UNISONO_TRANSPORT", "tcp"}, {"UNISONO_JOIN_TIMEOUT_MS", "7"}}));
+  const auto resolved = resolve(options, with(torchrun, {{"UNISONO_RENDEZVOUS", "tcp://x:1"},
+                                                         {"UNISONO_JOB", "mine"},
+                                                         {"UNISONO_TRANSPORT", "tcp"},
+                                                         {"UNISONO_JOIN_TIMEOUT_MS", "7"}}));
   EXPECT_EQ(resolved.rank, 0u);
   EXPECT_EQ(resolved.world_size, 2u);
   EXPECT_EQ(resolved.rendezvous.to_string(), "file:///tmp/meet");
@@ -91,7 +112,8 @@ TEST(Environment, of_slurm_without_a_node_list_is_refused_with_what_helps) {
 }
 
 TEST(Environment, master_address_overrides_slurms_first_host) {
-  EXPECT_EQ(resolve({}, with(slurm_step, {{"MASTER_ADDR", "10.1.2.3"}, {"MASTER_PORT", "1111"}})).rendezvous.to_string(), "tcp://10.1.2.3:1111");
+  EXPECT_EQ(resolve({}, with(slurm_step, {{"MASTER_ADDR", "10.1.2.3"}, {"MASTER_PORT", "1111"}})).rendezvous.to_string(),
+            "tcp://10.1.2.3:1111");
 }
 
 TEST(Environment, of_open_mpi_on_one_host_needs_no_address) {
@@ -138,14 +160,17 @@ TEST(Environment, explicit_half_and_environment_half_go_together) {
 }
 
 TEST(Environment, variables_set_to_nothing_are_not_set) {
-  EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RENDEZVOUS", ""}, {"UNISONO_JOB", ""}, {"UNISONO_RANK", ""}})).rendezvous.host, "node0");
+  EXPECT_EQ(
+      resolve({}, with(torchrun, {{"UNISONO_RENDEZVOUS", ""}, {"UNISONO_JOB", ""}, {"UNISONO_RANK", ""}})).rendezvous.host,
+      "node0");
 }
 
 TEST(Environment, numbers_that_are_none_are_named) {
   for (const char* bad : {"x", "-1", "3 ", " 3", "3.0", "99999999999999999999", "0x3"}) {
     expect_refused({}, with(torchrun, {{"RANK", bad}}), {"RANK is '", bad});
   }
-  for (const char* bad : {"0", "65536", "http"}) expect_refused({}, with(torchrun, {{"MASTER_PORT", bad}}), {"MASTER_PORT is '", bad});
+  for (const char* bad : {"0", "65536", "http"})
+    expect_refused({}, with(torchrun, {{"MASTER_PORT", bad}}), {"MASTER_PORT is '", bad});
   expect_refused({}, with(torchrun, {{"WORLD_SIZE", "0"}}), {"WORLD_SIZE is '0'"});
   expect_refused({}, with(torchrun, {{"WORLD_SIZE", "5000"}}), {"from 1 to 4096"});
 }
@@ -175,8 +200,12 @@ TEST(Environment, a_joiner_needs_an_address_and_nothing_else) {
 }
 
 TEST(Environment, times_and_switches_are_checked) {
-  const auto resolved = resolve({}, with(torchrun, {{"UNISONO_JOIN_TIMEOUT_MS", "1500"}, {"UNISONO_TIMEOUT_MS", "2500"}, {"UNISONO_REFORM_TIMEOUT_MS", "50"},
-                                                    {"UNISONO_PAYLOAD_CHECKSUM", "true"}, {"UNISONO_STREAMS_PER_LINK", "4"}, {"UNISONO_LISTEN_FD", "7"}}));
+  const auto resolved = resolve({}, with(torchrun, {{"UNISONO_JOIN_TIMEOUT_MS", "1500"},
+                                                    {"UNISONO_TIMEOUT_MS", "2500"},
+                                                    {"UNISONO_REFORM_TIMEOUT_MS", "50"},
+                                                    {"UNISONO_PAYLOAD_CHECKSUM", "true"},
+                                                    {"UNISONO_STREAMS_PER_LINK", "4"},
+                                                    {"UNISONO_LISTEN_FD", "7"}}));
   EXPECT_EQ(resolved.join_timeout, Milliseconds(1500));
   EXPECT_EQ(resolved.timeout, Milliseconds(2500));
   EXPECT_EQ(resolved.reform_timeout, Milliseconds(50));
@@ -203,8 +232,9 @@ TEST(RendezvousAddress, is_parsed_and_printed) {
 }
 
 TEST(RendezvousAddress, that_cannot_be_meant_is_refused_with_the_reason) {
-  for (const char* text : {"", "host:1", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536", "tcp://::1:80", "tcp://[::1]", "tcp://[::1:80", "tcp://[]:80",
-                           "file://tmp/x", "file://", "file:///", "http://host:80"}) {
+  for (const char* text :
+       {"", "host:1", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0", "tcp://host:65536", "tcp://::1:80",
+        "tcp://[::1]", "tcp://[::1:80", "tcp://[]:80", "file://tmp/x", "file://", "file:///", "http://host:80"}) {
     EXPECT_EQ(parse_rendezvous(text).status().code(), Code::invalid) << text;
   }
   EXPECT_FALSE(parse_rendezvous(std::string_view("tcp://a\0b:1", 11)).ok());

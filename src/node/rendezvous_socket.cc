@@ -26,11 +26,11 @@ using rendezvous::Client;
 using rendezvous::Hello;
 using rendezvous::Role;
 
-constexpr Nanos server_grace = second;                // after the deadline, for a server that knows who is missing to say so
-constexpr Nanos verdict_time = second;                // rank 0 goes on telling late ranks why there is no group
-constexpr Nanos answer_time = 50 * millisecond;       // for answer_joiner to hand its bytes to the kernel
-constexpr Nanos goodbye_time = 50 * millisecond;      // for close to do so
-constexpr uint32_t ignored_max = 3;                   // connections that a taken port may end without a word
+constexpr Nanos server_grace = second;            // after the deadline, for a server that knows who is missing to say so
+constexpr Nanos verdict_time = second;            // rank 0 goes on telling late ranks why there is no group
+constexpr Nanos answer_time = 50 * millisecond;   // for answer_joiner to hand its bytes to the kernel
+constexpr Nanos goodbye_time = 50 * millisecond;  // for close to do so
+constexpr uint32_t ignored_max = 3;               // connections that a taken port may end without a word
 
 Status random_bytes(void* out, size_t size) {
   auto* at = static_cast<char*>(out);
@@ -75,15 +75,15 @@ struct RendezvousSession::State {
   const ResolvedOptions options;
   const PeerId self;
   const MemberRecord record;
-  PeerId server_identity;      // of our own server
-  Descriptor epoll;            // server, dialer and timer together: what the owner waits for
+  PeerId server_identity;  // of our own server
+  Descriptor epoll;        // server, dialer and timer together: what the owner waits for
   Descriptor timer;
   std::unique_ptr<SocketServer> server;
   std::optional<Client> client;
   std::optional<Dialer> dialer;
-  std::string taken;           // why we could not serve, if somebody else listens at our port
-  uint32_t served_round = 0;   // the dialer's round in which we last tried to serve
-  bool keep_serving = false;   // attending after rank 0 was lost: open the server again when nobody answers
+  std::string taken;          // why we could not serve, if somebody else listens at our port
+  uint32_t served_round = 0;  // the dialer's round in which we last tried to serve
+  bool keep_serving = false;  // attending after rank 0 was lost: open the server again when nobody answers
   bool closed = false;
 
   bool here() const { return !options.join_running && record.rank == 0; }
@@ -123,7 +123,8 @@ Hello RendezvousSession::State::hello() const {
 Status RendezvousSession::State::try_serve() {
   auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
   if (!listening.ok()) {
-    if (listening.status().code() != Code::unavailable) return {listening.status().code(), place() + ": " + listening.status().message()};
+    if (listening.status().code() != Code::unavailable)
+      return {listening.status().code(), place() + ": " + listening.status().message()};
     taken = listening.status().message();
     return {};
   }
@@ -137,7 +138,8 @@ Status RendezvousSession::State::try_serve() {
   if (!made.ok()) return made.status();
   server = std::move(*made);
   taken.clear();
-  if (!watch(epoll.get(), server->wait_handle(), EPOLLIN, 0)) return {Code::unavailable, "rendezvous: epoll: " + error_text(errno)};
+  if (!watch(epoll.get(), server->wait_handle(), EPOLLIN, 0))
+    return {Code::unavailable, "rendezvous: epoll: " + error_text(errno)};
   return {};
 }
 
@@ -202,12 +204,15 @@ Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
   if (auto status = check_own_server(); !status.ok()) return status;
   const auto& error = client->error();
   if (client->phase() == Client::Phase::refused) return {error.code(), place() + ": " + error.message()};
-  const std::string port = options.rendezvous.kind == RendezvousAddress::Kind::tcp ? "port " + std::to_string(options.rendezvous.port) : "the address";
+  const std::string port = options.rendezvous.kind == RendezvousAddress::Kind::tcp
+                               ? "port " + std::to_string(options.rendezvous.port)
+                               : "the address";
   if (client->phase() == Client::Phase::stranger) {
     return {Code::unavailable, place() + ": " + port + " is taken by another program: " + error.message() + " answered there"};
   }
   if (!taken.empty() && dialer->times_ignored() >= ignored_max) {
-    return {Code::unavailable, place() + ": " + port + " is taken by another program (" + taken + "), which does not speak our protocol: " + dialer->history(now)};
+    return {Code::unavailable, place() + ": " + port + " is taken by another program (" + taken +
+                                   "), which does not speak our protocol: " + dialer->history(now)};
   }
   const bool registered = client->phase() == Client::Phase::waiting;
   const Nanos end = registered ? deadline + server_grace : deadline;
@@ -220,7 +225,8 @@ Status RendezvousSession::State::too_late(Nanos now) const {
   }
   std::string text = place() + ": " + dialer->history(now);
   if (server) {
-    text += "; this process, rank 0, listens at " + server->address().to_string() + " of host " + record.host + ", but the address does not lead here";
+    text += "; this process, rank 0, listens at " + server->address().to_string() + " of host " + record.host +
+            ", but the address does not lead here";
   } else if (!taken.empty()) {
     text += "; this process, rank 0, could not serve: " + taken;
   } else {
@@ -244,8 +250,13 @@ RendezvousSession::RendezvousSession(std::unique_ptr<State> state) : state_(std:
 
 RendezvousSession::~RendezvousSession() { close(); }
 
-Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const ResolvedOptions& options, PeerId self, std::vector<std::string> endpoints) {
-  MemberRecord record{.id = self, .rank = options.join_running ? 0 : options.rank, .host = this_host_name(), .pid = getpid(), .endpoints = std::move(endpoints)};
+Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const ResolvedOptions& options, PeerId self,
+                                                                   std::vector<std::string> endpoints) {
+  MemberRecord record{.id = self,
+                      .rank = options.join_running ? 0 : options.rank,
+                      .host = this_host_name(),
+                      .pid = getpid(),
+                      .endpoints = std::move(endpoints)};
   if (auto status = check_member(record); !status.ok()) return status;
   auto state = std::make_unique<State>(options, self, std::move(record));
   auto identity = random_peer_id();
@@ -262,7 +273,8 @@ Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const Resolve
 Result<Roster> RendezvousSession::meet(Nanos deadline) {
   auto& s = *state_;
   if (s.options.rendezvous.kind == RendezvousAddress::Kind::none) {
-    if (s.options.world_size != 1) return Status(Code::invalid, "a world of " + std::to_string(s.options.world_size) + " needs a rendezvous address");
+    if (s.options.world_size != 1)
+      return Status(Code::invalid, "a world of " + std::to_string(s.options.world_size) + " needs a rendezvous address");
     return Roster{.epoch = 1, .key = random_roster_key(), .members = {s.record}};
   }
   if (s.here()) {
@@ -302,7 +314,8 @@ std::vector<MemberRecord> RendezvousSession::poll_joiners() {
   if (!s.client || s.closed) return {};
   const Nanos now = monotonic_now();
   s.pump(now);
-  if (s.keep_serving && !s.server && s.dialing() && s.client->phase() == Client::Phase::apart && s.dialer->rounds() != s.served_round) {
+  if (s.keep_serving && !s.server && s.dialing() && s.client->phase() == Client::Phase::apart &&
+      s.dialer->rounds() != s.served_round) {
     s.served_round = s.dialer->rounds();
     if (s.dialer->leads_here()) (void)s.try_serve();
   }
@@ -322,7 +335,8 @@ void RendezvousSession::answer_joiner(const PeerId& joiner, const Result<Roster>
     const Nanos now = monotonic_now();
     s.pump(now);
     const auto* job = s.server ? s.server->machine().job(s.options.job) : nullptr;
-    const bool pending = !s.dialer->flushed() || (s.server && !s.server->flushed()) || (job != nullptr && job->joiners.contains(joiner));
+    const bool pending =
+        !s.dialer->flushed() || (s.server && !s.server->flushed()) || (job != nullptr && job->joiners.contains(joiner));
     if (!pending || now >= until) break;
     s.wait(now, until);
   }
@@ -350,7 +364,9 @@ void RendezvousSession::close() {
   s.closed = true;
   if (s.server) {
     const Nanos until = monotonic_now() + goodbye_time;
-    s.server->shut_down({Code::unavailable, "job '" + s.options.job + "' has ended: " + label(s.record) + ", which served it, is gone"}, monotonic_now());
+    s.server->shut_down(
+        {Code::unavailable, "job '" + s.options.job + "' has ended: " + label(s.record) + ", which served it, is gone"},
+        monotonic_now());
     while (!s.server->flushed() && monotonic_now() < until) {
       s.wait(monotonic_now(), until);
       s.server->poll(monotonic_now());
@@ -365,8 +381,10 @@ std::string RendezvousSession::describe() const {
   std::string text = s.place();
   if (!s.server) return text;
   const auto& counters = s.server->machine().counters();
-  text += ", served here; " + std::to_string(counters.connections) + " connections, turned away: " + std::to_string(counters.refused) + " processes, " +
-          std::to_string(counters.http) + " HTTP clients, " + std::to_string(counters.garbage) + " other programs, " + std::to_string(counters.silent) + " silent";
+  text += ", served here; " + std::to_string(counters.connections) +
+          " connections, turned away: " + std::to_string(counters.refused) + " processes, " + std::to_string(counters.http) +
+          " HTTP clients, " + std::to_string(counters.garbage) + " other programs, " + std::to_string(counters.silent) +
+          " silent";
   return text;
 }
 

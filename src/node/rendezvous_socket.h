@@ -32,7 +32,8 @@ RosterKey random_roster_key();
 class RendezvousSession {
  public:
   // Opens nothing yet. endpoints: where this process can be reached (Connector::endpoints of its transports).
-  static Result<std::unique_ptr<RendezvousSession>> make(const ResolvedOptions& options, PeerId self, std::vector<std::string> endpoints);
+  static Result<std::unique_ptr<RendezvousSession>> make(const ResolvedOptions& options, PeerId self,
+                                                         std::vector<std::string> endpoints);
   ~RendezvousSession();
   RendezvousSession(const RendezvousSession&) = delete;
   RendezvousSession& operator=(const RendezvousSession&) = delete;
@@ -74,12 +75,13 @@ struct StandaloneOptions {
 struct RendezvousEvent {
   enum class Kind : uint8_t { listening, registered, formed, failed, joiner, refused, ended };
   Kind kind = Kind::listening;
-  std::string job;        // where it belongs to one
-  std::string text;       // one line, for people
+  std::string job;            // where it belongs to one
+  std::string text;           // one line, for people
   RendezvousAddress address;  // listening: the address in use, with its real port
 };
 
 // Blocks until `stop` is true (seen within 0.1 s). on_event may be empty; it is called on this thread.
-Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop, const std::function<void(const RendezvousEvent&)>& on_event);
+Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop,
+                        const std::function<void(const RendezvousEvent&)>& on_event);
 
 }  // namespace unisono

@@ -15,13 +15,13 @@ namespace {
 
 using rendezvous::Client;
 
-constexpr uint64_t tag = 0;                             // the owner polls everything; nobody reads it
+constexpr uint64_t tag = 0;  // the owner polls everything; nobody reads it
 constexpr Nanos pause_first = 2 * millisecond;
-constexpr Nanos pause_max_tcp = 250 * millisecond;      // rank 0 is found within this after it comes up
-constexpr Nanos pause_max_file = 20 * millisecond;      // likewise; asking costs one system call
-constexpr Nanos connect_time = 3 * second;              // for one address; then the next
-constexpr Nanos greeting_time = 5 * second;             // for a server to answer hello
-constexpr Nanos resolved_time = 5 * second;             // names may come to lead elsewhere while we try
+constexpr Nanos pause_max_tcp = 250 * millisecond;  // rank 0 is found within this after it comes up
+constexpr Nanos pause_max_file = 20 * millisecond;  // likewise; asking costs one system call
+constexpr Nanos connect_time = 3 * second;          // for one address; then the next
+constexpr Nanos greeting_time = 5 * second;         // for a server to answer hello
+constexpr Nanos resolved_time = 5 * second;         // names may come to lead elsewhere while we try
 constexpr size_t read_bytes = 64 << 10;
 
 // A port of the ephemeral range on this host can, by chance, be connected to itself when nobody listens there.
@@ -51,7 +51,8 @@ void Dialer::close_socket() {
 }
 
 Nanos Dialer::next_deadline() const {
-  if (state_ == State::connected) return client_.phase() == Client::Phase::greeting ? client_.greeting_since() + greeting_time : never;
+  if (state_ == State::connected)
+    return client_.phase() == Client::Phase::greeting ? client_.greeting_since() + greeting_time : never;
   return deadline_;
 }
 
@@ -60,7 +61,8 @@ void Dialer::poll(Nanos now) {
   switch (state_) {
     case State::waiting:
       if (now < deadline_) return;
-      if (address_.kind == RendezvousAddress::Kind::file || (!addresses_.empty() && now - resolved_at_ < resolved_time)) return connect_next(now);
+      if (address_.kind == RendezvousAddress::Kind::file || (!addresses_.empty() && now - resolved_at_ < resolved_time))
+        return connect_next(now);
       return resolve(now);
     case State::resolving:
       if (resolver_->done()) on_resolved(now);
@@ -198,7 +200,8 @@ std::string Dialer::history(Nanos now) const {
   }
   const bool greeting = state_ == State::connected && client_.phase() == Client::Phase::greeting;
   if (greeting) text += (text.empty() ? "" : ", ") + std::string("connection accepted now, but no answer yet");
-  if (text.empty()) text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved" : "no attempt ended";
+  if (text.empty())
+    text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved" : "no attempt ended";
   text += " over " + rendezvous::seconds_text(now - std::max<Nanos>(first_try_, 0));
   std::string tried;
   for (const auto& address : addresses_) tried += (tried.empty() ? "" : ", ") + address.host();

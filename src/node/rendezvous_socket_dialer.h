@@ -20,7 +20,8 @@ namespace unisono {
 class Dialer {
  public:
   // Watches its sockets in `epoll`. Both must outlive it.
-  Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll) : address_(address), client_(client), epoll_(epoll) {}
+  Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll)
+      : address_(address), client_(client), epoll_(epoll) {}
   ~Dialer();
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;

@@ -65,7 +65,8 @@ bool is_loopback(const SocketAddress& address) {
   if (address.storage.ss_family == AF_INET) {
     return (ntohl(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr.s_addr) >> 24) == 127;
   }
-  return address.storage.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr);
+  return address.storage.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_addr);
 }
 
 Result<Descriptor> listen_on(const SocketAddress& address) {
@@ -167,14 +168,16 @@ Result<Listening> Listening::open(const RendezvousAddress& address) {
 Result<Listening> Listening::adopt(int socket) {
   int listens = 0;
   socklen_t size = sizeof(listens);
-  if (getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0) return failed(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket), errno);
+  if (getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0)
+    return failed(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket), errno);
   if (listens == 0) return Status(Code::invalid, "UNISONO_LISTEN_FD=" + std::to_string(socket) + " is not a listening socket");
   // A copy, so that the launcher's descriptor stays usable for a second group of this process.
   Descriptor own(fcntl(socket, F_DUPFD_CLOEXEC, 3));
   if (!own.open()) return failed(Code::unavailable, "UNISONO_LISTEN_FD", errno);
   (void)fcntl(own.get(), F_SETFL, fcntl(own.get(), F_GETFL) | O_NONBLOCK);
   const auto local = bound_address(own.get());
-  return Listening(std::move(own), {.kind = RendezvousAddress::Kind::tcp, .host = local.host(), .port = port_of(local), .path = {}});
+  return Listening(std::move(own),
+                   {.kind = RendezvousAddress::Kind::tcp, .host = local.host(), .port = port_of(local), .path = {}});
 }
 
 Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
@@ -192,7 +195,8 @@ Result<Listening> Listening::open_tcp(const RendezvousAddress& address) {
 }
 
 Result<Listening> Listening::open_file(const RendezvousAddress& address) {
-  if (mkdir(address.path.c_str(), 0700) != 0 && errno != EEXIST) return failed(Code::invalid, "cannot make the folder " + address.path, errno);
+  if (mkdir(address.path.c_str(), 0700) != 0 && errno != EEXIST)
+    return failed(Code::invalid, "cannot make the folder " + address.path, errno);
   auto place = open_place(address.path);
   if (!place.ok()) return Status(Code::invalid, place.status().message());
   if (flock(place->lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -230,7 +234,7 @@ Result<Descriptor> dial_file(const std::string& path) {
 struct Resolver::Shared {
   Descriptor event;
   std::mutex mutex;
-  bool done = false;                     // guarded by mutex, like the two below
+  bool done = false;  // guarded by mutex, like the two below
   std::vector<SocketAddress> addresses;
   std::string error;
 };

@@ -14,8 +14,8 @@ namespace {
 constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t read_bytes = 64 << 10;
-constexpr Nanos linger_time = second;               // for a refused stranger to read why
-constexpr Nanos accept_pause = 100 * millisecond;   // after running out of descriptors
+constexpr Nanos linger_time = second;              // for a refused stranger to read why
+constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
 

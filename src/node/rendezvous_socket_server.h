@@ -36,9 +36,9 @@ class SocketServer {
   struct Client {
     Descriptor socket;
     std::deque<std::shared_ptr<const Bytes>> queue;
-    size_t sent_bytes = 0;      // of the first in the queue
-    bool closing = false;       // ends when the queue is empty
-    Nanos linger_until = never; // our side is shut; the other may still read
+    size_t sent_bytes = 0;       // of the first in the queue
+    bool closing = false;        // ends when the queue is empty
+    Nanos linger_until = never;  // our side is shut; the other may still read
     bool wants_write = false;
   };
 

@@ -31,7 +31,8 @@ RendezvousEvent::Kind kind_of(rendezvous::ServerNews::Kind kind) {
 
 }  // namespace
 
-Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop, const std::function<void(const RendezvousEvent&)>& on_event) {
+Status serve_rendezvous(const StandaloneOptions& options, std::atomic<bool>& stop,
+                        const std::function<void(const RendezvousEvent&)>& on_event) {
   const std::string place = options.listen.to_string();
   if (options.listen.kind == RendezvousAddress::Kind::none) return {Code::invalid, "no address to listen at"};
   auto listening = Listening::open(options.listen);

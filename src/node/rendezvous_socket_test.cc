@@ -28,7 +28,8 @@ std::vector<std::string> endpoints_of(uint32_t rank) { return {"tcp://10.0.0.1:"
 // server that names the port can still open it, and until then connections are refused.
 class Port {
  public:
-  explicit Port(bool listening = false, int family = AF_INET) : family_(family), socket_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Port(bool listening = false, int family = AF_INET)
+      : family_(family), socket_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int on = 1;
     (void)setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     sockaddr_storage address{};
@@ -39,12 +40,14 @@ class Port {
     usable_ = socket_.open() && bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) == 0;
     if (listening) usable_ = usable_ && listen(socket_.get(), 64) == 0;
     (void)getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size);
-    number_ = ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+    number_ = ntohs(family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                      : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
   }
   bool usable() const { return usable_; }
   int fd() const { return socket_.get(); }
   RendezvousAddress address() const {
-    return {.kind = RendezvousAddress::Kind::tcp, .host = family_ == AF_INET ? "127.0.0.1" : "::1", .port = number_, .path = {}};
+    return {
+        .kind = RendezvousAddress::Kind::tcp, .host = family_ == AF_INET ? "127.0.0.1" : "::1", .port = number_, .path = {}};
   }
   std::string number() const { return std::to_string(number_); }
 
@@ -68,7 +71,9 @@ class Folder {
   std::string path_;
 };
 
-RendezvousAddress file_address(const std::string& path) { return {.kind = RendezvousAddress::Kind::file, .host = {}, .port = 0, .path = path}; }
+RendezvousAddress file_address(const std::string& path) {
+  return {.kind = RendezvousAddress::Kind::file, .host = {}, .port = 0, .path = path};
+}
 
 ResolvedOptions options_for(uint32_t rank, uint32_t world, const RendezvousAddress& address, const std::string& job = "job") {
   ResolvedOptions options;
@@ -106,7 +111,8 @@ std::future<Met> meet(const ResolvedOptions& options, Nanos timeout = plenty) {
   });
 }
 
-std::vector<Met> meet_all(uint32_t world, const RendezvousAddress& address, int listen_fd = -1, const std::string& job = "job") {
+std::vector<Met> meet_all(uint32_t world, const RendezvousAddress& address, int listen_fd = -1,
+                          const std::string& job = "job") {
   std::vector<std::future<Met>> futures;
   for (uint32_t i = 0; i < world; ++i) {
     auto options = options_for(world - 1 - i, world, address, job);  // rank 0 last: the others have to wait for it
@@ -132,7 +138,9 @@ void expect_met(const std::vector<Met>& all) {
 void expect_error(const Result<Roster>& roster, Code code, std::initializer_list<std::string> parts) {
   ASSERT_FALSE(roster.ok());
   EXPECT_EQ(roster.status().code(), code) << roster.status().to_string();
-  for (const auto& part : parts) EXPECT_NE(roster.status().message().find(part), std::string::npos) << "'" << part << "' is not in: " << roster.status().message();
+  for (const auto& part : parts)
+    EXPECT_NE(roster.status().message().find(part), std::string::npos)
+        << "'" << part << "' is not in: " << roster.status().message();
 }
 
 // Polls until a joiner is there, sleeping on the session's descriptor only.
@@ -239,7 +247,9 @@ TEST(RendezvousSession, a_group_of_one_needs_no_address) {
 TEST(RendezvousSession, nobody_listening_is_said_with_what_was_tried) {
   Port port;
   auto met = meet(options_for(1, 2, port.address()), 300 * millisecond).get();
-  expect_error(met.roster, Code::unavailable, {"tcp://127.0.0.1:" + port.number() + ": connection refused", " times over 0.3 s; tried address 127.0.0.1; is rank 0 up?"});
+  expect_error(met.roster, Code::unavailable,
+               {"tcp://127.0.0.1:" + port.number() + ": connection refused",
+                " times over 0.3 s; tried address 127.0.0.1; is rank 0 up?"});
 }
 
 TEST(RendezvousSession, a_folder_that_nobody_made_is_said) {
@@ -255,7 +265,8 @@ TEST(RendezvousSession, a_place_that_cannot_be_made_fails_at_once_on_rank_0) {
 }
 
 TEST(RendezvousSession, a_name_that_does_not_resolve_is_said_by_the_deadline) {
-  const RendezvousAddress address{.kind = RendezvousAddress::Kind::tcp, .host = "no-such-host.invalid", .port = 29500, .path = {}};
+  const RendezvousAddress address{
+      .kind = RendezvousAddress::Kind::tcp, .host = "no-such-host.invalid", .port = 29500, .path = {}};
   const Nanos start = monotonic_now();
   auto met = meet(options_for(1, 2, address), 300 * millisecond).get();
   expect_error(met.roster, Code::unavailable, {"tcp://no-such-host.invalid:29500", "the name no-such-host.invalid "});
@@ -269,7 +280,9 @@ TEST(RendezvousSession, a_missing_rank_is_named_to_all_who_came) {
   auto zero = meet(options, 400 * millisecond);
   auto two = meet(options_for(2, 3, port.address()), 400 * millisecond);
   const std::string here = this_host_name();
-  for (auto* future : {&zero, &two}) expect_error(future->get().roster, Code::late, {"rank 1 of 3 missing after 0.", "here: rank 0 (host " + here, "rank 2 (host " + here});
+  for (auto* future : {&zero, &two})
+    expect_error(future->get().roster, Code::late,
+                 {"rank 1 of 3 missing after 0.", "here: rank 0 (host " + here, "rank 2 (host " + here});
 }
 
 TEST(RendezvousSession, a_late_rank_is_told_why_there_is_no_group) {
@@ -303,7 +316,8 @@ TEST(RendezvousSession, another_job_at_the_address_is_told_and_harms_nobody) {
 // A program that listens where the rendezvous should be.
 class OtherProgram {
  public:
-  OtherProgram(const Port& port, std::string says, bool hangs_up) : port_(port), says_(std::move(says)), hangs_up_(hangs_up), thread_([this] { run(); }) {}
+  OtherProgram(const Port& port, std::string says, bool hangs_up)
+      : port_(port), says_(std::move(says)), hangs_up_(hangs_up), thread_([this] { run(); }) {}
   ~OtherProgram() {
     (void)shutdown(port_.fd(), SHUT_RDWR);  // wakes accept
     thread_.join();
@@ -330,7 +344,8 @@ TEST(RendezvousSession, an_http_server_at_the_port_is_named_at_once) {
   const OtherProgram other(port, "HTTP/1.1 400 Bad Request\r\n\r\n", false);
   for (const uint32_t rank : {0u, 1u}) {
     auto met = meet(options_for(rank, 2, port.address())).get();
-    expect_error(met.roster, Code::unavailable, {"port " + port.number() + " is taken by another program: an HTTP server answered"});
+    expect_error(met.roster, Code::unavailable,
+                 {"port " + port.number() + " is taken by another program: an HTTP server answered"});
   }
 }
 
@@ -338,7 +353,8 @@ TEST(RendezvousSession, a_program_that_hangs_up_at_the_port_is_found_out_by_rank
   Port port(true);
   const OtherProgram other(port, "", true);
   auto met = meet(options_for(0, 2, port.address())).get();
-  expect_error(met.roster, Code::unavailable, {"port " + port.number() + " is taken by another program", "address already in use"});
+  expect_error(met.roster, Code::unavailable,
+               {"port " + port.number() + " is taken by another program", "address already in use"});
 }
 
 TEST(RendezvousSession, a_program_that_says_nothing_at_the_port_is_named_at_the_deadline) {
@@ -352,7 +368,8 @@ TEST(RendezvousSession, a_listening_socket_that_is_none_is_refused) {
   Port port;
   auto options = options_for(0, 2, port.address());
   options.listen_fd = port.fd();
-  expect_error(meet(options).get().roster, Code::invalid, {"UNISONO_LISTEN_FD=" + std::to_string(port.fd()) + " is not a listening socket"});
+  expect_error(meet(options).get().roster, Code::invalid,
+               {"UNISONO_LISTEN_FD=" + std::to_string(port.fd()) + " is not a listening socket"});
   options.listen_fd = 999'999;
   expect_error(meet(options).get().roster, Code::invalid, {"UNISONO_LISTEN_FD=999999"});
 }
@@ -369,10 +386,12 @@ TEST(RendezvousSession, strangers_at_the_port_do_no_harm_and_are_counted) {
     http = dial(port.address());
     silent = dial(port.address());
     const std::string_view request = "GET / HTTP/1.1\r\n\r\n";
-    ASSERT_EQ(send_some(http.get(), ByteView(reinterpret_cast<const std::byte*>(request.data()), request.size())), static_cast<ptrdiff_t>(request.size()));
+    ASSERT_EQ(send_some(http.get(), ByteView(reinterpret_cast<const std::byte*>(request.data()), request.size())),
+              static_cast<ptrdiff_t>(request.size()));
     std::string reply(1000, '\0');
     const auto size = recv(http.get(), reply.data(), reply.size(), 0);
-    EXPECT_NE(reply.substr(0, static_cast<size_t>(std::max<ptrdiff_t>(size, 0))).find("rendezvous port of a Unisono job"), std::string::npos);
+    EXPECT_NE(reply.substr(0, static_cast<size_t>(std::max<ptrdiff_t>(size, 0))).find("rendezvous port of a Unisono job"),
+              std::string::npos);
   }
   EXPECT_TRUE(meet(options_for(1, 2, port.address())).get().roster.ok());
   const Met met = zero.get();
@@ -527,7 +546,8 @@ TEST(StandaloneRendezvous, tells_those_who_wait_when_it_is_stopped) {
   auto member = meet(options_for(1, 2, server.address(), "a"));
   auto joiner = meet(joiner_for(server.address(), "b"));
   const Nanos until = monotonic_now() + plenty;
-  while ((!server.has_event("a: rank 1 ") || !server.has_event("b: joiner ")) && monotonic_now() < until) std::this_thread::yield();
+  while ((!server.has_event("a: rank 1 ") || !server.has_event("b: joiner ")) && monotonic_now() < until)
+    std::this_thread::yield();
   server.stop();
   expect_error(member.get().roster, Code::unavailable, {"was stopped"});
   expect_error(joiner.get().roster, Code::unavailable, {"was stopped"});

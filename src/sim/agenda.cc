@@ -11,6 +11,11 @@ constexpr size_t branches = 4;
 
 void Agenda::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
   const Event event{.at = std::max(at, now_), .sequence = next_sequence_++, .index = index, .rank = rank, .kind = kind};
+  if (event.at == now_) due_.push_back(event);
+  else sift_in(event);
+}
+
+void Agenda::sift_in(const Event& event) {
   size_t hole = heap_.size();
   heap_.push_back(event);
   while (hole > 0) {
@@ -23,6 +28,13 @@ void Agenda::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
 }
 
 Event Agenda::pop() {
+  if (due_.empty() || (!heap_.empty() && before(heap_.front(), due_.front()))) return pop_heap();
+  const auto first = due_.front();
+  due_.pop_front();
+  return first;
+}
+
+Event Agenda::pop_heap() {
   const auto first = heap_.front();
   const auto last = heap_.back();
   heap_.pop_back();

@@ -19,7 +19,8 @@ namespace {
 
 Roster small_roster() {
   Roster roster{.epoch = 1, .key = {}, .members = {}};
-  for (uint32_t rank = 0; rank < 3; ++rank) roster.members.push_back({.id = {rank, 1}, .rank = rank, .host = "h", .pid = 1, .endpoints = {}});
+  for (uint32_t rank = 0; rank < 3; ++rank)
+    roster.members.push_back({.id = {rank, 1}, .rank = rank, .host = "h", .pid = 1, .endpoints = {}});
   return roster;
 }
 
@@ -45,7 +46,10 @@ void decode_all(ByteView bytes) {
 // A message with a right envelope, so that mutations reach the payloads' decoders through the state machines.
 Bytes sealed(uint8_t kind, ByteView payload) {
   ByteWriter writer;
-  writer.write(rendezvous::message_magic).write(rendezvous::protocol_version).write(uint16_t{kind}).write(static_cast<uint32_t>(payload.size()));
+  writer.write(rendezvous::message_magic)
+      .write(rendezvous::protocol_version)
+      .write(uint16_t{kind})
+      .write(static_cast<uint32_t>(payload.size()));
   const auto head = crc32c(writer.view().data(), writer.view().size());
   writer.write(crc32c(payload.data(), payload.size(), head));
   Bytes bytes = std::move(writer).take();
@@ -80,7 +84,8 @@ void feed_client(ByteView bytes) {
   (void)client.connected(0);
   client.received(rendezvous::encode(rendezvous::Welcome{}), 0);
   client.received(bytes, 0);
-  if (client.phase() == rendezvous::Client::Phase::met) UNISONO_CHECK(client.take_roster()->rank_of(hello.member.id) == Rank{0});
+  if (client.phase() == rendezvous::Client::Phase::met)
+    UNISONO_CHECK(client.take_roster()->rank_of(hello.member.id) == Rank{0});
 }
 
 // The name of the roster that a re-forming message must bear, put into place: no mutation would find a digest.
@@ -103,7 +108,8 @@ void feed_reform(ByteView input, bool started) {
   (void)reform.message(roster.members[1].id, bytes, 1);
   (void)reform.message(roster.members[2].id, bytes, 2);
   reform.woke(reform.next_deadline() == never ? second : reform.next_deadline());
-  if (const auto result = reform.take_result(); result && result->ok()) UNISONO_CHECK(result->value().roster.rank_of(roster.members[0].id).has_value());
+  if (const auto result = reform.take_result(); result && result->ok())
+    UNISONO_CHECK(result->value().roster.rank_of(roster.members[0].id).has_value());
 }
 
 }  // namespace

@@ -113,6 +113,15 @@ CallPlan plan_of(const Command& command) {
   return plan;
 }
 
+// The schedules that a collective may be asked for by name; automatic among them.
+std::vector<ScheduleKind> schedules_of(const std::string& collective) {
+  using enum ScheduleKind;
+  if (collective == "all_reduce") return {automatic, one_shot, two_step, halving_doubling, ring};
+  if (collective == "reduce_scatter" || collective == "all_gather") return {automatic, direct, halving_doubling, ring};
+  if (collective == "reduce" || collective == "broadcast") return {automatic, direct, two_step, tree, halving_doubling, ring};
+  return {automatic, direct};
+}
+
 bool takes(DType dtype, ReduceOp op) { return !is_floating(dtype) || static_cast<int>(op) < static_cast<int>(ReduceOp::band); }
 
 class Program {
@@ -275,13 +284,17 @@ class Program {
       if (!bad.ok()) return;
       plan.seed = ++seed;
       plan.offset = seed % 2 == 0 ? 0 : seed % 8;
+      const auto schedules = schedules_of(plan.collective);
+      plan.options.schedule = schedules[seed / 2 % schedules.size()];
+      if (plan.options.schedule != ScheduleKind::automatic) plan.options.order = Order::any;
       Call call(group(command), plan);
       call.start();
       auto status = checked(call, call.work().wait()).status;
       ++cases;
       if (status.ok()) return;
       bad = Status(status.code(), plan.collective + " " + name(plan.dtype) + " " + name(plan.options.op) + " count " + std::to_string(plan.count) + " root " +
-                                      std::to_string(plan.root) + (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
+                                      std::to_string(plan.root) + " schedule " +
+                                      std::to_string(static_cast<int>(plan.options.schedule)) + (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
                                       std::to_string(plan.seed) + ": " + status.message());
     };
     for (int type = 0; type < dtype_count; ++type) {

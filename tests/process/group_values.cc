@@ -12,6 +12,17 @@ namespace {
 
 constexpr size_t guard_bytes = 64;
 constexpr std::byte guard_value{0xA5};
+// Values repeat after so many elements, which fits no slice and no chunk: large tensors are then as cheap as a copy.
+constexpr size_t period = 8191;
+
+// Fills the rest of `count` elements with the first `period` of them.
+void repeat(std::byte* out, size_t count, size_t size) {
+  for (size_t done = period; done < count;) {
+    const auto more = std::min(done, count - done);  // whole periods, twice as many each time
+    std::memcpy(out + done * size, out, more * size);
+    done += more;
+  }
+}
 
 // To the nearest value with `bits` bits after the leading one, ties to even: what one rounding of a normal number does.
 float rounded(float value, int bits) {
@@ -117,10 +128,11 @@ bool Buffer::guards_hold() const {
 void fill(DType type, std::byte* out, size_t count, uint64_t giver, uint64_t seed) {
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < std::min(count, period); ++i) {
       const T value = stored<T>(given<T>(giver, i, seed));
       std::memcpy(out + i * sizeof(T), &value, sizeof(T));
     }
+    repeat(out, count, sizeof(T));
   });
 }
 
@@ -128,12 +140,13 @@ std::vector<std::byte> reduced(DType type, ReduceOp op, size_t count, uint32_t w
   std::vector<std::byte> out(count * element_bytes(type));
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < std::min(count, period); ++i) {
       auto sum = given<T>(0, i, seed);
       for (uint32_t rank = 1; rank < world; ++rank) sum = combine(op, sum, given<T>(rank, i, seed));
       const T value = stored<T>(op == ReduceOp::avg ? divided(sum, world) : sum);
       std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
     }
+    repeat(out.data(), count, sizeof(T));
   });
   return out;
 }

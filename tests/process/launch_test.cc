@@ -257,6 +257,31 @@ TEST(Launch, nothing_survives_a_launcher_killed_by_sigkill) {
   expect_all_end(processes);
 }
 
+TEST(Launch, ranks_end_even_if_the_launcher_and_its_agent_are_both_killed) {
+  ChildProcess job(launch({"-n", "2"}, {"parent"}));
+  ASSERT_TRUE(job.wait_for("parent of ", 2));
+  const auto agent = numbers_after(job.out(), "parent of 0 is ").at(0);
+  const auto ranks = watch(numbers_after(job.out(), "pid "));
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(agent, SIGSTOP);  // it cannot notice that the launcher goes
+  job.signal(SIGKILL);
+  EXPECT_TRUE(Watched(job.pid()).ends());
+  ::kill(agent, SIGKILL);
+  expect_all_end(ranks);
+}
+
+TEST(Launch, a_killed_agent_is_named_and_its_ranks_descendants_end) {
+  ChildProcess job(launch({"-n", "2"}, {"family-parent"}));
+  ASSERT_TRUE(job.wait_for("pid ", 4));
+  ASSERT_TRUE(job.wait_for("parent of ", 2));
+  const auto processes = watch(numbers_after(job.out(), "pid "));
+  ::kill(numbers_after(job.out(), "parent of 0 is ").at(0), SIGKILL);
+  const auto done = job.wait();
+  EXPECT_EQ(done.code, 125);
+  EXPECT_TRUE(contains(done.error, "supervisor (unisono agent) was killed by SIGKILL")) << done.error;
+  expect_all_end(processes);
+}
+
 TEST(Launch, a_rank_that_ends_but_leaves_a_child_does_not_hold_up_the_job) {
   const auto done = run(launch({"-n", "2"}, {"leave"}));
   EXPECT_FALSE(done.timed_out);

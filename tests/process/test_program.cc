@@ -161,8 +161,18 @@ int progress(const Words&) {
 }
 
 int show_parent(const Words&) {
+  put("pid " + std::to_string(::getpid()) + "\n");
   put("parent of " + variable("RANK") + " is " + std::to_string(::getppid()) + "\n");
   wait_for_ever();
+}
+
+// family-parent: show_parent, with a child that would outlive this process.
+int show_parent_with_child(const Words& words) {
+  if (::fork() == 0) {
+    put("pid " + std::to_string(::getpid()) + "\n");
+    wait_for_ever();
+  }
+  return show_parent(words);
 }
 
 int endless(const Words&) {
@@ -204,7 +214,7 @@ int main(int argc, char** argv) {
       {"environment", show_environment}, {"arguments", show_arguments}, {"exit", exit_with}, {"fail", fail},
       {"killed", killed}, {"hang", hang}, {"catch", catch_signals}, {"ignore", ignore_requests}, {"stoppable", stoppable}, {"family", family},
       {"leave", leave}, {"lines", lines}, {"long-line", long_line}, {"binary", binary}, {"partial", partial},
-      {"progress", progress}, {"endless", endless}, {"parent", show_parent}, {"fake-ssh", fake_ssh}};
+      {"progress", progress}, {"endless", endless}, {"parent", show_parent}, {"family-parent", show_parent_with_child}, {"fake-ssh", fake_ssh}};
   const auto action = argc > 1 ? actions.find(argv[1]) : actions.end();
   if (action == actions.end()) return 97;
   return action->second(Words(argv + 2, argv + argc));

@@ -1,0 +1,90 @@
+// Virtual processes with the real engine in each, over a virtual network, in virtual time: the second driver of the state machines
+// (the first one is node/). One thread; equal settings and calls give equal runs to the last bit.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "node/engine.h"
+#include "sim/agenda.h"
+#include "sim/network.h"
+#include "sim/sim_compute.h"
+#include "sim/sim_transport.h"
+#include "sim/trace.h"
+
+namespace unisono::sim {
+
+inline constexpr uint32_t sim_epoch = 7;
+
+struct ClusterSettings {
+  uint32_t processes = 2;
+  uint64_t seed = 1;
+  NetworkSettings network;
+  ComputeSettings compute;
+  EngineLimits limits;
+  Topology topology;
+};
+
+class Cluster {
+ public:
+  Cluster(const ClusterSettings& settings, Trace& trace);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  uint32_t size() const { return static_cast<uint32_t>(processes_.size()); }
+  Nanos now() const { return agenda_.now(); }
+  Engine& engine(PeerIndex process) { return processes_[process]->engine; }
+  Network& network() { return network_; }
+  // members: processes in rank order; the process must be one of them.
+  GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members, const std::vector<uint32_t>& islands);
+
+  // The scenario's own events. They happen whether the process is stopped or not; see awake().
+  void at(Nanos time, std::function<void()> action);
+  // Called after every event in which the process did something: operations may have ended.
+  void on_progress(std::function<void(PeerIndex)> call) { progress_ = std::move(call); }
+  // Must be called after using a process's engine from outside of an event.
+  void touched(PeerIndex process);
+
+  // Faults. Stopped: polls nothing, computes nothing, until then.
+  void stop(PeerIndex process, Nanos until);
+  // Dead for good. The others learn of it after about `notice`, unless `never`.
+  void kill(PeerIndex process, Nanos notice);
+  void slow_down(PeerIndex process, double compute, double link);
+  bool alive(PeerIndex process) const { return !processes_[process]->dead; }
+  // When the process can act again; now, if it can already.
+  Nanos awake_at(PeerIndex process) const;
+
+  // Runs until nothing is left to do or the time is reached; then now() may be earlier. True if nothing is left.
+  bool run_until(Nanos time);
+  bool step();
+  uint64_t events() const { return events_; }
+
+ private:
+  struct Process {
+    Process(const ClusterSettings& settings, Network& network, Agenda& agenda, PeerIndex self)
+        : transport(network, self), compute(settings.compute, agenda, self), engine(settings.limits, compute) {}
+    SimTransport transport;
+    SimCompute compute;
+    Engine engine;
+    bool dead = false;
+    Nanos stopped_until = 0;
+    Nanos timer_at = never;
+  };
+
+  void dispatch(const Event& event);
+  void poll(PeerIndex process);
+  void set_timer(PeerIndex process);
+
+  Agenda agenda_;
+  Network network_;
+  Random random_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<std::function<void()>> actions_;
+  std::function<void(PeerIndex)> progress_;
+  uint64_t events_ = 0;
+};
+
+}  // namespace unisono::sim

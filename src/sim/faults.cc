@@ -1,0 +1,162 @@
+#include "sim/faults.h"
+
+#include <algorithm>
+
+namespace unisono::sim {
+namespace {
+
+constexpr double lossy = 0.05;  // above it, retransmissions may outlast an operation or end a link
+
+constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light, FaultProfile::heavy, FaultProfile::kill,
+                                     FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed};
+
+Nanos time_below(Random& random, Nanos bound) { return static_cast<Nanos>(random.below(static_cast<uint64_t>(bound) + 1)); }
+
+PeerIndex any(Random& random, uint32_t processes) { return static_cast<PeerIndex>(random.below(processes)); }
+
+Fault make_slow(const FaultRequest& q, Random& random) {
+  return {.kind = FaultKind::slow, .process = any(random, q.processes), .factor = 2 + random.unit() * 8};
+}
+
+// Half of the stops end long before a deadline, the others long after it.
+Fault make_stop(const FaultRequest& q, Random& random) {
+  Fault fault{.kind = FaultKind::stop, .at = time_below(random, q.span), .process = any(random, q.processes)};
+  fault.time = random.chance(0.5) ? time_below(random, q.timeout / 10) : 2 * q.timeout + time_below(random, q.timeout);
+  return fault;
+}
+
+Fault make_kill(const FaultRequest& q, Random& random) {
+  Fault fault{.kind = FaultKind::kill, .at = time_below(random, q.span), .process = any(random, q.processes)};
+  fault.time = random.chance(0.15) ? never : time_below(random, q.timeout / 4);
+  return fault;
+}
+
+Fault make_cut(const FaultRequest& q, Random& random) {
+  Fault fault{.kind = FaultKind::cut, .at = time_below(random, q.span), .process = any(random, q.processes), .time = time_below(random, q.timeout / 4)};
+  fault.other = (fault.process + 1 + any(random, q.processes - 1)) % q.processes;
+  return fault;
+}
+
+Fault make_partition(const FaultRequest& q, Random& random) {
+  Fault fault{.kind = FaultKind::partition, .at = time_below(random, q.span)};
+  fault.side.resize(q.processes);
+  for (size_t i = 0; i < q.processes; ++i) fault.side[i] = random.chance(0.5);
+  fault.side[any(random, q.processes)] = true;
+  if (random.chance(0.5)) {
+    fault.time = time_below(random, q.timeout / 10);
+  } else {
+    fault.time = 2 * q.timeout;
+    fault.notice = random.chance(0.3) ? never : time_below(random, q.timeout / 2);
+  }
+  return fault;
+}
+
+std::string process_text(PeerIndex process) { return "process " + std::to_string(process); }
+std::string time_text(Nanos time) { return time == never ? "never" : std::to_string(time / microsecond) + " us"; }
+
+std::string to_string(const Fault& f) {
+  const auto at = " at " + time_text(f.at);
+  switch (f.kind) {
+    case FaultKind::slow: return process_text(f.process) + " is " + std::to_string(f.factor) + " times as slow";
+    case FaultKind::stop: return process_text(f.process) + " stops" + at + " for " + time_text(f.time);
+    case FaultKind::kill: return process_text(f.process) + " dies" + at + ", noticed after " + time_text(f.time);
+    case FaultKind::cut: return "the link of " + process_text(f.process) + " and " + process_text(f.other) + " is cut" + at + ", noticed after " + time_text(f.time);
+    case FaultKind::partition: {
+      std::string text = "partition" + at + " for " + time_text(f.time) + ", noticed after " + time_text(f.notice) + ": ";
+      for (const bool side : f.side) text += side ? '1' : '0';
+      return text;
+    }
+  }
+  return "?";
+}
+
+Nanos end_of(const Fault& f) {
+  if (f.kind == FaultKind::slow || f.time == never) return f.at;
+  return f.at + f.time + (f.notice == never ? 0 : f.notice);
+}
+
+}  // namespace
+
+const char* name(FaultProfile profile) {
+  constexpr const char* names[] = {"none", "light", "heavy", "kill", "stop", "partition", "mixed"};
+  return names[static_cast<size_t>(profile)];
+}
+
+Result<FaultProfile> parse_fault_profile(std::string_view text) {
+  for (const auto profile : profiles) {
+    if (text == name(profile)) return profile;
+  }
+  return Status(Code::invalid, "'" + std::string(text) + "' is no fault profile: none, light, heavy, kill, stop, partition or mixed");
+}
+
+std::string FaultPlan::to_string() const {
+  std::string text = loss > 0 ? "packet loss " + std::to_string(loss) : std::string();
+  for (const auto& fault : faults) text += (text.empty() ? "" : "; ") + sim::to_string(fault);
+  return text.empty() ? "no faults" : text;
+}
+
+FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
+  FaultPlan plan;
+  if (q.profile == FaultProfile::none || q.processes < 2) return plan;
+  const auto add = [&](auto make, uint64_t most) {
+    for (uint64_t i = random.below(most + 1); i > 0; --i) plan.faults.push_back(make(q, random));
+  };
+  const auto at_least_one = [&](auto make, uint64_t most) {
+    for (uint64_t i = 1 + random.below(most); i > 0; --i) plan.faults.push_back(make(q, random));
+  };
+  auto profile = q.profile;
+  const bool mixed = profile == FaultProfile::mixed;
+  if (mixed) profile = profiles[random.below(std::size(profiles) - 1)];
+  if (random.chance(0.5) && profile != FaultProfile::none) plan.loss = random.unit() * 0.02;
+  add(make_slow, 1);
+  switch (profile) {
+    case FaultProfile::heavy:
+      plan.loss = random.unit() * 0.3;
+      add(make_cut, 2);
+      break;
+    case FaultProfile::kill: at_least_one(make_kill, 2); break;
+    case FaultProfile::stop: at_least_one(make_stop, 2); break;
+    case FaultProfile::partition: at_least_one(make_partition, 1); break;
+    default: break;
+  }
+  if (mixed && random.chance(0.3)) add(make_kill, 1), add(make_stop, 1), add(make_cut, 1);
+  plan.calm_at = q.span;
+  for (const auto& fault : plan.faults) plan.calm_at = std::max(plan.calm_at, end_of(fault));
+  return plan;
+}
+
+bool harmless(const FaultPlan& plan, const FaultRequest& q) {
+  if (plan.loss > lossy) return false;
+  return std::all_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
+    return f.kind == FaultKind::slow || ((f.kind == FaultKind::stop || f.kind == FaultKind::partition) && f.time <= q.timeout / 10 && f.notice == never);
+  });
+}
+
+bool is_faulty(const FaultPlan& plan, PeerIndex process) {
+  if (plan.loss > lossy) return true;  // any link may break
+  return std::any_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
+    return f.kind == FaultKind::partition || f.process == process || (f.kind == FaultKind::cut && f.other == process);
+  });
+}
+
+NetworkSettings random_network(Random& random) {
+  NetworkSettings n;
+  n.latency = 5 * microsecond + time_below(random, 100 * microsecond);
+  n.jitter = random.chance(0.5) ? 0 : time_below(random, 300 * microsecond);
+  n.bytes_per_us = random.chance(0.3) ? 50 : 1250 + random.unit() * 10'000;
+  n.ordered = random.chance(0.4);
+  n.queue_frames_max = 1 + static_cast<uint32_t>(random.below(random.chance(0.5) ? 4 : 64));
+  n.lends_slots = random.chance(0.5);
+  n.slots = 2 + static_cast<uint32_t>(random.below(30));
+  n.result_slots = 1 + static_cast<uint32_t>(random.below(n.slots - 1));
+  const auto chance = [&] { return random.chance(0.3) ? 0.0 : random.chance(0.3) ? 1.0 : random.unit(); };
+  n.lend = chance();
+  n.copy = chance();
+  n.split = chance();
+  n.refuse = random.chance(0.5) ? 0 : random.unit() * 0.3;
+  n.news_per_poll_max = random.chance(0.5) ? 0 : 1 + static_cast<uint32_t>(random.below(4));
+  n.wake_max = random.chance(0.3) ? 0 : time_below(random, 50 * microsecond);
+  return n;
+}
+
+}  // namespace unisono::sim

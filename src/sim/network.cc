@@ -1,0 +1,268 @@
+// Sending: room, slots, the clock of a frame's journey.
+#include "sim/network.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "wire/checksum.h"
+
+namespace unisono::sim {
+
+Network::Network(const NetworkSettings& settings, uint32_t processes, uint64_t seed, Agenda& agenda, Trace& trace)
+    : settings_(settings), count_(processes), agenda_(agenda), trace_(trace), random_(mix64(seed ^ 0x6E6574)), links_(size_t{processes} * processes), stations_(processes), side_(processes) {}
+
+Network::~Network() = default;
+
+void Network::violation(const std::string& what) {
+  if (violations_.size() < 20) violations_.push_back(std::to_string(agenda_.now()) + " ns: " + what);
+}
+
+// Frames and blocks -------------------------------------------------------------------------------------------------
+
+Network::Frame* Network::find(uint64_t key) {
+  if ((key & 0xFFFFFFFF) >= pages_.size() * page_frames) return nullptr;
+  auto& frame = frame_at(key);
+  return frame.state != State::free && frame.generation == key >> 32 ? &frame : nullptr;
+}
+
+uint64_t Network::take_frame() {
+  if (free_frames_.empty()) {
+    const auto first = static_cast<uint32_t>(pages_.size() * page_frames);
+    pages_.push_back(std::make_unique<Frame[]>(page_frames));
+    for (uint32_t i = page_frames; i > 0; --i) free_frames_.push_back(first + i - 1);
+  }
+  const auto index = free_frames_.back();
+  free_frames_.pop_back();
+  frame_at(index).state = State::flying;
+  return key_of(index);
+}
+
+void Network::drop_frame(uint64_t key) {
+  auto& frame = frame_at(key);
+  const auto block = frame.block;
+  const auto generation = frame.generation + 1;
+  frame = Frame{};
+  frame.generation = generation;
+  free_frames_.push_back(static_cast<uint32_t>(key & 0xFFFFFFFF));
+  drop_block(block);
+}
+
+uint32_t Network::take_block(size_t bytes) {
+  if (free_blocks_.empty()) {
+    blocks_.emplace_back();
+    free_blocks_.push_back(static_cast<uint32_t>(blocks_.size()));
+  }
+  const auto number = free_blocks_.back();
+  free_blocks_.pop_back();
+  auto& block = blocks_[number - 1];
+  // Exactly as large as asked for, and given back to the heap: so that tools notice who writes beyond it or reads it too late.
+  block.data = std::make_unique<std::byte[]>(std::max<size_t>(bytes, 1));
+  block.bytes = bytes;
+  block.uses = 1;
+  block.slot_owner = no_one;
+  return number;
+}
+
+void Network::drop_block(uint32_t number) {
+  if (number == 0 || --blocks_[number - 1].uses > 0) return;
+  auto& block = blocks_[number - 1];
+  block.data.reset();
+  free_blocks_.push_back(number);
+  const auto owner = std::exchange(block.slot_owner, no_one);
+  if (owner == no_one) return;
+  --stations_[owner].slots_out;
+  give_room(owner);
+}
+
+// From now on the payload does not need the sender's memory.
+void Network::own_payload(Frame& frame) {
+  if (frame.block != 0 || frame.data == nullptr) return;
+  frame.block = take_block(frame.header.payload_bytes);
+  auto* data = blocks_[frame.block - 1].data.get();
+  std::memcpy(data, frame.data, frame.header.payload_bytes);
+  frame.data = data;
+}
+
+void Network::tell_sent(Frame& frame) {
+  if (frame.tell == Tell::nobody) return;
+  frame.tell = Tell::nobody;
+  put_news(frame.from, {NewsKind::sent, frame.to, frame.send_id});
+}
+
+void Network::verify(const Frame& frame) {
+  if (settings_.single_copy || frame.data == nullptr || crc32c(frame.data, frame.header.payload_bytes) == frame.checksum) return;
+  violation("rank " + std::to_string(frame.from) + " changed a payload before sent(): chunk " + std::to_string(frame.header.chunk));
+}
+
+// Room --------------------------------------------------------------------------------------------------------------
+
+void Network::want_room(PeerIndex self, PeerIndex peer) {
+  auto& l = link(self, peer);
+  if (l.wants_room || l.lost) return;
+  l.wants_room = true;
+  stations_[self].wants_room.push_back(peer);
+}
+
+// Something came free at this process: whoever was refused is told, if frames can go now.
+void Network::give_room(PeerIndex self) {
+  auto& wants = stations_[self].wants_room;
+  if (wants.empty()) return;
+  std::erase_if(wants, [&](PeerIndex peer) {
+    auto& l = link(self, peer);
+    if (!l.lost && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) return false;
+    l.wants_room = false;
+    if (!l.lost) put_news(self, {NewsKind::room, peer, 0});
+    return true;
+  });
+}
+
+// True while the link is refusing by chance; the chance is drawn anew when it is not.
+bool Network::refuses(Link& l, PeerIndex self) {
+  if (l.refused_until > agenda_.now()) return true;
+  if (settings_.refuse == 0 || !random_.chance(settings_.refuse)) return false;
+  l.refused_until = agenda_.now() + 1 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.refuse_max)));
+  agenda_.add(l.refused_until, EventKind::room, self, 0);
+  return true;
+}
+
+size_t Network::room(PeerIndex self, PeerIndex peer) {
+  auto& l = link(self, peer);
+  if (l.lost) return 0;
+  ++counters_.rooms;
+  const bool injected = counters_.rooms == settings_.fail_room;
+  if (injected) {
+    l.refused_until = agenda_.now() + 1;
+    agenda_.add(l.refused_until, EventKind::room, self, 0);
+  }
+  if (injected || l.under_way >= settings_.queue_frames_max || refuses(l, self)) {
+    want_room(self, peer);
+    return 0;
+  }
+  return settings_.queue_frames_max - l.under_way;
+}
+
+Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t bytes, bool result) {
+  auto& station = stations_[self];
+  ++counters_.acquires;
+  if (bytes > payload_bytes_max) violation("rank " + std::to_string(self) + " acquires " + std::to_string(bytes) + " bytes");
+  bool possible = settings_.lends_slots && counters_.acquires != settings_.fail_acquire &&
+                  station.slots_out < settings_.slots - (result ? 0 : settings_.result_slots);
+  for (const auto peer : peers) {
+    auto& l = link(self, peer);
+    possible = possible && !l.lost && l.under_way < settings_.queue_frames_max && !refuses(l, self);
+  }
+  if (!possible) {
+    for (const auto peer : peers) want_room(self, peer);
+    if (station.slots_out == 0) agenda_.add(agenda_.now() + 1, EventKind::room, self, 0);  // nothing else would bring the news
+    return {};
+  }
+  const auto number = take_block(bytes);
+  ++station.slots_out;
+  auto& block = blocks_[number - 1];
+  block.slot_owner = self;
+  block.peers.assign(peers.begin(), peers.end());
+  return {block.data.get(), bytes, number};
+}
+
+void Network::abandon(PeerIndex self, const Slot& slot) {
+  if (slot.handle == 0 || slot.handle > blocks_.size() || blocks_[slot.handle - 1].slot_owner != self) {
+    return violation("rank " + std::to_string(self) + " gives back a slot that it does not have");
+  }
+  drop_block(static_cast<uint32_t>(slot.handle));
+}
+
+// The journey -------------------------------------------------------------------------------------------------------
+
+Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& broken) {
+  auto& sender = stations_[from];
+  auto& receiver = stations_[to];
+  const auto wire = [&](double slowness) { return static_cast<Nanos>(static_cast<double>(bytes) * 1000 * slowness / settings_.bytes_per_us); };
+  sender.egress_free = std::max(sender.egress_free, agenda_.now()) + wire(sender.slowness);
+  // The receiver's side of the wire is shared in the order of sending, which is near enough and needs no second event.
+  receiver.ingress_free = std::max(receiver.ingress_free, sender.egress_free + settings_.latency) + wire(receiver.slowness);
+  auto arrival = receiver.ingress_free;
+  if (settings_.jitter > 0) arrival += static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.jitter)));
+  for (uint32_t lost = 0; settings_.loss > 0 && random_.chance(settings_.loss); ++lost) {
+    arrival += settings_.retransmit << std::min(lost, 10u);
+    broken = lost == settings_.retransmits_max;
+    if (broken) break;
+  }
+  auto& l = link(from, to);
+  if (settings_.ordered) arrival = std::max(arrival, l.last_arrival);
+  l.last_arrival = std::max(l.last_arrival, arrival);
+  return arrival;
+}
+
+// A frame whose header and payload are set goes onto the wire.
+void Network::launch(uint64_t key) {
+  auto& frame = frame_at(key);
+  const auto from = frame.from, to = frame.to;
+  const auto bytes = sizeof(FrameHeader) + frame.header.payload_bytes;
+  frame.checksum = frame.data == nullptr ? 0 : crc32c(frame.data, frame.header.payload_bytes);
+  seal_frame(frame.header);
+  trace_.frame(agenda_.now(), "send", from, to, frame.header, frame.checksum);
+  ++counters_.frames;
+  counters_.bytes += bytes;
+  ++stations_[from].counters.sent_frames;
+  stations_[from].counters.sent_bytes += bytes;
+  if (frame.header.payload_bytes > 0) ++link(from, to).under_way;
+  bool broken = false;
+  const auto arrival = arrival_time(from, to, bytes, broken);
+  agenda_.add(arrival, EventKind::arrive, to, key);
+  if (++counters_.sends == settings_.fail_send) cut(from, to, 0, 10 * microsecond, "injected: a send failed");
+  if (broken) cut(from, to, arrival - agenda_.now(), arrival - agenda_.now(), "no acknowledgement after " + std::to_string(settings_.retransmits_max) + " retransmissions");
+}
+
+bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
+  auto& l = link(self, peer);
+  if (l.lost) return true;
+  if (!payload.empty() && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) {
+    violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
+  }
+  if (payload.size() > payload_bytes_max) violation("rank " + std::to_string(self) + " sends " + std::to_string(payload.size()) + " bytes in one frame");
+  const auto key = take_frame();
+  auto& frame = frame_at(key);
+  frame.header = header;
+  frame.header.payload_bytes = static_cast<uint32_t>(payload.size());
+  frame.from = self;
+  frame.to = peer;
+  frame.send_id = id;
+  bool free_already = true;
+  if (!payload.empty()) {
+    frame.data = payload.data();
+    const bool copy = !settings_.single_copy && random_.chance(settings_.copy);
+    if (copy) own_payload(frame);
+    // sent() may follow although the payload was copied.
+    free_already = copy && (settings_.copy >= 1 || random_.chance(0.5));
+    if (!free_already) frame.tell = settings_.single_copy || random_.chance(0.5) ? Tell::on_taking : Tell::on_arrival;
+  }
+  launch(key);
+  return free_already;
+}
+
+void Network::commit(PeerIndex self, const Slot& slot, const FrameHeader& header) {
+  const auto number = static_cast<uint32_t>(slot.handle);
+  if (number == 0 || number > blocks_.size() || blocks_[number - 1].slot_owner != self) {
+    return violation("rank " + std::to_string(self) + " commits a slot that it does not have");
+  }
+  if (header.payload_bytes > blocks_[number - 1].bytes) violation("rank " + std::to_string(self) + " commits more than its slot holds");
+  const auto peers = blocks_[number - 1].peers;
+  for (const auto peer : peers) {
+    if (link(self, peer).lost) continue;
+    const auto key = take_frame();
+    auto& frame = frame_at(key);
+    frame.header = header;
+    frame.from = self;
+    frame.to = peer;
+    frame.offered_slot = true;
+    if (header.payload_bytes > 0) {
+      ++blocks_[number - 1].uses;
+      frame.block = number;
+      frame.data = blocks_[number - 1].data.get();
+    }
+    launch(key);
+  }
+  drop_block(number);
+}
+
+}  // namespace unisono::sim

@@ -1,0 +1,134 @@
+// Receiving: arrival, the news of a poll, payloads that land or are lent.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/network.h"
+
+namespace unisono::sim {
+
+void Network::put_news(PeerIndex self, const News& news) {
+  auto& station = stations_[self];
+  if (station.dead) return;
+  station.news.push_back(news);
+  const auto wake = settings_.wake_max == 0 ? 0 : static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.wake_max)));
+  agenda_.request_poll(self, agenda_.now() + wake);
+}
+
+void Network::arrive(uint64_t key) {
+  auto& frame = frame_at(key);
+  if (separated(frame.from, frame.to)) return agenda_.add(heals_ + settings_.retransmit, EventKind::arrive, frame.to, key);
+  if (++counters_.receives == settings_.fail_receive) cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
+  auto& l = link(frame.from, frame.to);
+  if (l.cut || stations_[frame.to].dead) {
+    // The sender hears of its payload when it hears of the loss.
+    return strand(key);
+  }
+  frame.state = State::queued;
+  if (frame.tell == Tell::on_arrival) {
+    verify(frame);
+    own_payload(frame);
+    tell_sent(frame);
+  }
+  put_news(frame.to, {NewsKind::frame, frame.from, key});
+}
+
+bool Network::poll(PeerIndex self, Sink& sink) {
+  auto& station = stations_[self];
+  auto left = station.news.size();
+  if (left == 0) return false;
+  if (settings_.news_per_poll_max > 0) left = std::min<size_t>(left, 1 + random_.below(settings_.news_per_poll_max));
+  for (; left > 0 && !station.news.empty(); --left) {
+    const auto news = station.news.front();
+    station.news.pop_front();
+    switch (news.kind) {
+      case NewsKind::frame: deliver(self, news.value, sink); break;
+      case NewsKind::landed: land(self, news.value, sink); break;
+      case NewsKind::sent:
+        sink.sent(news.value);
+        break;
+      case NewsKind::room:
+        if (!link(self, news.peer).lost) sink.room(news.peer);
+        break;
+      case NewsKind::lost: lost_news(self, news, sink); break;
+      case NewsKind::nothing: break;
+    }
+  }
+  if (!station.news.empty()) agenda_.request_poll(self, agenda_.now() + 1);
+  return true;
+}
+
+// The receiver's transport has the frame in hand: the link has room for another one.
+void Network::taken(Frame& frame) {
+  auto& station = stations_[frame.to];
+  ++station.counters.received_frames;
+  station.counters.received_bytes += sizeof(FrameHeader) + frame.header.payload_bytes;
+  if (frame.header.payload_bytes == 0) return;
+  auto& l = link(frame.from, frame.to);
+  if (l.under_way > 0) --l.under_way;
+  give_room(frame.from);
+}
+
+void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
+  auto* found = find(key);
+  if (found == nullptr) return;
+  auto& frame = *found;
+  const auto from = frame.from;
+  const auto header = frame.header;
+  taken(frame);
+  if (frame.data == nullptr) {
+    trace_.frame(agenda_.now(), "take", from, self, header, 0);
+    drop_frame(key);
+    return sink.received(from, header, {});
+  }
+  if (settings_.single_copy || random_.chance(settings_.lend)) return lend(key, sink);
+  auto* target = sink.place(from, header);
+  if (target == nullptr) return lend(key, sink);
+  frame.state = State::landing;
+  frame.target = target;
+  if (!random_.chance(settings_.split)) return land(self, key, sink);
+  // The first part now, the rest with a later poll. Whatever happens meanwhile, the target is ours until then.
+  verify(frame);
+  frame.landed = random_.below(header.payload_bytes + 1);
+  std::memcpy(target, frame.data, frame.landed);
+  put_news(self, {NewsKind::landed, from, key});
+}
+
+void Network::land(PeerIndex self, uint64_t key, Sink& sink) {
+  auto* found = find(key);
+  if (found == nullptr || found->state != State::landing) return;  // cancelled, or its link is lost
+  auto& frame = *found;
+  const auto from = frame.from;
+  const auto header = frame.header;
+  auto* target = frame.target;
+  verify(frame);
+  std::memcpy(target + frame.landed, frame.data + frame.landed, header.payload_bytes - frame.landed);
+  trace_.frame(agenda_.now(), "take", from, self, header, frame.checksum);
+  tell_sent(frame);
+  drop_frame(key);
+  sink.received(from, header, {target, header.payload_bytes, 0});
+}
+
+void Network::lend(uint64_t key, Sink& sink) {
+  auto& frame = frame_at(key);
+  if (!settings_.single_copy) {
+    verify(frame);
+    own_payload(frame);
+    tell_sent(frame);
+  }
+  trace_.frame(agenda_.now(), "lend", frame.from, frame.to, frame.header, frame.checksum);
+  frame.state = State::lent;
+  const auto from = frame.from;
+  const auto header = frame.header;
+  sink.received(from, header, {frame.data, header.payload_bytes, key + 1});
+}
+
+void Network::release(PeerIndex self, const View& view) {
+  auto* frame = view.handle == 0 ? nullptr : find(view.handle - 1);
+  if (frame == nullptr || frame->state != State::lent || frame->to != self) {
+    return violation("rank " + std::to_string(self) + " gives back a view that it does not have");
+  }
+  tell_sent(*frame);
+  drop_frame(view.handle - 1);
+}
+
+}  // namespace unisono::sim

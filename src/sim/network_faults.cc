@@ -1,0 +1,125 @@
+// What goes wrong, and what has to be cleaned up then: cancelled operations, cut links, dead processes, partitions.
+#include <utility>
+
+#include "sim/network.h"
+
+namespace unisono::sim {
+
+template <typename F>
+void Network::each_frame(F&& call) {
+  for (uint32_t index = 0; index < pages_.size() * page_frames; ++index) {
+    auto& frame = frame_at(index);
+    if (frame.state != State::free) call(frame, key_of(index));
+  }
+}
+
+void Network::cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
+  each_frame([&](Frame& frame, uint64_t key) {
+    if (frame.from == self && frame.tell != Tell::nobody && (frame.send_id & mask) == match) {
+      own_payload(frame);
+      frame.tell = Tell::nobody;
+    }
+    if (frame.to == self && frame.state == State::landing && frame.header.group == group && frame.header.operation == operation) {
+      tell_sent(frame);
+      drop_frame(key);
+    }
+  });
+  for (auto& news : stations_[self].news) {
+    if (news.kind == NewsKind::sent && (news.value & mask) == match) news.kind = NewsKind::nothing;
+  }
+}
+
+void Network::lost_news(PeerIndex self, const News& news, Sink& sink) {
+  each_frame([&](Frame& frame, uint64_t key) {
+    if (frame.to == self && frame.from == news.peer && frame.state == State::landing) drop_frame(key);
+  });
+  trace_.event(agenda_.now(), "lost", self, news.peer);
+  sink.lost(news.peer, {Code::peer_lost, "process " + std::to_string(news.peer) + ": " + losses_[news.value].why});
+}
+
+void Network::cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why) {
+  if (link(a, b).cut) return;
+  trace_.event(agenda_.now(), "cut", a, b);
+  link(a, b).cut = link(b, a).cut = true;
+  const auto tell = [&](PeerIndex self, PeerIndex peer, Nanos notice) {
+    if (notice == never) return;
+    losses_.push_back({self, peer, why});
+    agenda_.add(agenda_.now() + notice, EventKind::lose, self, losses_.size() - 1);
+  };
+  tell(a, b, notice_a);
+  tell(b, a, notice_b);
+}
+
+// The process learns that the link is gone: first that its sends are over, then the loss.
+void Network::lose(uint64_t index) {
+  const auto self = losses_[index].self, peer = losses_[index].peer;
+  auto& l = link(self, peer);
+  if (l.lost || stations_[self].dead) return;
+  l.lost = true;
+  give_up_sends(self, peer);
+  put_news(self, {NewsKind::lost, peer, index});
+}
+
+// Frames that never arrive keep the sender's memory until the sender is told.
+void Network::strand(uint64_t key) {
+  auto& frame = frame_at(key);
+  if (frame.tell == Tell::nobody) return drop_frame(key);
+  frame.state = State::stranded;
+}
+
+void Network::give_up_sends(PeerIndex self, PeerIndex peer) {
+  each_frame([&](Frame& frame, uint64_t key) {
+    if (frame.from != self || frame.to != peer || frame.tell == Tell::nobody) return;
+    own_payload(frame);
+    tell_sent(frame);
+    if (frame.state == State::stranded) drop_frame(key);
+  });
+}
+
+void Network::close(PeerIndex self, PeerIndex peer) {
+  if (link(self, peer).lost) return;
+  cut(self, peer, never, settings_.latency, "the other side closed the link");
+  link(self, peer).lost = true;
+  give_up_sends(self, peer);
+}
+
+void Network::kill(PeerIndex self) {
+  trace_.event(agenda_.now(), "kill", self, self);
+  auto& station = stations_[self];
+  station.dead = true;
+  station.news.clear();
+  each_frame([&](Frame& frame, uint64_t key) {
+    // What it had in its own memory when it died still goes out: the kernel has it.
+    if (frame.from == self && frame.state != State::lent) own_payload(frame);
+    if (frame.from == self) frame.tell = Tell::nobody;
+    if (frame.to == self && frame.state != State::flying) strand(key);
+  });
+}
+
+void Network::partition(std::vector<bool> side, Nanos until) {
+  trace_.event(agenda_.now(), "partition", no_one, no_one);
+  side_ = std::move(side);
+  heals_ = until;
+}
+
+void Network::calm() {
+  trace_.event(agenda_.now(), "calm", no_one, no_one);
+  settings_.loss = settings_.refuse = 0;
+  settings_.jitter = 0;
+  for (auto& station : stations_) station.slowness = 1;
+}
+
+std::string Network::held_by(PeerIndex self) const {
+  uint32_t lent = 0, landing = 0, sending = 0;
+  for (uint32_t index = 0; index < pages_.size() * page_frames; ++index) {
+    const auto& frame = frame_at(index);
+    lent += frame.state == State::lent && frame.to == self;
+    landing += frame.state == State::landing && frame.to == self;
+    sending += frame.state != State::free && frame.from == self && frame.tell != Tell::nobody;
+  }
+  const auto slots = stations_[self].slots_out;
+  if (lent + landing + sending + slots == 0) return {};
+  return std::to_string(lent) + " lent views, " + std::to_string(landing) + " placements, " + std::to_string(sending) + " sends, " + std::to_string(slots) + " slots";
+}
+
+}  // namespace unisono::sim

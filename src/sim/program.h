@@ -1,0 +1,94 @@
+// What the simulated processes call: a random program, the same on all of them, or one in which somebody errs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "collectives/request.h"
+#include "node/calls.h"
+#include "sim/tensors.h"
+
+namespace unisono::sim {
+
+struct SimGroup {
+  uint32_t number = 0;
+  std::vector<PeerIndex> members;  // by rank
+  std::vector<uint32_t> islands;   // by rank
+  uint32_t world() const { return static_cast<uint32_t>(members.size()); }
+  // UINT32_MAX if it is not a member.
+  Rank rank_of(PeerIndex process) const;
+};
+
+// One call as all members make it.
+struct Call {
+  size_t group = 0;  // index into Program::groups
+  Collective collective = Collective::all_reduce;  // send stands for the message, from root to destination
+  DType dtype = DType::f32;
+  Values values = Values::exact;
+  size_t count = 0;             // elements of the tensor or of an even block
+  std::vector<size_t> counts;   // elements of each rank's block, where uneven; all_to_all: see pair_count
+  Rank root = 0, destination = 0;
+  uint32_t tag = 0;
+  uint64_t seed = 0;            // of the inputs
+  CallOptions options;
+
+  bool is_message() const { return collective == Collective::send; }
+  bool is_rooted() const { return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather || collective == Collective::scatter; }
+  bool reduces() const { return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter; }
+  bool concerns(Rank rank) const { return !is_message() || rank == root || rank == destination; }
+  size_t block(Rank rank) const { return counts.empty() ? count : counts[rank]; }
+  // all_to_all: elements from one rank to another.
+  size_t pair_count(Rank from, Rank to) const { return counts.empty() ? count : (counts[from] * 3 + counts[to] * 5) % 700; }
+  size_t input_elements(Rank rank, uint32_t world) const;
+  size_t output_elements(Rank rank, uint32_t world) const;
+  Fill fill(Rank rank) const;
+  std::string to_string() const;
+};
+
+// How a process makes a call that the others make as it stands.
+enum class Slip : uint8_t { none, size, dtype, op, collective, root, missing };
+
+struct Memory {  // of one call on one rank
+  GuardedBuffer input, output;
+  bool in_place = false;
+  std::vector<size_t> send_counts, recv_counts;
+};
+Memory make_memory(const Call& call, Rank rank, uint32_t world, Random& random);
+// The request for this rank; the memory must outlive the operation.
+Result<OperationRequest> make_request(const Call& call, Rank rank, uint32_t world, Memory& memory);
+
+struct Deviation {
+  PeerIndex process = 0;
+  size_t call = 0;
+  Slip slip = Slip::none;
+};
+
+struct Program {
+  std::vector<SimGroup> groups;            // the first one is everybody
+  std::vector<Call> calls;
+  std::vector<std::vector<size_t>> order;  // by process: indices into calls, in the order in which it makes them
+  size_t in_flight_max = SIZE_MAX;         // a process waits for older calls beyond it
+  Nanos think_max = 0;                     // between two calls
+  std::vector<Deviation> deviations;
+
+  Slip slip_of(PeerIndex process, size_t call) const;
+};
+
+struct ProgramRequest {
+  uint32_t processes = 4;
+  size_t calls_max = 12;
+  size_t elements_max = 5000;
+  Nanos timeout = second;
+};
+Program random_program(const ProgramRequest& request, Random& random);
+// Somebody calls something else than the others, or in another order. Every call matters to everybody.
+void make_wrong(Program& program, Random& random);
+// One call of everybody.
+Program single_call(uint32_t processes, const Call& call);
+// Applies a slip to a call, as its author would have written it.
+Call slipped(const Call& call, Slip slip, uint32_t world);
+
+}  // namespace unisono::sim

@@ -1,0 +1,54 @@
+// Arithmetic that is done at once and charged in virtual time: nothing, the process's own time (it does nothing else meanwhile), or
+// that of a worker beside it, who reports later.
+#pragma once
+
+#include <algorithm>
+
+#include "node/compute.h"
+#include "sim/agenda.h"
+
+namespace unisono::sim {
+
+enum class ComputeMode : uint8_t { free, busy, deferred };
+
+struct ComputeSettings {
+  ComputeMode mode = ComputeMode::free;
+  double bytes_per_us = 4000;
+  Nanos per_call = 300;
+};
+
+class SimCompute final : public Compute {
+ public:
+  SimCompute(const ComputeSettings& settings, Agenda& agenda, PeerIndex self) : settings_(settings), agenda_(agenda), self_(self) {}
+
+  Computed reduce(const kernels::Reduction& task, uint64_t id) override {
+    kernels::reduce(task);
+    return charge(task.count * task.sources.size() * element_bytes(task.dtype), id);
+  }
+  Computed copy(void* destination, const void* source, size_t bytes, uint64_t id) override {
+    kernels::copy(destination, source, bytes);
+    return charge(bytes, id);
+  }
+
+  void slow_down(double factor) { slowness_ = factor; }
+  // Until then the process itself computes and does not poll.
+  Nanos busy_until() const { return settings_.mode == ComputeMode::busy ? free_at_ : 0; }
+
+ private:
+  Computed charge(size_t bytes, uint64_t id) {
+    if (settings_.mode == ComputeMode::free) return {};
+    const auto cost = static_cast<Nanos>((static_cast<double>(settings_.per_call) + static_cast<double>(bytes) * 1000 / settings_.bytes_per_us) * slowness_);
+    free_at_ = std::max(free_at_, agenda_.now()) + cost;
+    if (settings_.mode == ComputeMode::busy) return {.done = true, .cost = cost};
+    agenda_.add(free_at_, EventKind::computed, self_, id);
+    return {.done = false, .cost = cost};
+  }
+
+  ComputeSettings settings_;
+  Agenda& agenda_;
+  PeerIndex self_;
+  double slowness_ = 1;
+  Nanos free_at_ = 0;
+};
+
+}  // namespace unisono::sim

@@ -1,0 +1,40 @@
+// One virtual process's transport: its view of the Network. All its peers are reached through it.
+#pragma once
+
+#include <string>
+
+#include "sim/network.h"
+#include "transports/transport.h"
+
+namespace unisono::sim {
+
+class SimTransport final : public Transport {
+ public:
+  SimTransport(Network& network, PeerIndex self) : network_(network), self_(self) {}
+
+  const char* name() const override { return "sim"; }
+  size_t room(PeerIndex peer) override { return network_.room(self_, peer); }
+  bool lends_slots() const override { return network_.settings().lends_slots; }
+  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override { return network_.acquire(self_, peers, bytes, result); }
+  void commit(const Slot& slot, const FrameHeader& header) override { network_.commit(self_, slot, header); }
+  void abandon(const Slot& slot) override { network_.abandon(self_, slot); }
+  bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override {
+    return network_.send(self_, peer, header, payload, id);
+  }
+  void release(const View& view) override { network_.release(self_, view); }
+  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override { network_.cancel(self_, match, mask, group, operation); }
+  bool poll(Nanos, Sink& sink) override { return network_.poll(self_, sink); }
+  Nanos next_deadline() const override { return never; }  // news make events, and events make polls
+  void close(PeerIndex peer) override { network_.close(self_, peer); }
+  int wait_handle() const override { return -1; }
+  bool arm() override { return !network_.has_news(self_); }
+  void disarm() override {}
+  TransportCounters counters() const override { return network_.counters_of(self_); }
+  std::string describe(PeerIndex peer) const override { return "sim " + std::to_string(self_) + " -> " + std::to_string(peer); }
+
+ private:
+  Network& network_;
+  PeerIndex self_;
+};
+
+}  // namespace unisono::sim
