@@ -54,7 +54,7 @@ class Job {
   std::string master_address() const;
   void reap_links();
   void conclude(AgentLink& link);
-  void note_failure(bool at_once);
+  void note_failure(uint32_t rank, bool at_once);
   void tell_who_waits(Nanos now);
   void begin_ending(Phase phase);
   void advance(Nanos now);
@@ -251,20 +251,21 @@ void Job::handle_rank_record(const AgentLink& link, const Record& record) {
     Refused refused;
     if (!decode(record.payload, refused)) refused = {EPROTO, "malformed record from " + link.name()};
     verdict_.refused(record.rank, refused);
-    note_failure(true);
+    note_failure(record.rank, true);
   } else if (record.kind == RecordKind::ended) {
     Ended ended;
     if (!decode(record.payload, ended)) ended = {.code = exit_code_launcher};
     mixer_.finish(record.rank);
     const bool asked = phase_ >= Phase::terminated || interrupted_by_ != 0;
     verdict_.ended(record.rank, ended, asked);
-    if (ended.by_signal || ended.code != 0) note_failure(false);
+    if (ended.by_signal || ended.code != 0) note_failure(record.rank, false);
   }
 }
 
 // The first failure starts the end of the others; later ones only count.
-void Job::note_failure(bool at_once) {
-  if (phase_ > Phase::running || options_.keep_going) return;
+void Job::note_failure(uint32_t rank, bool at_once) {
+  if (phase_ > Phase::running) return;
+  if (options_.keep_going && verdict_.running_count() > 0) return say(verdict_.describe(rank) + "; the others go on");
   begin_ending(at_once ? Phase::terminated : Phase::grace);
   // Where one rank fails, the others mostly follow at once: then the final report is enough.
   notice_at_ = monotonic_now() + notice_time;
@@ -327,7 +328,7 @@ void Job::fail_link(AgentLink& link, const std::string& why) {
   link.kill_process();
   lost_agent_ = true;
   for (uint32_t i = 0; i < link.placement().rank_count; ++i) verdict_.lost(link.placement().first_rank + i, why);
-  if (told_to_start_) return note_failure(false);
+  if (told_to_start_) return note_failure(link.placement().first_rank, false);
   say(why);
   begin_ending(Phase::killed);
 }

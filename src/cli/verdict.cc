@@ -51,10 +51,9 @@ uint32_t Verdict::running_count() const {
       std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.state == State::running; }));
 }
 
-std::string Verdict::first_failure() const {
-  if (first_ < 0) return "";
-  const auto& rank = ranks_[static_cast<size_t>(first_)];
-  std::string who = fmt::format("rank {}", first_);
+std::string Verdict::describe(uint32_t number) const {
+  const auto& rank = ranks_[number];
+  std::string who = fmt::format("rank {}", number);
   if (rank.pid != 0) {
     who += rank.host.empty() ? fmt::format(" (pid {})", rank.pid) : fmt::format(" (host {}, pid {})", rank.host, rank.pid);
   } else if (!rank.host.empty()) {

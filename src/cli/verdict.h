@@ -28,8 +28,9 @@ class Verdict {
 
   uint32_t running_count() const;
   bool has_failure() const { return first_ >= 0; }
-  // "rank 2 (pid 41) was killed by signal 9 (SIGKILL) after 1.24 s"
-  std::string first_failure() const;
+  // "rank 2 (pid 41) was killed by signal 9 (SIGKILL) after 1.24 s", of a rank that has ended.
+  std::string describe(uint32_t rank) const;
+  std::string first_failure() const { return first_ < 0 ? "" : describe(static_cast<uint32_t>(first_)); }
   // "ranks 0, 1 exited with code 1; rank 3 was ended": all but the first failure; empty if there are no others.
   std::string others() const;
   // Of the first failure: its exit code, 128 + its signal, 126 or 127 if it could not be started, 125 if it was lost; else 0.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "collectives/operation.h"
 
@@ -34,15 +35,15 @@ void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
   const auto& flow = flows_[peer];
   fail_here({Code::peer_lost, setup_.label + ": rank " + std::to_string(peer) + " was lost: " + why.message() + "; " +
                                   std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) +
-                                  " bytes from it are missing"});
+                                  " bytes from it are missing; call reform()"});
 }
 
-// A rank that has not sent its own contribution (a message of its first round towards us) is the cause; others may only be waiting
-// for it in turn. So if there are such ranks, only they are named.
+// Who holds all up: the ranks whose missing messages are of the first round and, there, of the first slice. Others may only be
+// waiting for these in turn, or be held back by us because we cannot use what they have without these; they are not named.
 std::string Operation::missing_text() const {
   struct Missing {
     uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
-    uint32_t first_round = UINT32_MAX;
+    std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // round and slice
   };
   std::map<Rank, Missing> missing;
   for (const auto& lane : lanes_) {
@@ -56,7 +57,7 @@ std::string Operation::missing_text() const {
         auto& m = missing[ranks[i]];
         m.bytes += lane_bytes(lane);
         ++m.messages;
-        m.first_round = std::min(m.first_round, stage.round);
+        m.first = std::min(m.first, {stage.round, lane.slice});
       }
     }
   }
@@ -64,18 +65,18 @@ std::string Operation::missing_text() const {
     const auto& flow = flows_[rank];
     if (flow.queue_head >= 0) missing[rank].unsent_bytes = flow.send_total - flow.send_used;
   }
-  uint32_t first_round = UINT32_MAX;
-  for (const auto& [rank, m] : missing) first_round = std::min(first_round, m.first_round);
+  std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};
+  for (const auto& [rank, m] : missing) first = std::min(first, m.first);
   std::string text;
   for (const auto& [rank, m] : missing) {
-    if (m.first_round != first_round && m.messages > 0 && first_round != UINT32_MAX) continue;
+    if (m.first != first) continue;
     if (!text.empty()) text += "; ";
-    text += "rank " + std::to_string(rank);
+    text += "rank " + std::to_string(rank) + " (" + port_->place(rank) + ")";
     if (m.messages > 0) {
       const auto& flow = flows_[rank];
       text += flow.first_arrival == never ? " has sent nothing" : " has sent " + std::to_string(flow.recv_arrived) + " bytes";
       text += ", missing " + std::to_string(m.bytes) + " bytes (" + std::to_string(m.messages) + " messages, phase: round " +
-              std::to_string(m.first_round) + ")";
+              std::to_string(m.first.first) + ")";
     }
     if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
   }

@@ -39,6 +39,8 @@ void Operation::start(OperationSetup setup, Port& port, Nanos now) {
   slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
   auto status = prepare_memory();
   if (!status.ok()) return fail_here(std::move(status));
+  // A window that holds less than two slices would never open: grants come when half of it has been used.
+  setup_.limits.window_bytes = std::max<uint64_t>(setup_.limits.window_bytes, 2 * slice_elements_ * element_size_);
   make_lanes();
   if (lanes_left_ == 0) return finish({});
   for (const auto rank : plan_->partners) {

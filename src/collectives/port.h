@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "kernels/dispatch.h"
 #include "wire/frame.h"
@@ -49,6 +50,8 @@ class Port {
   virtual std::byte* stage(size_t bytes) = 0;
   // Allows a rank to send this operation's messages up to `bytes` in total.
   virtual void grant(Rank to, uint64_t bytes) = 0;
+  // "host b, pid 42": what lies behind a rank, for messages.
+  virtual std::string place(Rank rank) const = 0;
   // Arithmetic: true if done at once, else Operation::computed(lane) follows. The task's sources are valid until then.
   virtual bool reduce(const kernels::Reduction& task, uint32_t lane) = 0;
   virtual bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) = 0;

@@ -339,6 +339,80 @@ TEST(Reform, many_that_were_awake_do_not_end_because_of_one_that_judged_too_earl
   EXPECT_EQ(room.result(3).lost_why.at(0), "it had gone on without rank 1");
 }
 
+TEST(Reform, a_lowest_rank_that_says_nothing_after_all_agreed_is_waited_for_and_then_left_out) {
+  Room room(3);
+  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
+  for (auto& send : room.members[0].take_sends()) {  // the last that is heard of rank 0
+    const auto to = *room.roster.rank_of(send.to);
+    ASSERT_TRUE(room.members[to].message(room.roster.members[0].id, send.bytes, room.now).ok());
+  }
+  room.deliver({0});
+  room.pass(timeout, {0});
+  EXPECT_TRUE(room.members[1].running()) << "it may be waiting for somebody whom we have heard";
+  room.pass(timeout / 4, {0});
+  EXPECT_EQ(room.result(1).roster.members.size(), 2u);
+  EXPECT_EQ(room.result(2).roster.members.size(), 2u);
+}
+
+TEST(Reform, a_proposal_overtaken_by_a_later_one_says_nothing) {
+  Room room(3);
+  room.start(0, {2});
+  const auto from = room.roster.members[1].id;
+  const EpochName base = name_of(room.roster);
+  const Bytes older = encode(ReformMessage{base, Propose{1, {}, {}}});
+  const Bytes newer = encode(ReformMessage{base, Propose{3, {{2, Departure::Cause::lost, 1, 0}}, {}}});
+  // One that is not enough, one that is, and again the first: rank 0 must not take it for a change of mind.
+  room.members[0].peer_lost(room.roster.members[2].id, room.now);
+  Room other(3);
+  other.start(1, {});
+  ASSERT_TRUE(
+      other.members[1].message(room.roster.members[0].id, encode(ReformMessage{base, Propose{2, {}, {}}}), room.now).ok());
+  ASSERT_TRUE(other.members[1]
+                  .message(room.roster.members[0].id,
+                           encode(ReformMessage{base, Propose{1, {{2, Departure::Cause::lost, 0, 0}}, {}}}), room.now)
+                  .ok());
+  EXPECT_EQ(other.members[1].next_deadline(), room.now + timeout)
+      << "rank 2 is not out: rank 0 said so before it said otherwise";
+  ASSERT_TRUE(room.members[0].message(from, newer, room.now).ok());
+  EXPECT_EQ(room.result(0).roster.members.size(), 2u);
+  EXPECT_TRUE(room.members[0].message(from, older, room.now).ok());
+}
+
+TEST(Reform, a_message_about_the_next_epoch_is_kept_until_its_roster_has_come) {
+  Room room(2);
+  room.start(0, {});
+  room.start(1, {});
+  for (auto& send : room.members[1].take_sends())
+    ASSERT_TRUE(room.members[0].message(room.roster.members[1].id, send.bytes, room.now).ok());
+  const auto first = room.members[0].take_sends();  // a proposal, and the next roster
+  ASSERT_TRUE(room.members[0].take_result()->ok());
+  room.start(0, {});
+  const auto next = room.members[0].take_sends();
+  for (const auto* sends : {&next, &first}) {  // overtaking
+    for (const auto& send : *sends) ASSERT_TRUE(room.members[1].message(room.roster.members[0].id, send.bytes, room.now).ok());
+  }
+  EXPECT_EQ(room.result(1).roster.epoch, 2u);
+  EXPECT_TRUE(room.members[1].wanted()) << "rank 0 waits for it already";
+  room.start(1, {});
+  room.deliver();
+  EXPECT_EQ(room.result(0).roster.epoch, 3u);
+  EXPECT_EQ(room.result(1).roster.epoch, 3u);
+}
+
+TEST(Reform, a_smaller_half_that_speaks_to_a_larger_one_at_once_is_told_to_give_way) {
+  Room room(3);
+  for (const Rank rank : {0u, 1u}) room.start(rank, {2});
+  room.deliver({2});
+  room.start(2, {0, 1});
+  const auto said = room.members[2].take_sends();
+  ASSERT_TRUE(room.members[2].take_result()->ok());
+  for (const auto& send : said)
+    ASSERT_TRUE(room.members[*room.roster.rank_of(send.to)].message(room.roster.members[2].id, send.bytes, room.now).ok());
+  room.deliver();
+  EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
+  EXPECT_EQ(room.members[0].roster().members.size(), 2u);
+}
+
 TEST(Reform, cannot_start_twice) {
   Room room(2);
   room.start(0, {});

@@ -9,6 +9,12 @@
 
 namespace unisono {
 
+namespace {
+
+constexpr Nanos news_age_max = 10 * millisecond;
+
+}  // namespace
+
 Engine::Engine(const EngineLimits& limits, Compute& compute) : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes) {}
 
 Engine::~Engine() {
@@ -69,9 +75,7 @@ void Engine::end_all_groups(const Status& why, Nanos now) {
 
 void Engine::stop_all_groups(const Status& why, Nanos now) {
   now_ = now;
-  for (auto& [number, group] : groups_) {
-    if (group->ended.ok()) group->ended = why;
-  }
+  for (auto& [number, group] : groups_) group->ended = why;
   for (auto* active : active_) active->operation.fail(why, now);
   settle_needed_ = true;
 }
@@ -147,17 +151,14 @@ Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q
 }
 
 std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now) {
+  // After a pause the news come first: the group may have ended meanwhile.
+  if (now - polled_ > news_age_max) poll(now);
   now_ = now;
   if (!group.ended.ok()) return refuse(request, group.ended);
   if (active_.size() >= limits_.operations_max) {
     return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
   const bool message = request.collective == Collective::send || request.collective == Collective::recv;
-  for (Rank rank = 0; rank < group.world(); ++rank) {
-    const auto peer = group.members[rank];
-    if (peer == self_peer || peers_[peer].lost.ok() || (message && rank != request.root)) continue;
-    return refuse(request, {Code::peer_lost, "rank " + std::to_string(rank) + " was lost: " + peers_[peer].lost.message() + "; call reform()"});
-  }
   uint64_t slice_bytes = 0;
   const auto plan = plan_for(group, request, slice_bytes);
   if (!plan) return refuse(request, plan.status());
@@ -189,6 +190,11 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   active.operation.start(std::move(setup), active.port, now);
   if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
+  // Who has gone may have sent all it had to before: that is enough.
+  for (Rank rank = 0; rank < group.world(); ++rank) {
+    const auto peer = group.members[rank];
+    if (peer != self_peer && !peers_[peer].lost.ok()) active.operation.peer_lost(rank, peers_[peer].lost, now);
+  }
   settle(active);
   settle_all();
   return completion;
@@ -259,7 +265,7 @@ void Engine::settle_all() {
 }
 
 bool Engine::poll(Nanos now) {
-  now_ = now;
+  now_ = polled_ = now;
   bool progress = false;
   for (auto* transport : transports_) progress |= transport->poll(now, *this);
   for (auto* active : active_) {

@@ -50,7 +50,7 @@ class Engine final : public Sink {
   ~Engine() override;
 
   void add_transport(Transport& transport) { transports_.push_back(&transport); }
-  // label: "rank 3 (host b, pid 42)".
+  // label: "host b, pid 42". Without a rank: that changes when the group is re-formed.
   void add_peer(PeerIndex peer, Transport& route, std::string label);
   void remove_peer(PeerIndex peer);
   // Ok while the link stands, else why it does not.
@@ -153,6 +153,7 @@ class Engine final : public Sink {
   uint32_t epoch_ = 0;  // 0: between epochs
   EngineCounters counters_;
   Nanos now_ = 0;
+  Nanos polled_ = 0;  // when news were last asked for
   bool settle_needed_ = false;
 };
 

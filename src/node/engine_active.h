@@ -27,6 +27,7 @@ class Engine::OperationPort final : public Port {
   void release(const Piece& piece) override;
   std::byte* stage(size_t bytes) override;
   void grant(Rank to, uint64_t bytes) override;
+  std::string place(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
 

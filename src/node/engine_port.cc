@@ -51,6 +51,8 @@ void Engine::OperationPort::grant(Rank to, uint64_t bytes) {
   route(to).send(peer(to), header, {}, 0);
 }
 
+std::string Engine::OperationPort::place(Rank rank) const { return engine_.peers_[peer(rank)].label; }
+
 bool Engine::OperationPort::reduce(const kernels::Reduction& task, uint32_t lane) {
   const auto computed = engine_.compute_.reduce(task, event_id(active_.slot, active_.generation, lane));
   active_.compute += computed.cost;

@@ -30,7 +30,7 @@ class TestCluster {
       engine.add_transport(*transports_.back());
       engine.set_topology({shared_memory_profile(2), network_tcp_profile(2)});
       for (Rank peer = 0; peer < world; ++peer) {
-        if (peer != r) engine.add_peer(peer, *transports_.back(), "rank " + std::to_string(peer));
+        if (peer != r) engine.add_peer(peer, *transports_.back(), "process " + std::to_string(peer));
       }
       groups_.push_back(&make_group(r, 1, all(), islands));
     }

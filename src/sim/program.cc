@@ -40,9 +40,10 @@ void random_islands(SimGroup& group, Random& random) {
 
 ScheduleKind random_schedule(Collective collective, Order order, uint32_t world, Random& random) {
   const auto kinds = kinds_of(collective);
-  if (kinds.empty() || random.chance(0.3)) return ScheduleKind::automatic;
+  const bool sizes_known = collective != Collective::gather && collective != Collective::scatter && collective != Collective::all_to_all;
+  if (kinds.empty() || !sizes_known || random.chance(0.3)) return ScheduleKind::automatic;
   const auto kind = kinds[random.below(kinds.size())];
-  const bool possible = order != Order::in_rank_order || is_direct(collective, kind, world);
+  const bool possible = order == Order::any || is_direct(collective, kind, world);
   return possible ? kind : ScheduleKind::automatic;
 }
 
@@ -267,18 +268,35 @@ Call slipped(const Call& call, Slip slip, uint32_t world) {
   return wrong;
 }
 
+// Whether the slip changes what the process calls.
+static bool matters(const Call& call, Slip slip, uint32_t world) {
+  const bool barrier = call.collective == Collective::barrier;
+  switch (slip) {
+    case Slip::none: return false;
+    case Slip::size:
+    case Slip::dtype: return !barrier;
+    case Slip::op: return call.reduces();
+    case Slip::collective: return !call.is_message();
+    case Slip::root: return call.is_rooted() && world > 1;
+    case Slip::missing: return true;
+  }
+  return false;
+}
+
 void make_wrong(Program& program, Random& random) {
-  auto& everybody = program.groups[0];
-  const auto process = static_cast<PeerIndex>(random.below(everybody.world()));
-  const auto call = random.below(program.calls.size());
-  const auto slip = static_cast<Slip>(1 + random.below(6));
+  const auto process = static_cast<PeerIndex>(random.below(program.groups[0].world()));
   auto& order = program.order[process];
+  if (order.empty()) return;
   if (random.chance(0.2) && order.size() > 1) {
     const auto at = random.below(order.size() - 1);
-    std::swap(order[at], order[at + 1]);
-    return;
+    for (const auto each : {order[at], order[at + 1]}) program.deviations.push_back({process, each, Slip::none});
+    return std::swap(order[at], order[at + 1]);
   }
-  program.deviations.push_back({process, call, slip});
+  const auto at = order[random.below(order.size())];
+  auto slip = Slip::none;
+  while (!matters(program.calls[at], slip, program.groups[program.calls[at].group].world())) slip = static_cast<Slip>(1 + random.below(6));
+  program.deviations.push_back({process, at, slip});
+  if (slip == Slip::missing) std::erase(order, at);
 }
 
 }  // namespace unisono::sim

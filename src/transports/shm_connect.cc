@@ -35,6 +35,7 @@ bool is_bell(int fd) {
 }  // namespace
 
 Status ShmTransport::open_handles() {
+  process_ = ::getpid();
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !bell_) return system_error("epoll and eventfd");
@@ -44,6 +45,7 @@ Status ShmTransport::open_handles() {
 }
 
 ShmTransport::~ShmTransport() {
+  if (::getpid() != process_) return;
   for (Link* link : active_) {
     if (link->stage == Link::Stage::up) (void)::send(link->socket.get(), &shm::goodbye_byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     // Closing would not do: a forked child may hold the socket, too.

@@ -26,7 +26,6 @@ bool Inbound::receive(Sink& sink, uint32_t limit) {
     if (stalled_) break;
     ++taken;
   }
-  if (taken > 0) ring_.publish_head();
   return taken > 0;
 }
 

@@ -177,9 +177,9 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   ASSERT_TRUE(run_until({&parent}, [&] {
     for (; sent < 1000 && parent.transport->room(2) > 0; ++sent) parent.transport->send(2, data_header(sent), payload, 0);
     return parent.arrived.size() == 1000;
-  }));
+  })) << parent.arrived.size() << " of " << sent << " echoed, room " << parent.transport->room(2);
   stopped.signal(SIGCONT);
-  ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1000 + to_stopped; }));
+  ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1000 + to_stopped; })) << parent.arrived.size();
   EXPECT_TRUE(parent.losses.empty());
   parent.transport.reset();
   EXPECT_EQ(stopped.wait(), 0);

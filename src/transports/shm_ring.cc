@@ -50,6 +50,7 @@ bool RingReader::pop(Entry& entry) {
   if (static_cast<uint32_t>(words[0]) != head_ + 1) return false;
   for (int i = 1; i < 8; ++i) words[i] = cell.words[i].load(std::memory_order_relaxed);
   ++head_;
+  if ((head_ & (count_ / 4 - 1)) == 0) head_out_->store(head_, std::memory_order_release);
   const auto tag = static_cast<uint32_t>(words[7] >> 32);
   words[0] = (words[0] & ~low) | frame_magic;
   words[7] &= low;

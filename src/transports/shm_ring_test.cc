@@ -38,7 +38,7 @@ TEST(ShmRing, headers_come_out_as_they_went_in) {
   EXPECT_FALSE(rings.reader.pop(entry));
 }
 
-TEST(ShmRing, is_full_until_the_reader_says_how_far_it_is) {
+TEST(ShmRing, is_full_until_the_reader_has_taken_a_quarter) {
   Rings rings;
   FrameHeader header;
   Entry entry;
@@ -48,14 +48,12 @@ TEST(ShmRing, is_full_until_the_reader_says_how_far_it_is) {
       header.operation = lap * 8 + i;
       rings.writer.push(header, CellType::whole, 0);
     }
-    ASSERT_FALSE(rings.writer.has_room());
     for (uint32_t i = 0; i < 8; ++i) {
+      ASSERT_EQ(rings.writer.has_room(), i >= 2);
       ASSERT_TRUE(rings.reader.pop(entry));
       ASSERT_EQ(entry.header.operation, lap * 8 + i);
     }
     ASSERT_FALSE(rings.reader.ready());
-    ASSERT_FALSE(rings.writer.has_room());
-    rings.reader.publish_head();
   }
 }
 
@@ -102,7 +100,6 @@ TEST(ShmRing, two_threads_see_every_frame_once_with_its_payload) {
     }
     wrong += entry.header.operation != i || entry.header.amount != ~i || entry.ref != (i & 0xFFFF);
     ++i;
-    rings.reader.publish_head();
   }
   writer.join();
   EXPECT_EQ(wrong, 0u);

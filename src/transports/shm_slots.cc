@@ -20,7 +20,24 @@ bool SlotPool::may_take(std::span<const uint16_t> regions, Purpose purpose) cons
     if (held >= options_.quota_max) return false;
     if (held >= options_.quota_min) ++beyond;
   }
-  return beyond <= shared();
+  return beyond <= shared() && !free_.empty();
+}
+
+void SlotPool::begin_writing(uint32_t index) {
+  Slot& slot = slots_[index];
+  UNISONO_CHECK(!slot.writing);
+  slot.writing = true;
+  ++slot.user_count;
+}
+
+void SlotPool::end_writing(uint32_t index) {
+  UNISONO_CHECK(index < slots_.size() && slots_[index].writing);
+  slots_[index].writing = false;
+  drop_user(index);
+}
+
+void SlotPool::drop_user(uint32_t index) {
+  if (--slots_[index].user_count == 0) free_.push_back(index);
 }
 
 uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
@@ -29,7 +46,7 @@ uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
   free_.pop_back();
   Slot& slot = slots_[index];
   slot.purpose = purpose;
-  slot.holder_count = static_cast<uint16_t>(regions.size());
+  slot.user_count = static_cast<uint16_t>(regions.size());
   for (const uint16_t region : regions) {
     slot.holders[region / 64] |= uint64_t{1} << region % 64;
     uint32_t& held = held_[region][static_cast<int>(purpose)];
@@ -50,7 +67,7 @@ bool SlotPool::give_back(uint32_t index, uint16_t region) {
   uint32_t& held = held_[region][static_cast<int>(slot.purpose)];
   if (held-- <= options_.quota_min) ++guaranteed_;
   --holdings_;
-  if (--slot.holder_count == 0) free_.push_back(index);
+  drop_user(index);
   return true;
 }
 
@@ -63,7 +80,7 @@ uint32_t SlotPool::available(uint16_t region, Purpose purpose) const {
   const uint32_t held = this->held(region, purpose);
   const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;
   const uint32_t more = options_.quota_max - std::max(held, options_.quota_min);
-  return sure + std::min(more, shared());
+  return std::min(sure + std::min(more, shared()), static_cast<uint32_t>(free_.size()));
 }
 
 }  // namespace unisono::shm

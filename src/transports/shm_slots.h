@@ -7,7 +7,8 @@
 //
 // Why the guarantee holds: a slot out is held at least once, so free slots >= slots - holdings. Taking beyond the guarantee
 // is allowed only while slots - holdings exceeds what is still guaranteed and unused; giving back one holding adds one to the
-// left side and at most one to the right.
+// left side and at most one to the right. (A slot whose holders have all gone while it is still written to is the exception:
+// it is missing until its writer is done.)
 // Bookkeeping only: the memory is the arena's, the handles are its slot indices. Peers are named by their region.
 #pragma once
 
@@ -40,6 +41,9 @@ class SlotPool {
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
   // Takes it. Call only after may_take. The slot given back last is the first to be taken: it is in the caches.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose);
+  // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
+  void begin_writing(uint32_t slot);
+  void end_writing(uint32_t slot);
   bool holds(uint32_t slot, uint16_t region) const;
   const Holders& holders(uint32_t slot) const { return slots_[slot].holders; }
   // False if the region does not hold the slot, or there is no such slot.
@@ -57,10 +61,13 @@ class SlotPool {
  private:
   struct Slot {
     Holders holders{};
-    uint16_t holder_count = 0;
+    uint16_t user_count = 0;  // holders, and the writer
+    bool writing = false;
     Purpose purpose = Purpose::contribution;
   };
   SlotPoolOptions options_;
+  void drop_user(uint32_t slot);
+
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<std::array<uint32_t, purpose_count>> held_;

@@ -34,6 +34,20 @@ TEST(ShmSlots, contributions_leave_room_for_results) {
   EXPECT_TRUE(pool.may_take(one, result));
 }
 
+TEST(ShmSlots, a_slot_that_is_written_to_is_nobody_elses_even_when_its_holders_are_gone) {
+  SlotPool pool({.slots = 4, .regions = 1, .quota_min = 2, .quota_max = 2});
+  const uint16_t only[] = {0};
+  const uint32_t slot = pool.take(only, result);
+  pool.begin_writing(slot);
+  pool.give_back_all(0);
+  for (int i = 0; i < 2; ++i) EXPECT_NE(pool.take(only, result), slot);
+  EXPECT_NE(pool.take(only, contribution), slot);
+  EXPECT_FALSE(pool.may_take(only, contribution)) << "the last one is still written to";
+  pool.end_writing(slot);
+  ASSERT_TRUE(pool.may_take(only, contribution));
+  EXPECT_EQ(pool.take(only, contribution), slot);
+}
+
 TEST(ShmSlots, slots_that_do_not_exist_cannot_be_given_back) {
   SlotPool pool({.slots = 4, .regions = 1});
   EXPECT_FALSE(pool.give_back(4, 0));

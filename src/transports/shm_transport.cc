@@ -111,16 +111,24 @@ Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool 
   const bool small = bytes <= small_slot_bytes;
   if ((small && take_slot(Place::small, purpose, ref)) || take_slot(Place::large, purpose, ref)) {
     const Place place = shm::ref_place(ref);
+    host_.pool(place).begin_writing(shm::ref_index(ref));
     return {.data = host_.arena.slot(place, shm::ref_index(ref)), .capacity = host_.arena.slot_bytes(place), .handle = handle_of(ref)};
   }
-  const bool alone = holders_.size() == 1;
-  for (const uint16_t region : holders_) {
-    const bool lacks = host_.large.available(region, purpose) == 0;
-    // Where each single peer could have one but not all of them at once, all wait for that many shared slots.
-    if (alone || lacks) links_[region]->outbound->want(Place::large, purpose, 0);
-    else links_[region]->outbound->want(Place::large, purpose, static_cast<uint32_t>(holders_.size()));
-  }
+  if (small) want_slots(Place::small, purpose);
+  want_slots(Place::large, purpose);
   return {};
+}
+
+// After a refusal for holders_: who lacks a slot waits for one; where each could have one but not all at once, they wait for
+// that many shared slots.
+void ShmTransport::want_slots(Place place, Purpose purpose) {
+  const auto lacks = [&](uint16_t region) { return host_.pool(place).available(region, purpose) == 0; };
+  const bool any_lacks = std::any_of(holders_.begin(), holders_.end(), lacks);
+  const auto together = static_cast<uint32_t>(holders_.size());
+  for (const uint16_t region : holders_) {
+    if (!any_lacks) links_[region]->outbound->want(place, purpose, together);
+    else if (lacks(region)) links_[region]->outbound->want(place, purpose, 0);
+  }
 }
 
 void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
@@ -144,6 +152,7 @@ void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
       if (!up || copy.payload_bytes == 0) (void)pool.give_back(shm::ref_index(ref), region);
     }
   }
+  pool.end_writing(shm::ref_index(ref));
 }
 
 void ShmTransport::abandon(const Slot& slot) {
@@ -154,6 +163,7 @@ void ShmTransport::abandon(const Slot& slot) {
   for (uint16_t region = 0; region < links_.size(); ++region) {
     if ((holders[region / 64] >> region % 64 & 1) != 0) (void)pool.give_back(shm::ref_index(ref), region);
   }
+  pool.end_writing(shm::ref_index(ref));
 }
 
 bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
@@ -231,7 +241,7 @@ Nanos ShmTransport::next_deadline() const {
   Nanos first = reception_.next_deadline();
   for (const Link* link : active_) {
     if (link->stage == Link::Stage::connecting) first = std::min(first, link->request.deadline);
-    if (link->stage == Link::Stage::connecting && link->request.dial && !link->socket) first = std::min(first, checked_at_ + millisecond);
+    if (link->stage == Link::Stage::connecting && link->request.dial && has_key_ && !link->socket) first = std::min(first, checked_at_ + millisecond);
     // The peer's progress through the ring rings no bell: a full ring is too rare to make every poll pay for it.
     if (link->stage == Link::Stage::up && link->outbound->overflowing()) first = std::min(first, checked_at_ + overflow_interval);
   }

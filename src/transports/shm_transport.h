@@ -82,6 +82,7 @@ class ShmTransport final : public Transport, public Connector {
   Link* link_of(PeerIndex peer) const { return peer < peers_.size() ? peers_[peer].link : nullptr; }
   Link* up_link(PeerIndex peer) const;
   bool take_slot(shm::Place place, shm::Purpose purpose, uint32_t& ref);
+  void want_slots(shm::Place place, shm::Purpose purpose);
   bool poll_link(Link& link, Sink& sink);
   bool report_sent(Sink& sink);
   bool has_work();
@@ -107,6 +108,7 @@ class ShmTransport final : public Transport, public Connector {
   std::string endpoint_prefix_;  // "shm://<host>/"
   shm::UniqueFd epoll_;
   shm::UniqueFd bell_;           // rung by peers when we sleep
+  int process_ = 0;              // that made the transport; a forked child that destroys its copy must not end our links
   JobKey key_{};
   bool has_key_ = false;
   std::vector<std::unique_ptr<Link>> links_;  // by region

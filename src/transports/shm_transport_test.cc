@@ -150,7 +150,7 @@ TEST(ShmTransport, many_frames_in_flight_arrive_once_whatever_the_order_of_relea
   pair.b.keep_views = true;
   std::map<uint64_t, Bytes> payloads;
   uint64_t next = 0;
-  const uint64_t total = 3000;
+  const uint64_t total = 1000;
   size_t checked = 0;
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] {
     while (next < total && pair.a.transport->room(1) > 0 && random.chance(0.9)) {
@@ -272,6 +272,31 @@ TEST(ShmTransport, an_index_can_be_used_again_after_close_and_after_lost) {
     b.transport.reset();
     ASSERT_TRUE(run_until({&a}, [&] { return a.losses.count(1) == static_cast<size_t>(round % 2); }));
   }
+}
+
+TEST(ShmTransport, a_slot_being_written_survives_the_loss_of_its_peer) {
+  TestNode nodes[3];
+  connect_all({&nodes[0], &nodes[1], &nodes[2]});
+  const PeerIndex lost[] = {1};
+  const PeerIndex other[] = {2};
+  const Slot slot = nodes[0].transport->acquire(lost, 10'000, false);
+  nodes[1].transport.reset();
+  ASSERT_TRUE(run_until({&nodes[0]}, [&] { return nodes[0].transport->regions_in_use() == 1; }));
+  for (int i = 0; i < 8; ++i) EXPECT_NE(nodes[0].transport->acquire(other, 10'000, false).data, slot.data);
+  nodes[0].transport->commit(slot, data_header(1, 10'000));
+  EXPECT_EQ(nodes[0].transport->acquire(other, 10'000, false).data, slot.data);
+}
+
+TEST(ShmTransport, a_small_slot_alone_brings_room_back) {
+  Pair pair;
+  pair.b.keep_views = true;
+  const PeerIndex to[] = {1};
+  while (const Slot slot = pair.a.transport->acquire(to, 100, false)) pair.a.transport->commit(slot, data_header(1, 100));
+  ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 64 + 16; }));
+  pair.a.rooms.clear();
+  pair.b.transport->release(pair.b.views[0]);
+  ASSERT_TRUE(run_until({&pair.a}, [&] { return !pair.a.rooms.empty(); }));
+  EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
 TEST(ShmTransport, sends_pending_at_a_loss_are_reported_first) {

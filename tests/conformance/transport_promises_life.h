@@ -290,6 +290,9 @@ inline void a_sleeper_is_woken_by_room(Cluster& cluster) {
   stop = true;
   receiver.join();
   EXPECT_GT(players[0].rooms[1], 0);
+  for (const size_t i : {0, 1}) {
+    for (const auto& [peer, whys] : players[i].losses) ADD_FAILURE() << i << " lost " << peer << ": " << whys[0].to_string();
+  }
   cluster.at(0).close(1);  // while the payload is still there
 }
 

@@ -20,7 +20,7 @@ struct CallPlan {
   bool uneven = false;          // blocks of different sizes, empty ones among them
   size_t offset = 0;            // bytes by which the buffers are out of alignment
   uint64_t seed = 1;
-  CallOptions options;
+  CallOptions options = {};
 };
 
 // The elements of rank r's block where blocks are uneven.

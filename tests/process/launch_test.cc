@@ -156,6 +156,8 @@ TEST(Launch, ranks_that_ignore_sigterm_are_killed_after_the_grace) {
 TEST(Launch, with_keep_going_the_others_finish) {
   ChildProcess job(launch({"-n", "3", "--keep-going", "--grace", "0"}, {"fail", "1", "5"}));
   ASSERT_TRUE(job.wait_for("waiting", 2));
+  ASSERT_TRUE(job.wait_for("exited with code 5"));
+  ASSERT_TRUE(job.wait_for("the others go on"));
   job.signal(SIGTERM);
   const auto done = job.wait();
   EXPECT_EQ(done.code, 5);
@@ -286,6 +288,19 @@ TEST(Launch, a_rank_that_ends_but_leaves_a_child_does_not_hold_up_the_job) {
   const auto done = run(launch({"-n", "2"}, {"leave"}));
   EXPECT_FALSE(done.timed_out);
   EXPECT_EQ(done.code, 0);
+}
+
+TEST(Launch, what_an_ended_rank_leaves_behind_ends_while_the_others_go_on) {
+  ChildProcess job(launch({"-n", "2"}, {"leave-one"}));
+  ASSERT_TRUE(job.wait_for("ready"));
+  ASSERT_TRUE(job.wait_for("pid "));
+  EXPECT_TRUE(Watched(numbers_after(job.out(), "pid ").at(0)).ends());
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait().code, 128 + SIGTERM);
+}
+
+TEST(Launch, ranks_start_with_ordinary_signal_handling) {
+  EXPECT_EQ(run(launch({"-n", "1", "--no-prefix"}, {"signals"})).out, "");
 }
 
 TEST(Launch, a_program_that_is_not_there_is_named_with_its_path_and_error) {

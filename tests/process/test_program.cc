@@ -125,6 +125,26 @@ int leave(const Words&) {
   return 0;
 }
 
+// leave-one: rank 0 does so, the others wait.
+int leave_one(const Words& words) {
+  if (is_rank("0")) return leave(words);
+  put("ready\n");
+  wait_for_ever();
+}
+
+// What a program inherits of its parent's signal handling.
+int show_signals(const Words&) {
+  sigset_t blocked;
+  ::sigprocmask(SIG_SETMASK, nullptr, &blocked);
+  for (int number = 1; number < 32; ++number) {
+    struct sigaction action {};
+    ::sigaction(number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) put(std::string("ignored ") + sigabbrev_np(number) + "\n");
+    if (sigismember(&blocked, number) == 1) put(std::string("blocked ") + sigabbrev_np(number) + "\n");
+  }
+  return 0;
+}
+
 // lines COUNT: numbered lines, written in small pieces.
 int lines(const Words& words) {
   const int count = std::atoi(words.at(0).c_str());
@@ -213,7 +233,7 @@ int main(int argc, char** argv) {
   const std::map<std::string, std::function<int(const Words&)>> actions{
       {"environment", show_environment}, {"arguments", show_arguments}, {"exit", exit_with}, {"fail", fail},
       {"killed", killed}, {"hang", hang}, {"catch", catch_signals}, {"ignore", ignore_requests}, {"stoppable", stoppable}, {"family", family},
-      {"leave", leave}, {"lines", lines}, {"long-line", long_line}, {"binary", binary}, {"partial", partial},
+      {"leave", leave}, {"leave-one", leave_one}, {"signals", show_signals}, {"lines", lines}, {"long-line", long_line}, {"binary", binary}, {"partial", partial},
       {"progress", progress}, {"endless", endless}, {"parent", show_parent}, {"family-parent", show_parent_with_child}, {"fake-ssh", fake_ssh}};
   const auto action = argc > 1 ? actions.find(argv[1]) : actions.end();
   if (action == actions.end()) return 97;

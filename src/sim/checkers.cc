@@ -1,0 +1,240 @@
+#include "sim/checkers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/dispatch.h"
+
+namespace unisono::sim {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes input_of(const Call& call, Rank rank, uint32_t world) {
+  const auto count = call.collective == Collective::broadcast ? call.count : call.input_elements(rank, world);
+  Bytes input(count * element_bytes(call.dtype));
+  fill_values(call.fill(rank), 0, count, input.data());
+  return input;
+}
+
+// The reduction of all inputs in rank order, as the scalar kernels define it.
+Bytes reduced(const Call& call, uint32_t world, std::vector<Bytes>& inputs) {
+  std::vector<const void*> sources;
+  for (Rank r = 0; r < world; ++r) inputs.push_back(input_of(call, r, world));
+  for (const auto& input : inputs) sources.push_back(input.data());
+  Bytes result(inputs[0].size());
+  const auto divisor = call.options.op == ReduceOp::avg ? world : 1;
+  kernels::reduce_reference({.dtype = call.dtype, .op = call.options.op, .sources = sources, .destination = result.data(), .count = result.size() / element_bytes(call.dtype), .divisor = divisor});
+  return result;
+}
+
+void append(Bytes& to, const Bytes& from, size_t first, size_t count, size_t size) {
+  to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(first * size), from.begin() + static_cast<ptrdiff_t>((first + count) * size));
+}
+
+size_t elements_before(const Call& call, Rank rank) {
+  size_t before = 0;
+  for (Rank r = 0; r < rank; ++r) before += call.block(r);
+  return before;
+}
+
+// The output that a rank must have, where no values are added.
+Bytes moved(const Call& call, Rank rank, uint32_t world) {
+  const auto size = element_bytes(call.dtype);
+  Bytes expected;
+  switch (call.collective) {
+    case Collective::broadcast: return input_of(call, call.root, world);
+    case Collective::send: return rank == call.destination ? input_of(call, call.root, world) : Bytes();
+    case Collective::all_gather:
+    case Collective::gather:
+      if (call.collective == Collective::gather && rank != call.root) return {};
+      for (Rank r = 0; r < world; ++r) append(expected, input_of(call, r, world), 0, call.block(r), size);
+      return expected;
+    case Collective::scatter:
+      append(expected, input_of(call, call.root, world), elements_before(call, rank), call.block(rank), size);
+      return expected;
+    case Collective::all_to_all:
+      for (Rank from = 0; from < world; ++from) {
+        size_t first = 0;
+        for (Rank to = 0; to < rank; ++to) first += call.pair_count(from, to);
+        append(expected, input_of(call, from, world), first, call.pair_count(from, rank), size);
+      }
+      return expected;
+    default: return expected;
+  }
+}
+
+double epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-52;
+    case DType::f32: return 0x1p-23;
+    case DType::f16: return 0x1p-10;
+    default: return 0x1p-7;
+  }
+}
+
+// |error| of a sum of n values in any order is below n * epsilon * sum of magnitudes (Higham, Accuracy and Stability, §4.2); a
+// product's is n * epsilon of itself. The last rounding and the division are within the same bound.
+bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inputs, size_t index) {
+  const auto offset = index * element_bytes(call.dtype);
+  const auto world = static_cast<double>(inputs.size());
+  double sum = 0, magnitude = 0, product = 1;
+  for (const auto& input : inputs) {
+    const auto x = as_double(call.dtype, input.data() + offset);
+    sum += x, magnitude += std::abs(x), product *= x;
+  }
+  const auto value = as_double(call.dtype, got);
+  const auto bound = (world + 2) * epsilon(call.dtype);
+  switch (call.options.op) {
+    case ReduceOp::sum: return std::abs(value - sum) <= bound * magnitude + 1e-7;
+    case ReduceOp::avg: return std::abs(value - sum / world) <= bound * magnitude / world + 1e-7;
+    case ReduceOp::prod: return std::abs(value - product) <= bound * std::abs(product) + 1e-6 || std::abs(product) > 6e4;
+    default: return true;
+  }
+}
+
+struct Expected {
+  Bytes bytes;
+  std::vector<Bytes> inputs;  // where values are added
+  size_t first = 0;           // element of the inputs at which bytes begin
+};
+
+Expected expected_of(const Call& call, Rank rank, uint32_t world) {
+  Expected e;
+  if (!call.reduces()) {
+    e.bytes = moved(call, rank, world);
+    return e;
+  }
+  if (call.collective == Collective::reduce && rank != call.root) return e;
+  e.bytes = reduced(call, world, e.inputs);
+  if (call.collective == Collective::reduce_scatter) {
+    const auto whole = std::exchange(e.bytes, {});
+    e.first = elements_before(call, rank);
+    append(e.bytes, whole, e.first, call.block(rank), element_bytes(call.dtype));
+  }
+  return e;
+}
+
+// The part of the kept output that the collective defines.
+std::span<const std::byte> defined(const Call& call, Rank rank, const Part& part, size_t bytes) {
+  const std::span<const std::byte> all(part.result);
+  if (call.collective == Collective::reduce_scatter && part.memory.in_place) return all.subspan(elements_before(call, rank) * element_bytes(call.dtype), bytes);
+  return all.first(std::min(bytes, all.size()));
+}
+
+// A sum's order is defined in direct schedules alone, and does not matter to integers and to small whole numbers.
+bool to_the_bit(const Call& call, const Part& part, uint32_t world) {
+  const auto& schedule = part.completion->report.schedule;
+  if (world == 1) return call.values != Values::special;  // a NaN stays as it is where nothing is added
+  if (!call.reduces() || !is_floating(call.dtype) || call.values == Values::exact) return true;
+  return schedule == "two_step" || schedule == "one_shot" || schedule == "direct";
+}
+
+std::string where(const Program& program, size_t call, Rank rank) { return "call " + std::to_string(call) + " (" + program.calls[call].to_string() + "), rank " + std::to_string(rank); }
+
+void check_part(const Program& program, size_t index, Rank rank, const Part& part, std::vector<std::string>& problems) {
+  const auto& call = program.calls[index];
+  const auto world = program.groups[call.group].world();
+  const auto expected = expected_of(call, rank, world);
+  const auto got = defined(call, rank, part, expected.bytes.size());
+  const auto size = element_bytes(call.dtype);
+  if (got.size() != expected.bytes.size()) return problems.push_back(where(program, index, rank) + ": the output has the wrong size");
+  const bool exact = to_the_bit(call, part, world);
+  const bool rough = call.reduces() && is_floating(call.dtype) && call.values == Values::rough;
+  for (size_t i = 0; i < got.size() / size; ++i) {
+    const bool equal = std::memcmp(got.data() + i * size, expected.bytes.data() + i * size, size) == 0;
+    if ((exact && !equal) || (rough && !near(call, got.data() + i * size, expected.inputs, expected.first + i))) {
+      return problems.push_back(where(program, index, rank) + ", " + part.completion->report.schedule + ": element " + std::to_string(i) + " is " +
+                                std::to_string(as_double(call.dtype, got.data() + i * size)) + ", expected " + std::to_string(as_double(call.dtype, expected.bytes.data() + i * size)));
+    }
+  }
+}
+
+}  // namespace
+
+void check_values(const Program& program, size_t index, const std::vector<Part>& parts, std::vector<std::string>& problems) {
+  const auto& call = program.calls[index];
+  const Part* first = nullptr;
+  for (Rank rank = 0; rank < parts.size(); ++rank) {
+    const auto& part = parts[rank];
+    if (!part.done || !part.status().ok() || part.slip != Slip::none) continue;
+    check_part(program, index, rank, part, problems);
+    if (call.collective != Collective::all_reduce) continue;
+    if (first == nullptr) first = &part;
+    else if (part.result != first->result) problems.push_back(where(program, index, rank) + ": holds other bits than another rank");
+  }
+}
+
+std::vector<Rank> ranks_named(std::string message) {
+  for (size_t at; (at = message.find(" gave up: ")) != std::string::npos;) message.erase(0, at + 10);
+  std::vector<Rank> ranks;
+  for (size_t at = 0; (at = message.find("rank ", at)) != std::string::npos;) {
+    at += 5;
+    if (at < message.size() && message[at] >= '0' && message[at] <= '9') ranks.push_back(static_cast<Rank>(std::stoul(message.substr(at))));
+  }
+  return ranks;
+}
+
+namespace {
+
+// The processes that rank's error blames, or a problem.
+void check_blame(const Program& program, size_t index, Rank rank, const Status& status, const FaultPlan& plan, std::vector<std::string>& problems) {
+  const auto& group = program.groups[program.calls[index].group];
+  if (is_faulty(plan, group.members[rank])) return;  // who is cut off cannot know who is to blame
+  const auto named = ranks_named(status.message());
+  const bool right = std::any_of(named.begin(), named.end(), [&](Rank r) { return r < group.world() && is_faulty(plan, group.members[r]); });
+  if (!right) problems.push_back(where(program, index, rank) + ": blames nobody who is faulty: " + status.to_string());
+}
+
+Nanos deadline_of(const Call& call, const Part& part) { return part.submitted_at + call.options.timeout.count() * millisecond; }
+
+void check_error(const Run& run, size_t index, Rank rank, const ErrorRules& rules, std::vector<std::string>& problems) {
+  const auto& part = run.parts()[index][rank];
+  const auto code = part.status().code();
+  const auto text = where(run.program(), index, rank) + ": " + part.status().to_string();
+  if (rules.all_must_succeed) return problems.push_back(text + " although nothing was wrong");
+  const bool named = code == Code::late || (rules.wrong_program ? code == Code::invalid : code == Code::peer_lost);
+  if (!named) return problems.push_back("unexpected error: " + text);
+  if (!rules.wrong_program) return check_blame(run.program(), index, rank, part.status(), rules.plan, problems);
+  if (ranks_named(part.status().message()).empty() && run.program().groups[0].world() > 1) problems.push_back("names nobody: " + text);
+}
+
+}  // namespace
+
+void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rules, std::vector<std::string>& problems) {
+  const auto& program = run.program();
+  for (size_t index = 0; index < program.calls.size(); ++index) {
+    const auto& group = program.groups[program.calls[index].group];
+    for (Rank rank = 0; rank < group.world(); ++rank) {
+      const auto& part = run.parts()[index][rank];
+      const auto process = group.members[rank];
+      if (!part.submitted || !cluster.alive(process)) continue;
+      if (!part.done) {
+        problems.push_back(where(program, index, rank) + ": never ended");
+        continue;
+      }
+      const bool slept = std::any_of(rules.plan.faults.begin(), rules.plan.faults.end(), [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
+      if (!slept && part.ended_at > deadline_of(program.calls[index], part) + lateness_max) {
+        problems.push_back(where(program, index, rank) + ": ended " + std::to_string((part.ended_at - deadline_of(program.calls[index], part)) / millisecond) + " ms after its deadline");
+      }
+      if (!part.status().ok()) check_error(run, index, rank, rules, problems);
+    }
+  }
+}
+
+void check_given_back(Cluster& cluster, std::vector<std::string>& problems) {
+  for (PeerIndex process = 0; process < cluster.size(); ++process) {
+    if (!cluster.alive(process)) continue;
+    const auto text = "process " + std::to_string(process);
+    auto& engine = cluster.engine(process);
+    if (engine.active() != 0) problems.push_back(text + " still has " + std::to_string(engine.active()) + " operations");
+    if (engine.held_bytes() != 0) problems.push_back(text + " still holds " + std::to_string(engine.held_bytes()) + " bytes of its pool");
+    const auto held = cluster.network().held_by(process);
+    if (!held.empty()) problems.push_back(text + " still has " + held);
+  }
+  for (const auto& violation : cluster.network().violations()) problems.push_back("broken rule: " + violation);
+}
+
+}  // namespace unisono::sim

@@ -1,0 +1,241 @@
+#include "sim/scenario.h"
+
+#include <algorithm>
+
+#include "sim/checkers.h"
+#include "sim/run.h"
+
+namespace unisono::sim {
+namespace {
+
+constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong};
+constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have happened by then
+
+struct Plan {
+  ClusterSettings cluster;
+  Program program;
+  FaultRequest fault_request;
+  FaultPlan faults;
+  bool large = false;
+};
+
+FlowLimits random_flow(Random& random) {
+  if (random.chance(0.3)) return {};
+  FlowLimits flow{.eager_bytes = uint64_t{64} << random.below(10), .window_bytes = 0};
+  flow.window_bytes = flow.eager_bytes << random.below(5);
+  return flow;
+}
+
+Call all_reduce_of(const ScenarioSettings& s, uint64_t seed, Nanos timeout) {
+  Call call;
+  call.collective = Collective::all_reduce;
+  call.dtype = s.dtype;
+  call.count = s.bytes / element_bytes(s.dtype);
+  call.seed = mix64(seed);
+  call.options = {.op = s.op, .order = s.order, .schedule = s.schedule, .timeout = Milliseconds(timeout / millisecond), .id = 0, .slice_bytes = s.slice_bytes};
+  return call;
+}
+
+Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
+  Random random(mix64(seed ^ 0x756E69));
+  Plan plan;
+  const auto peers = s.peers != 0 ? s.peers : 2 + static_cast<uint32_t>(random.below(8));
+  plan.fault_request = {.profile = s.faults, .processes = peers};
+  auto& c = plan.cluster;
+  c.processes = peers;
+  c.seed = seed;
+  c.topology = {shared_memory_profile(2), network_tcp_profile(2)};
+  if (s.kind == ScenarioKind::all_reduce) {
+    // Time enough on the slowest links for what all send together; without faults nothing should ever need it.
+    plan.fault_request.timeout = 2 * second + static_cast<Nanos>(s.bytes) * peers / 10;
+    plan.program = single_call(peers, all_reduce_of(s, seed, plan.fault_request.timeout));
+    for (Rank r = 0; r < peers; ++r) plan.program.groups[0].islands[r] = r / std::max(1u, s.ranks_per_host);
+    plan.large = s.bytes * peers > (64u << 20);
+  } else {
+    plan.fault_request.timeout = 2 * second;
+    plan.program = random_program({.processes = peers, .timeout = plan.fault_request.timeout}, random);
+    if (s.kind == ScenarioKind::wrong) make_wrong(plan.program, random);
+    plan.fault_request.span = millisecond + static_cast<Nanos>(plan.program.calls.size()) * (plan.program.think_max + 200 * microsecond);
+  }
+  plan.faults = make_fault_plan(plan.fault_request, random);
+  if (s.kind == ScenarioKind::all_reduce && s.faults == FaultProfile::none) {
+    // Lent views of the sender's memory save gigabytes in large runs. Not for one-shot: there each waits for its own sends before it adds,
+    // and would wait for the others' adding.
+    const bool one_shot = s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
+    c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
+  } else {
+    c.network = random_network(random);
+    c.network.loss = plan.faults.loss;
+    c.compute.mode = static_cast<ComputeMode>(random.below(3));
+    c.limits.flow = random_flow(random);
+  }
+  c.network.fail_send = s.fail_send;
+  c.network.fail_receive = s.fail_receive;
+  c.network.fail_room = s.fail_room;
+  c.network.fail_acquire = s.fail_acquire;
+  return plan;
+}
+
+void plant(const FaultPlan& plan, Cluster& cluster) {
+  for (const auto& f : plan.faults) {
+    if (f.kind == FaultKind::slow) {
+      cluster.slow_down(f.process, f.factor, f.factor);
+      continue;
+    }
+    cluster.at(f.at, [f, &cluster] {
+      auto& network = cluster.network();
+      const auto until = cluster.now() + f.time;
+      switch (f.kind) {
+        case FaultKind::stop: return cluster.stop(f.process, until);
+        case FaultKind::kill: return cluster.kill(f.process, f.time);
+        case FaultKind::cut: return network.cut(f.process, f.other, f.time / 2, f.time, "the link broke");
+        case FaultKind::partition:
+          network.partition(f.side, until);
+          for (PeerIndex a = 0; a < cluster.size() && f.notice != never; ++a) {
+            for (PeerIndex b = 0; b < a; ++b) {
+              if (f.side[a] != f.side[b]) network.cut(a, b, f.notice, f.notice, "no answer");
+            }
+          }
+          return;
+        case FaultKind::slow: return;
+      }
+    });
+  }
+  if (plan.calm_at > 0) cluster.at(plan.calm_at, [&cluster] { cluster.network().calm(); });
+}
+
+// The largest set of living processes whose links among each other all stand, as far as taking away the worst one by one finds it.
+std::vector<PeerIndex> healthy_core(Cluster& cluster) {
+  std::vector<PeerIndex> core;
+  for (PeerIndex p = 0; p < cluster.size(); ++p) {
+    if (cluster.alive(p)) core.push_back(p);
+  }
+  for (;;) {
+    const auto cuts = [&](PeerIndex p) { return std::count_if(core.begin(), core.end(), [&](PeerIndex q) { return q != p && cluster.network().is_cut(p, q); }); };
+    const auto worst = std::max_element(core.begin(), core.end(), [&](PeerIndex a, PeerIndex b) { return cuts(a) < cuts(b); });
+    if (worst == core.end() || cuts(*worst) == 0) return core;
+    core.erase(worst);
+  }
+}
+
+// Liveness: who is alive and connected can go on as a group of its own.
+void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string>& problems) {
+  const auto core = healthy_core(cluster);
+  if (core.empty()) return;
+  Call call;
+  call.count = 1000;
+  call.dtype = DType::i32;
+  call.seed = mix64(seed ^ 0x636F7265);
+  call.options.timeout = Milliseconds(2000);
+  Program program;
+  program.groups.push_back({.number = 4711, .members = core, .islands = std::vector<uint32_t>(core.size(), 0)});
+  program.calls.push_back(call);
+  program.order.resize(cluster.size());
+  for (const auto process : core) program.order[process] = {0};
+  Run run(cluster, program, {.large = false, .seed = seed});
+  run.finish(cluster.now() + quiet_time);
+  run.check_memory();
+  for (Rank rank = 0; rank < core.size(); ++rank) {
+    const auto& part = run.parts()[0][rank];
+    if (!part.done) problems.push_back("the healed core of " + std::to_string(core.size()) + " hangs at rank " + std::to_string(rank));
+    else if (!part.status().ok()) problems.push_back("the healed core fails: " + part.status().to_string());
+  }
+  check_values(program, 0, run.parts()[0], problems);
+  problems.insert(problems.end(), run.problems().begin(), run.problems().end());
+  cluster.on_progress(nullptr);
+}
+
+// Large runs keep no copies: the sum of small whole numbers is checked in the tensors themselves.
+void check_large(const Program& program, const Run& run, std::vector<std::string>& problems) {
+  const auto& call = program.calls[0];
+  const auto world = program.groups[0].world();
+  constexpr size_t batch = 4096;
+  const auto size = element_bytes(call.dtype);
+  std::vector<std::vector<std::byte>> inputs(world, std::vector<std::byte>(batch * size));
+  std::vector<const void*> sources;
+  for (const auto& input : inputs) sources.push_back(input.data());
+  std::vector<std::byte> expected(batch * size);
+  for (size_t first = 0; first < call.count; first += batch) {
+    const auto n = std::min(batch, call.count - first);
+    for (Rank r = 0; r < world; ++r) fill_values(call.fill(r), first, n, inputs[r].data());
+    kernels::reduce_reference({.dtype = call.dtype, .op = call.options.op, .sources = sources, .destination = expected.data(), .count = n, .divisor = call.options.op == ReduceOp::avg ? world : 1});
+    for (Rank r = 0; r < world; ++r) {
+      const auto got = run.parts()[0][r].memory.output.view().subspan(first * size, n * size);
+      if (!std::equal(got.begin(), got.end(), expected.begin())) return problems.push_back("rank " + std::to_string(r) + " holds wrong values between elements " + std::to_string(first) + " and " + std::to_string(first + n));
+    }
+  }
+}
+
+bool is_tainted(const Program& program, size_t call) {
+  if (program.deviations.empty()) return false;
+  // After a missing call the others' numbers are shifted; values of what happens to fit are nobody's promise.
+  return std::any_of(program.deviations.begin(), program.deviations.end(), [&](const Deviation& d) { return d.slip == Slip::missing || d.call == call; });
+}
+
+void count_outcomes(const Run& run, Outcome& outcome) {
+  for (const auto& parts : run.parts()) {
+    for (const auto& part : parts) {
+      if (!part.submitted || !part.done) continue;
+      outcome.virtual_time = std::max(outcome.virtual_time, part.ended_at);
+      if (part.status().ok()) ++outcome.operations_ok;
+      else ++outcome.errors[part.status().code()];
+      if (outcome.schedule.empty()) outcome.schedule = part.completion->report.schedule;
+    }
+  }
+}
+
+void leave_groups(Cluster& cluster) {
+  for (PeerIndex process = 0; process < cluster.size(); ++process) {
+    if (!cluster.alive(process)) continue;
+    cluster.engine(process).end_all_groups({Code::peer_lost, "the run is over"}, cluster.now());
+    cluster.engine(process).set_epoch(sim_epoch + 1);
+  }
+}
+
+}  // namespace
+
+const char* name(ScenarioKind kind) {
+  constexpr const char* names[] = {"all-reduce", "random", "wrong"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Result<ScenarioKind> parse_scenario_kind(std::string_view text) {
+  for (const auto kind : kinds) {
+    if (text == name(kind)) return kind;
+  }
+  return Status(Code::invalid, "'" + std::string(text) + "' is no scenario: all-reduce, random or wrong");
+}
+
+Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::string* trace_text) {
+  const auto plan = make_plan(settings, seed);
+  Trace trace(trace_text);
+  Cluster cluster(plan.cluster, trace);
+  plant(plan.faults, cluster);
+  Outcome outcome{.seed = seed, .plan = plan.faults.to_string(), .problems = {}, .errors = {}, .schedule = {}};
+  auto& problems = outcome.problems;
+  Run run(cluster, plan.program, {.large = plan.large, .seed = seed});
+  run.finish(plan.faults.calm_at + plan.fault_request.span * 4 + plan.fault_request.timeout * 8 + quiet_time);
+  const bool injected = settings.fail_send + settings.fail_receive > 0;
+  const bool wrong = !plan.program.deviations.empty();
+  const ErrorRules rules{.plan = plan.faults, .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected, .wrong_program = wrong};
+  check_errors(run, cluster, rules, problems);
+  if (plan.large) check_large(plan.program, run, problems);
+  for (size_t i = 0; i < plan.program.calls.size() && !plan.large; ++i) {
+    if (!is_tainted(plan.program, i)) check_values(plan.program, i, run.parts()[i], problems);
+  }
+  run.check_memory();
+  problems.insert(problems.end(), run.problems().begin(), run.problems().end());
+  count_outcomes(run, outcome);
+  cluster.on_progress(nullptr);
+  if (!plan.large) check_core_goes_on(cluster, seed, problems);
+  leave_groups(cluster);
+  cluster.run_until(cluster.now() + quiet_time);
+  check_given_back(cluster, problems);
+  outcome.trace_hash = trace.hash();
+  outcome.frames = cluster.network().counters().frames;
+  outcome.bytes = cluster.network().counters().bytes;
+  outcome.events = cluster.events();
+  return outcome;
+}
+
+}  // namespace unisono::sim
