@@ -40,7 +40,7 @@ struct Settings {
   size_t reference_steps = 200;
   double held_out = 0.05;
   double tolerance_parts = 0;
-  double tolerance_whole = 0.05;
+  double tolerance_whole = 0.02;
   size_t bucket_kib = 1024;
   size_t sample_bytes = 400;
   bool json = false;

@@ -265,7 +265,10 @@ void Job::handle_rank_record(const AgentLink& link, const Record& record) {
 // The first failure starts the end of the others; later ones only count.
 void Job::note_failure(uint32_t rank, bool at_once) {
   if (phase_ > Phase::running) return;
-  if (options_.keep_going && verdict_.running_count() > 0) return say(verdict_.describe(rank) + "; the others go on");
+  if (options_.keep_going && !at_once) {
+    if (verdict_.running_count() > 0) say(verdict_.describe(rank) + "; the others go on");
+    return;
+  }
   begin_ending(at_once ? Phase::terminated : Phase::grace);
   // Where one rank fails, the others mostly follow at once: then the final report is enough.
   notice_at_ = monotonic_now() + notice_time;

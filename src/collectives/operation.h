@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ struct OperationSetup {
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
 };
 
+// How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
+inline constexpr Nanos inquiry_time = 50 * millisecond;
+
 class Operation {
  public:
   // Sends what can be sent. May be done at return.
@@ -48,6 +52,11 @@ class Operation {
   void computed(uint32_t lane, Nanos now);
   void peer_lost(Rank peer, const Status& why, Nanos now);
   void deadline(Nanos now);
+  // The deadline of another rank has passed; these are the ranks that it waits for.
+  void heard_late(Rank from, std::span<const uint32_t> waits_for, Nanos now);
+  // True once, when the others have to be told waits_for(): this rank is past its deadline.
+  bool take_inquiry() { return std::exchange(inquiry_due_, false); }
+  const std::vector<uint32_t>& waits_for() const { return waits_for_; }
   // Ends it from outside. Everything held is given back; buffers are not touched any more.
   void fail(Status why, Nanos now);
   // As fail, for a reason found at this rank: failure_is_ours() holds.
@@ -56,7 +65,7 @@ class Operation {
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
-  Nanos deadline_at() const { return started_ + setup_.request.timeout; }
+  Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
   // CallDescriptor that every message must carry.
@@ -81,6 +90,10 @@ class Operation {
     uint32_t lane = 0;
     uint32_t stage = 0;
     int32_t next = -1;
+  };
+  struct Missing {  // from one rank
+    uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
+    std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // round and slice
   };
   struct Message {  // where a frame belongs
     uint32_t lane = 0, stage = 0;
@@ -116,7 +129,13 @@ class Operation {
   void finish(Status status);
   void fail_here(Status why);
   void give_back_all();
-  std::string missing_text() const;
+  std::map<Rank, Missing> missing() const;
+  std::map<Rank, Missing> first_missing() const;
+  std::string missing_text(const std::map<Rank, Missing>& missing) const;
+  Status late(const std::string& silent, const std::map<Rank, Missing>& missing) const;
+  void begin_inquiry();
+  void end_inquiry();
+  std::string unsent_text() const;
 
   OperationSetup setup_;
   const Plan* plan_ = nullptr;
@@ -137,10 +156,14 @@ class Operation {
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
   size_t lanes_left_ = 0;
-  bool done_ = true, running_ = false, failure_is_ours_ = false;
+  bool done_ = true, running_ = false, failure_is_ours_ = false, inquiring_ = false, inquiry_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
+  Nanos inquiry_ends_ = 0;
+  std::vector<uint32_t> waits_for_;      // ranks, of which messages are missing here
+  std::vector<Rank> waiter_of_;          // by rank: who said first that it waits for it
+  std::vector<bool> spoke_;              // by rank: said whom it waits for
   Nanos last_first_arrival_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

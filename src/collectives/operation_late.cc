@@ -38,13 +38,8 @@ void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
                                   " bytes from it are missing; call reform()"});
 }
 
-// Who holds all up: the ranks whose missing messages are of the first round and, there, of the first slice. Others may only be
-// waiting for these in turn, or be held back by us because we cannot use what they have without these; they are not named.
-std::string Operation::missing_text() const {
-  struct Missing {
-    uint64_t bytes = 0, messages = 0, unsent_bytes = 0;
-    std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};  // round and slice
-  };
+// What is missing from whom, and what they do not take.
+std::map<Rank, Operation::Missing> Operation::missing() const {
   std::map<Rank, Missing> missing;
   for (const auto& lane : lanes_) {
     if (lane.finished) continue;
@@ -65,11 +60,22 @@ std::string Operation::missing_text() const {
     const auto& flow = flows_[rank];
     if (flow.queue_head >= 0) missing[rank].unsent_bytes = flow.send_total - flow.send_used;
   }
+  return missing;
+}
+
+// Who holds all up: the ranks whose missing messages are of the first round and, there, of the first slice. Others may only be
+// waiting for these in turn, or be held back by us because we cannot use what they have without these.
+std::map<Rank, Operation::Missing> Operation::first_missing() const {
+  auto missing = this->missing();
   std::pair<uint32_t, uint32_t> first{UINT32_MAX, UINT32_MAX};
   for (const auto& [rank, m] : missing) first = std::min(first, m.first);
+  std::erase_if(missing, [&](const auto& each) { return each.second.first != first; });
+  return missing;
+}
+
+std::string Operation::missing_text(const std::map<Rank, Missing>& missing) const {
   std::string text;
   for (const auto& [rank, m] : missing) {
-    if (m.first != first) continue;
     if (!text.empty()) text += "; ";
     text += "rank " + std::to_string(rank) + " (" + port_->place(rank) + ")";
     if (m.messages > 0) {
@@ -80,13 +86,74 @@ std::string Operation::missing_text() const {
     }
     if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
   }
-  return text.empty() ? "this rank's own sends are not finished" : text;
+  return text.empty() ? "nothing is missing, but the payloads for " + unsent_text() + " have not been taken" : text;
 }
 
+// The ranks that messages are still on their way to.
+std::string Operation::unsent_text() const {
+  std::vector<bool> waits(setup_.world);
+  for (const auto& lane : lanes_) {
+    if (lane.finished || lane.sends_pending == 0 || lane.stage == plan_->chunks[lane.chunk].stage_end) continue;
+    for (const auto rank : plan_->sends(plan_->stages[lane.stage])) waits[rank] = true;
+  }
+  std::string text;
+  for (Rank rank = 0; rank < setup_.world; ++rank) {
+    if (waits[rank]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
+  }
+  return text;
+}
+
+// Past the deadline. Whose own contribution is missing is to blame, and so is the only other rank there is. But who relays, or adds
+// before it sends, may only be waiting in turn: then all ask each other whom they wait for, and who does not answer is to blame.
 void Operation::deadline(Nanos now) {
   if (done_) return;
   now_ = now;
-  fail_here({Code::late, setup_.label + ": not finished after " + std::to_string((now - started_) / millisecond) + " ms: " + missing_text()});
+  if (inquiring_) return end_inquiry();
+  const auto missing = first_missing();
+  const bool contribution = std::all_of(missing.begin(), missing.end(), [&](const auto& m) { return m.second.first.first == 0 && flows_[m.first].first_arrival == never; });
+  if (contribution || setup_.world == 2) return fail_here(late("", missing));
+  begin_inquiry();
+}
+
+Status Operation::late(const std::string& silent, const std::map<Rank, Missing>& missing) const {
+  return {Code::late, setup_.label + ": not finished after " + std::to_string((now_ - started_) / millisecond) + " ms: " + silent + missing_text(missing)};
+}
+
+void Operation::begin_inquiry() {
+  inquiring_ = inquiry_due_ = true;
+  inquiry_ends_ = now_ + inquiry_time;
+  spoke_.assign(setup_.world, false);
+  spoke_[setup_.self] = true;
+  waiter_of_.assign(setup_.world, UINT32_MAX);
+  waits_for_.clear();
+  for (const auto& [rank, m] : missing()) {
+    waits_for_.push_back(rank);
+    waiter_of_[rank] = setup_.self;
+  }
+}
+
+void Operation::heard_late(Rank from, std::span<const uint32_t> waits_for, Nanos now) {
+  if (done_ || from >= setup_.world) return;
+  now_ = now;
+  if (!inquiring_) begin_inquiry();  // not before our own deadline would we blame anybody
+  spoke_[from] = true;
+  for (const auto rank : waits_for) {
+    if (rank < setup_.world && waiter_of_[rank] == UINT32_MAX) waiter_of_[rank] = from;
+  }
+  if (std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
+}
+
+void Operation::end_inquiry() {
+  auto missing = this->missing();
+  std::string silent;
+  for (Rank rank = 0; rank < setup_.world; ++rank) {
+    if (spoke_[rank] || waiter_of_[rank] == UINT32_MAX || missing.contains(rank)) continue;
+    silent += "rank " + std::to_string(rank) + " (" + port_->place(rank) + ") does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it; ";
+  }
+  // Who is silent and missing here, is named by what is missing; who has spoken is named only if there is nobody else.
+  std::erase_if(missing, [&](const auto& each) { return spoke_[each.first]; });
+  if (missing.empty()) missing = first_missing();
+  fail_here(late(silent, missing));
 }
 
 }  // namespace unisono

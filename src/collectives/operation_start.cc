@@ -26,7 +26,7 @@ void Operation::start(OperationSetup setup, Port& port, Nanos now) {
   port_ = &port;
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
-  done_ = failure_is_ours_ = widened_ = false;
+  done_ = failure_is_ours_ = widened_ = inquiring_ = inquiry_due_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;

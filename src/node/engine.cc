@@ -90,9 +90,14 @@ void Engine::set_epoch(uint32_t epoch) {
   });
 }
 
-Engine::Active* Engine::find(uint32_t group, uint64_t operation) {
+// Messages to different ranks may have one number: it is the sender's count for each of them.
+bool Engine::Active::concerns(uint64_t operation, PeerIndex from) const {
+  return number == operation && ((operation & message_id_bit) == 0 || group->members[this->operation.setup().request.root] == from);
+}
+
+Engine::Active* Engine::find(uint32_t group, uint64_t operation, PeerIndex from) {
   for (auto* active : active_) {
-    if (active->number == operation && active->group->number == group) return active;
+    if (active->group->number == group && active->concerns(operation, from)) return active;
   }
   return nullptr;
 }
@@ -163,7 +168,7 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   const auto plan = plan_for(group, request, slice_bytes);
   if (!plan) return refuse(request, plan.status());
   const auto number = number_operation(group, request, id);
-  if (id != 0 && !message && find(group.number, number) != nullptr) {
+  if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
   auto& active = take_active();
@@ -200,11 +205,12 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   return completion;
 }
 
-bool Engine::has_ended(const GroupCore& group, uint64_t operation) const {
+bool Engine::has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const {
   if (operation & message_id_bit) {
     const auto source = static_cast<Rank>(operation >> 47 & 0x7FFF);
     const auto tag = static_cast<uint32_t>(operation >> 32 & 0x7FFF);
-    const auto it = group.next_message.find(message_key(source, group.self, tag));
+    const auto destination = source == group.self ? static_cast<Rank>(group.rank_of(from)) : group.self;
+    const auto it = group.next_message.find(message_key(source, destination, tag));
     return it != group.next_message.end() && static_cast<int32_t>(static_cast<uint32_t>(operation) - it->second) < 0;
   }
   if (operation & user_id_bit) {
@@ -215,7 +221,21 @@ bool Engine::has_ended(const GroupCore& group, uint64_t operation) const {
 
 void Engine::tell_failure(const Active& active) {
   const auto& status = active.operation.status();
-  auto payload = std::make_shared<Bytes>(std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message())).take());
+  tell_members(active, std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message().substr(0, failure_text_max))).take());
+}
+
+// The operation is late here, and wants to know whom the others wait for.
+void Engine::inquire(Active& active) {
+  ByteWriter writer;
+  writer.write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed");
+  const auto& waits_for = active.operation.waits_for();
+  writer.write(static_cast<uint32_t>(waits_for.size()));
+  for (const auto rank : waits_for) writer.write(rank);
+  tell_members(active, std::move(writer).take());
+}
+
+void Engine::tell_members(const Active& active, Bytes bytes) {
+  const auto payload = std::make_shared<Bytes>(std::move(bytes));
   auto header = active.operation.setup().frame;
   header.kind = FrameKind::failed;
   header.payload_bytes = static_cast<uint32_t>(payload->size());
@@ -271,6 +291,7 @@ bool Engine::poll(Nanos now) {
   for (auto* active : active_) {
     if (now >= active->operation.deadline_at()) {
       active->operation.deadline(now);
+      if (active->operation.take_inquiry()) inquire(*active);
       settle_needed_ = progress = true;
     }
   }

@@ -116,14 +116,14 @@ class Engine final : public Sink {
     std::byte* data = nullptr;
   };
 
-  Active* find(uint32_t group, uint64_t operation);
+  Active* find(uint32_t group, uint64_t operation, PeerIndex from);
   Active& take_active();
   Result<const Plan*> plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes);
   uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
   void replay_unexpected(Active& active);
   void keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view);
-  bool has_ended(const GroupCore& group, uint64_t operation) const;
+  bool has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const;
   void received_data(PeerIndex from, const FrameHeader& header, const View& view);
   void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
   void received_failure(Active& active, Rank from, ByteView payload);
@@ -131,6 +131,8 @@ class Engine final : public Sink {
   void settle(Active& active);
   void settle_all();
   void tell_failure(const Active& active);
+  void inquire(Active& active);
+  void tell_members(const Active& active, Bytes payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
   EngineLimits limits_;

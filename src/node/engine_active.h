@@ -12,6 +12,7 @@ namespace unisono {
 constexpr uint64_t event_id(uint32_t slot, uint32_t generation, uint32_t lane) {
   return uint64_t{slot & 0xFFFF} << 48 | uint64_t{generation & 0xFFFF} << 32 | lane;
 }
+inline constexpr size_t failure_text_max = 4096;  // of the reason in a failed frame
 inline constexpr uint32_t control_slot = 0xFFFF;  // control messages use the same id space
 
 class Engine::OperationPort final : public Port {
@@ -42,6 +43,8 @@ class Engine::OperationPort final : public Port {
 
 struct Engine::Active {
   explicit Active(Engine& engine, uint32_t index) : slot(index), port(engine, *this) {}
+  // Whether a frame of this operation number, from this peer, is for it.
+  bool concerns(uint64_t operation, PeerIndex from) const;
   uint32_t slot = 0;
   uint32_t generation = 0;
   GroupCore* group = nullptr;

@@ -12,7 +12,7 @@ void Engine::release_lent(PeerIndex from, const View& view) {
 
 std::byte* Engine::place(PeerIndex from, const FrameHeader& header) {
   if (header.kind != FrameKind::data) return nullptr;
-  auto* active = find(header.group, header.operation);
+  auto* active = find(header.group, header.operation, from);
   if (active == nullptr || active->group->epoch != header.epoch) return nullptr;
   const auto rank = active->group->rank_of(from);
   return rank < 0 ? nullptr : active->operation.place(static_cast<Rank>(rank), header);
@@ -45,9 +45,9 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     ++counters_.frames_other_epoch;
     return release_lent(from, view);
   }
-  auto* active = known ? find(header.group, header.operation) : nullptr;
+  auto* active = known ? find(header.group, header.operation, from) : nullptr;
   if (active == nullptr) {
-    if (known && has_ended(*group->second, header.operation)) {
+    if (known && has_ended(*group->second, header.operation, from)) {
       ++counters_.frames_stale;
       if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
       return release_lent(from, view);
@@ -85,7 +85,14 @@ void Engine::note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& h
 void Engine::received_failure(Active& active, Rank from, ByteView payload) {
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
-  const auto text = reader.read_string(4096);
+  const auto text = reader.read_string(failure_text_max);
+  if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) {
+    std::vector<uint32_t> waits_for;
+    for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
+    active.operation.heard_late(from, waits_for, now_);
+    if (active.operation.take_inquiry()) inquire(active);
+    return;
+  }
   const bool sound = reader.done() && code > 0 && code <= static_cast<uint8_t>(Code::internal);
   active.operation.fail({sound ? static_cast<Code>(code) : Code::corrupt,
                          "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))}, now_);
@@ -113,7 +120,7 @@ void Engine::replay_unexpected(Active& active) {
   // In the order of arrival. Taken out first: an operation that ends meanwhile must not leave entries behind.
   std::vector<Unexpected> mine;
   std::erase_if(unexpected_, [&](const Unexpected& u) {
-    const bool match = u.header.operation == active.number && u.header.group == active.group->number;
+    const bool match = u.header.group == active.group->number && active.concerns(u.header.operation, u.from);
     if (match) mine.push_back(u);
     return match;
   });

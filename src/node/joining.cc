@@ -5,6 +5,7 @@
 #include <string_view>
 #include <thread>
 
+#include "node/reforming.h"
 #include "transports/shm_transport.h"
 #include "transports/tcp_transport.h"
 
@@ -58,8 +59,8 @@ Status start_link(Node& node, const MemberRecord& member, PeerIndex peer, Nanos 
   for (auto& link : node.links()) {
     auto endpoints = usable(*link.connector, member.endpoints);
     if (endpoints.empty()) continue;
-    node.engine().add_peer(peer, *link.transport, label(member));
-    return link.connector->add_peer({.peer = peer, .id = member.id, .label = label(member), .endpoints = std::move(endpoints), .dial = node.self() > member.id, .deadline = deadline});
+    node.engine().add_peer(peer, *link.transport, place_of(member));
+    return link.connector->add_peer({.peer = peer, .id = member.id, .label = place_of(member), .endpoints = std::move(endpoints), .dial = node.self() > member.id, .deadline = deadline});
   }
   return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
                                  "; this process uses transport " + node.options().transport};
@@ -67,6 +68,18 @@ Status start_link(Node& node, const MemberRecord& member, PeerIndex peer, Nanos 
 
 bool is_up(Node& node, PeerIndex peer) {
   return std::any_of(node.links().begin(), node.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
+}
+
+// Why the members cannot come together as they are: the first one whose link is gone, or that re-forms already.
+Status trouble(Node& node) {
+  for (Rank rank = 0; rank < node.peers().size(); ++rank) {
+    if (node.peers()[rank] == self_peer) continue;
+    const auto& status = node.engine().peer_status(node.peers()[rank]);
+    if (!status.ok()) return {status.code(), "rank " + std::to_string(rank) + ", " + status.message()};
+  }
+  if (!node.removed().ok()) return node.removed();
+  if (node.reform() != nullptr && node.reform()->wanted()) return {Code::peer_lost, "another member re-forms the group; call reform()"};
+  return {};
 }
 
 // Processes of the roster on this host, this one included.
@@ -84,11 +97,26 @@ void on_topology(Node& node, ByteView bytes) {
   node.topology_known() = true;
 }
 
+void on_ready(Node& node, PeerIndex from, ByteView bytes) {
+  ByteReader reader(bytes);
+  const auto epoch = reader.read<uint32_t>();
+  if (reader.done()) node.ready()[from] = epoch;
+}
+
 void on_reform(Node& node, PeerIndex from, ByteView bytes) {
   auto& reform = *node.reform();
   // A malformed message changes nothing and is counted by the state machine.
   (void)reform.message(node.process_ids()[from], bytes, monotonic_now());
-  if (reform.wanted()) {
+  flush_reform_sends(node);  // answers and relayed rosters are due even while nothing runs here
+  const bool idle = node.topology_known();
+  if (idle) {
+    auto result = reform.take_result();
+    if (result && !result->ok()) {
+      node.removed() = result->status();
+      node.engine().stop_all_groups(node.removed(), monotonic_now());
+    }
+  }
+  if (reform.wanted() && node.removed().ok()) {
     node.engine().stop_all_groups({Code::peer_lost, "another member re-forms the group; call reform()"}, monotonic_now());
   }
 }
@@ -99,6 +127,7 @@ void install_handlers(Node& node) {
     if (message.empty() || from >= node.process_ids().size()) return;
     const auto kind = static_cast<ControlKind>(message.front());
     if (kind == ControlKind::topology) on_topology(node, message.subspan(1));
+    if (kind == ControlKind::ready) on_ready(node, from, message.subspan(1));
     if (kind == ControlKind::reform && node.reform() != nullptr) on_reform(node, from, message.subspan(1));
   });
   engine.on_lost([&node](PeerIndex peer, const Status&) {
@@ -151,40 +180,58 @@ Status link_up(Node& node, Nanos deadline) {
 Status wait_for_links(Node& node, Nanos deadline) {
   Status failed;
   const auto ready = [&] {
-    for (const auto peer : node.peers()) {
-      if (peer == self_peer) continue;
-      failed = node.engine().peer_status(peer);
-      if (!failed.ok()) return true;
-      if (!is_up(node, peer)) return false;
-    }
-    return true;
+    failed = trouble(node);
+    if (!failed.ok()) return true;
+    return std::all_of(node.peers().begin(), node.peers().end(), [&](PeerIndex peer) { return peer == self_peer || is_up(node, peer); });
   };
   if (node.wait(ready, deadline + second) || !failed.ok()) return failed;
   return {Code::late, "links to the other members are not up in time"};
 }
 
-Status agree_on_topology(Node& node, Nanos deadline) {
-  const auto self = node.locked([&] { return *node.roster().rank_of(node.self()); });
-  if (self == 0) {
-    node.locked([&] {
-      const auto topology = initial_topology(node, local_world(node.roster(), self));
-      node.engine().set_topology(topology);
-      for (const auto peer : node.peers()) {
-        if (peer == self_peer) continue;
-        ByteWriter message;
-        message.write(ControlKind::topology).write(topology.inside).write(topology.between);
-        node.engine().send_control(peer, std::move(message).take());
-      }
-      node.topology_known() = true;
-    });
-    return {};
-  }
+// Rank 0: until all have said that they are ready, then tells them.
+static Status lead_agreement(Node& node, Nanos deadline) {
   Status failed;
+  std::string missing;
   const auto ready = [&] {
-    failed = node.engine().peer_status(node.peers()[0]);
+    failed = trouble(node);
+    if (!failed.ok()) return true;
+    missing.clear();
+    for (Rank rank = 0; rank < node.peers().size(); ++rank) {
+      const auto said = node.ready().find(node.peers()[rank]);
+      const bool here = node.peers()[rank] == self_peer || (said != node.ready().end() && said->second == node.roster().epoch);
+      if (!here) missing += (missing.empty() ? "" : ", ") + label(node.roster().members[rank]);
+    }
+    return missing.empty();
+  };
+  if (!node.wait(ready, deadline)) return {Code::late, "not ready in time: " + missing};
+  if (!failed.ok()) return failed;
+  node.locked([&] {
+    const auto topology = initial_topology(node, local_world(node.roster(), 0));
+    node.engine().set_topology(topology);
+    for (const auto peer : node.peers()) {
+      if (peer == self_peer) continue;
+      ByteWriter message;
+      message.write(ControlKind::topology).write(topology.inside).write(topology.between);
+      node.engine().send_control(peer, std::move(message).take());
+    }
+    node.topology_known() = true;
+  });
+  return {};
+}
+
+Status agree_on_topology(Node& node, Nanos deadline) {
+  if (node.locked([&] { return node.peers()[0] == self_peer; })) return lead_agreement(node, deadline);
+  node.locked([&] {
+    ByteWriter message;
+    message.write(ControlKind::ready).write(node.roster().epoch);
+    node.engine().send_control(node.peers()[0], std::move(message).take());
+  });
+  Status failed;
+  const auto known = [&] {
+    failed = trouble(node);
     return node.topology_known() || !failed.ok();
   };
-  if (!node.wait(ready, deadline)) return {Code::late, "rank 0 has not sent the group's parameters in time"};
+  if (!node.wait(known, deadline)) return {Code::late, "rank 0 has not sent the group's parameters in time"};
   return node.locked([&] { return node.topology_known() ? Status() : failed; });
 }
 

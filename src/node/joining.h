@@ -10,7 +10,7 @@
 namespace unisono {
 
 // First byte of a control message.
-enum class ControlKind : uint8_t { reform = 1, topology = 2 };
+enum class ControlKind : uint8_t { reform = 1, topology = 2, ready = 3 };
 
 // Makes transports, meets the others, links up. The node knows its roster and peers; its world group is not made yet.
 Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
@@ -20,7 +20,8 @@ Status link_up(Node& node, Nanos deadline);
 // Blocks until the links to all members are up. On failure: the first link's error.
 Status wait_for_links(Node& node, Nanos deadline);
 
-// Rank 0 tells all members what it chooses schedules by; the others wait for it. Ends with equal topologies everywhere.
+// All tell rank 0 that their links are up; then it tells all what it chooses schedules by, and the others wait for that. Ends with equal
+// topologies everywhere, and not before all members are there: who is quick, and leaves again, does not upset those who still come.
 Status agree_on_topology(Node& node, Nanos deadline);
 
 }  // namespace unisono

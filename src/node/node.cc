@@ -16,18 +16,34 @@ namespace {
 
 constexpr Nanos sleep_max = 100 * millisecond;  // nothing depends on it: a bound on what a lost wake-up could cost
 constexpr size_t wait_handles_max = 8;
+
+void notify(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(fd, &one, sizeof(one));
+}
+
+void drain(int fd) {
+  uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(fd, &count, sizeof(count));
+}
+
 constexpr int polls_per_reading = 4;
 
 }  // namespace
 
 Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
-  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (fd < 0) return Status(Code::unavailable, std::string("eventfd: ") + std::strerror(errno));
-  return std::shared_ptr<Node>(new Node(options, self, std::move(links), fd));
+  const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const int rest_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Node>(new Node(options, self, std::move(links), wake_fd, rest_fd));
+  const std::string why = std::strerror(errno);
+  for (const int fd : {wake_fd, rest_fd}) {
+    if (fd >= 0) ::close(fd);
+  }
+  return Status(Code::unavailable, "eventfd: " + why);
 }
 
-Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd)
-    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd) {
+Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
+    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
 }
 
@@ -35,8 +51,8 @@ Node::~Node() {
   {
     Entry entry(*this);
     stop_ = true;
-    idle_.notify_all();
-    wake();
+    notify(wake_fd_);
+    notify(rest_fd_);
   }
   if (background_.joinable()) background_.join();
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
@@ -48,6 +64,7 @@ Node::~Node() {
     }
   }
   ::close(wake_fd_);
+  ::close(rest_fd_);
 }
 
 Node::Entry::Entry(Node& node) : node_(node) {
@@ -58,11 +75,12 @@ Node::Entry::Entry(Node& node) : node_(node) {
 
 Node::Entry::~Entry() {
   const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
+  const bool rested = undriven && node_.resting_;
   // A sleeping driver must learn of an earlier deadline.
   const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
   if (node_.driving_ || node_.waiters_ > 0) node_.free_.notify_all();
   node_.mutex_.unlock();
-  if (undriven) node_.idle_.notify_one();
+  if (rested) notify(node_.rest_fd_);
   if (earlier) node_.wake();
 }
 
@@ -76,10 +94,7 @@ void Node::set_local_world(uint32_t processes) {
   spin_ = yield_ ? 100 * microsecond : 60 * microsecond;
 }
 
-void Node::wake() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
-}
+void Node::wake() { notify(wake_fd_); }
 
 void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
   std::array<pollfd, wait_handles_max> fds;
@@ -91,6 +106,8 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
   for (auto& link : links_) {
     if (link.transport->wait_handle() >= 0 && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
+  const auto meeting = count;
+  if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
   if (idle && entering_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
     sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
@@ -101,8 +118,8 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
     ::ppoll(fds.data(), count, &time, nullptr);
     lock.lock();
     sleeping_ = false;
-    uint64_t drain = 0;
-    if (fds[0].revents != 0) [[maybe_unused]] const auto got = ::read(wake_fd_, &drain, sizeof(drain));
+    if (fds[0].revents != 0) drain(wake_fd_);
+    if (meeting < count && fds[meeting].revents != 0 && !stop_) (void)session_->poll_joiners();
   }
   for (size_t i = 0; i < armed; ++i) links_[i].transport->disarm();
 }
@@ -154,7 +171,9 @@ bool Node::wait_until(const Done& done, Nanos until) {
   }
   --waiters_;
   if (waiters_ > 0) free_.notify_all();
-  else if (engine_.active() > 0) idle_.notify_one();
+  else if (engine_.active() > 0 && resting_) notify(rest_fd_);
+  // Whoever was stopped, or kept from running, for longer than it wanted to wait hears the news before it judges.
+  if (!done() && !stop_) engine_.poll(monotonic_now());
   return done();
 }
 
@@ -168,11 +187,25 @@ void Node::start_background() {
   if (!background_.joinable()) background_ = std::thread([this] { background(); });
 }
 
+// Until there is something to drive; meanwhile the rendezvous is served, so that who wants to join is known at the next re-forming.
+void Node::rest(std::unique_lock<std::mutex>& lock) {
+  std::array<pollfd, 2> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
+  resting_ = true;
+  lock.unlock();
+  ::ppoll(fds.data(), fds.size(), nullptr, nullptr);
+  entering_.fetch_add(1, std::memory_order_relaxed);
+  lock.lock();
+  entering_.fetch_sub(1, std::memory_order_relaxed);
+  resting_ = false;
+  if (fds[0].revents != 0) drain(rest_fd_);
+  if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
+}
+
 void Node::background() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     if (engine_.active() == 0 || waiters_ > 0 || driving_) {
-      idle_.wait(lock);
+      rest(lock);
       continue;
     }
     driving_ = true;

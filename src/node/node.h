@@ -2,12 +2,14 @@
 //
 // At most one thread drives at a time: it polls for a short bounded time, then sleeps in the kernel without the mutex. Other
 // waiting threads sleep on a condition variable until their operation is done or the driver's place is free. When operations are
-// outstanding and nobody waits, a background thread drives. Nothing here runs user code under the mutex.
+// outstanding and nobody waits, a background thread drives; else it sleeps, and wakes up for processes that come to the rendezvous.
+// Nothing here runs user code under the mutex.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -65,6 +67,8 @@ class Node {
   // Why this process is not a member any more; ok while it is.
   Status& removed() { return removed_; }
   bool& topology_known() { return topology_known_; }
+  // Rank 0: the epoch of which each member has said last that it is ready for it.
+  std::map<PeerIndex, uint32_t>& ready() { return ready_; }
   // How long to poll before sleeping, from the number of processes on this host.
   void set_local_world(uint32_t processes);
   // Starts the background driver; waits are complete without it until then.
@@ -80,7 +84,7 @@ class Node {
     Node& node_;
   };
 
-  Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd);
+  Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
   template <typename Done>
   bool wait_until(const Done& done, Nanos until);
   template <typename Done>
@@ -88,6 +92,7 @@ class Node {
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until);
   void wake();
   void background();
+  void rest(std::unique_lock<std::mutex>& lock);
 
   const ResolvedOptions options_;
   const PeerId self_;
@@ -101,17 +106,19 @@ class Node {
   std::unique_ptr<Reform> reform_;
   Status removed_;
   bool topology_known_ = false;  // of the current epoch
+  std::map<PeerIndex, uint32_t> ready_;
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done
-  std::condition_variable idle_;       // for the background thread
   std::atomic<uint32_t> entering_{0};  // callers that wait for the mutex
   uint32_t waiters_ = 0;               // callers in wait(), the driver included
   bool driving_ = false, sleeping_ = false, stop_ = false;
+  bool resting_ = false;  // the background thread waits for something to do
   Nanos sleeps_until_ = 0;
   Nanos spin_ = 50 * microsecond;
   bool yield_ = false;
-  int wake_fd_ = -1;
+  int wake_fd_ = -1;  // for the driver
+  int rest_fd_ = -1;  // for the background thread
   std::thread background_;
 };
 

@@ -16,16 +16,6 @@ PeerIndex index_of(const Node& node, const PeerId& id) {
   return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
 }
 
-void flush_sends(Node& node) {
-  for (auto& send : node.reform()->take_sends()) {
-    const auto peer = index_of(node, send.to);
-    if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
-    Bytes message{static_cast<std::byte>(ControlKind::reform)};
-    message.insert(message.end(), send.bytes.begin(), send.bytes.end());
-    node.engine().send_control(peer, std::move(message));
-  }
-}
-
 Member member_of(const MemberRecord& record) { return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}}; }
 
 Status begin(Node& node, const internal::GroupState& state) {
@@ -42,7 +32,7 @@ Status begin(Node& node, const internal::GroupState& state) {
     }
     if (node.session()->attending()) request.joiners = node.session()->poll_joiners();
     auto status = node.reform()->start(request, now);
-    flush_sends(node);
+    flush_reform_sends(node);
     return status;
   });
 }
@@ -56,18 +46,18 @@ Result<ReformResult> agree(Node& node) {
     node.locked([&] {
       node.engine().poll(monotonic_now());  // news before judgement
       node.reform()->woke(monotonic_now());
-      flush_sends(node);
+      flush_reform_sends(node);
       result = node.reform()->take_result();
       wake = node.reform()->next_deadline();
     });
     if (result) return std::move(*result);
     node.wait([&] {
-      flush_sends(node);
+      flush_reform_sends(node);
       if (!result) result = node.reform()->take_result();
       return result.has_value() || !node.removed().ok() || node.reform()->next_deadline() < wake;
     }, std::min(wake, until));
     if (result) {
-      node.locked([&] { flush_sends(node); });
+      node.locked([&] { flush_reform_sends(node); });
       return std::move(*result);
     }
     if (const auto removed = node.locked([&] { return node.removed(); }); !removed.ok()) return removed;
@@ -96,6 +86,16 @@ void adopt(Node& node, const ReformResult& result) {
 }
 
 }  // namespace
+
+void flush_reform_sends(Node& node) {
+  for (auto& send : node.reform()->take_sends()) {
+    const auto peer = index_of(node, send.to);
+    if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+    Bytes message{static_cast<std::byte>(ControlKind::reform)};
+    message.insert(message.end(), send.bytes.begin(), send.bytes.end());
+    node.engine().send_control(peer, std::move(message));
+  }
+}
 
 Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
   const auto started = monotonic_now();

@@ -11,6 +11,9 @@ inline constexpr uint32_t world_group_number = 1;
 // Makes the engine's group of all members of the node's roster, and points `state` at it. Under the mutex.
 void form_world_group(Node& node, internal::GroupState& state);
 
+// Hands the state machine's messages to the links. Under the mutex.
+void flush_reform_sends(Node& node);
+
 Result<Reformed> reform_world(Node& node, internal::GroupState& state);
 
 }  // namespace unisono

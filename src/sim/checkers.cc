@@ -179,12 +179,21 @@ std::vector<Rank> ranks_named(std::string message) {
 
 namespace {
 
-// The processes that rank's error blames, or a problem.
-void check_blame(const Program& program, size_t index, Rank rank, const Status& status, const FaultPlan& plan, std::vector<std::string>& problems) {
-  const auto& group = program.groups[program.calls[index].group];
+// Whoever is faulty may be blamed, and who had not even made the call.
+void check_blame(const Run& run, size_t index, Rank rank, const FaultPlan& plan, std::vector<std::string>& problems) {
+  const auto& program = run.program();
+  const auto& call = program.calls[index];
+  const auto& group = program.groups[call.group];
+  const auto& parts = run.parts()[index];
+  const auto& status = parts[rank].status();
   if (is_faulty(plan, group.members[rank])) return;  // who is cut off cannot know who is to blame
+  auto first_call = parts[rank].submitted_at;
+  for (const auto& part : parts) first_call = part.submitted ? std::min(first_call, part.submitted_at) : first_call;
+  const auto too_late = first_call + call.options.timeout.count() * millisecond / 2;
   const auto named = ranks_named(status.message());
-  const bool right = std::any_of(named.begin(), named.end(), [&](Rank r) { return r < group.world() && is_faulty(plan, group.members[r]); });
+  const bool right = std::any_of(named.begin(), named.end(), [&](Rank r) {
+    return r < group.world() && (is_faulty(plan, group.members[r]) || !parts[r].submitted || parts[r].submitted_at > too_late);
+  });
   if (!right) problems.push_back(where(program, index, rank) + ": blames nobody who is faulty: " + status.to_string());
 }
 
@@ -197,7 +206,7 @@ void check_error(const Run& run, size_t index, Rank rank, const ErrorRules& rule
   if (rules.all_must_succeed) return problems.push_back(text + " although nothing was wrong");
   const bool named = code == Code::late || (rules.wrong_program ? code == Code::invalid : code == Code::peer_lost);
   if (!named) return problems.push_back("unexpected error: " + text);
-  if (!rules.wrong_program) return check_blame(run.program(), index, rank, part.status(), rules.plan, problems);
+  if (!rules.wrong_program) return check_blame(run, index, rank, rules.plan, problems);
   if (ranks_named(part.status().message()).empty() && run.program().groups[0].world() > 1) problems.push_back("names nobody: " + text);
 }
 

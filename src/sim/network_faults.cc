@@ -115,7 +115,7 @@ std::string Network::held_by(PeerIndex self) const {
     const auto& frame = frame_at(index);
     lent += frame.state == State::lent && frame.to == self;
     landing += frame.state == State::landing && frame.to == self;
-    sending += frame.state != State::free && frame.from == self && frame.tell != Tell::nobody;
+    sending += frame.state != State::free && frame.from == self && frame.tell != Tell::nobody && !stations_[frame.to].dead;
   }
   const auto slots = stations_[self].slots_out;
   if (lent + landing + sending + slots == 0) return {};

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "transports/shm_handshake.h"
@@ -18,10 +19,14 @@ namespace {
 
 constexpr PeerIndex parent_index = 0;
 
-// A child process that dials its parent and then runs `body`; its exit code is what body returns.
+using Body = std::function<int(TestNode&)>;
+using Prepare = std::function<void(TestNode&)>;
+
+// A child process that prepares its node, dials its parent and then runs `body`; its exit code is what body returns. Frames
+// may arrive before body begins.
 class Child {
  public:
-  Child(TestNode& parent, PeerIndex index, const std::function<int(TestNode&)>& body) : parent_(parent), index_(index) {
+  Child(TestNode& parent, PeerIndex index, const Body& body, const Prepare& prepare = [](TestNode&) {}) {
     id_ = fresh_id();
     const LinkRequest to_parent = request_for(parent_index, parent, true);
     const PeerId id = id_;
@@ -30,7 +35,7 @@ class Child {
     if (process_ == 0) {
       (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent_pid) ::_exit(99);
-      ::_exit(run(id, to_parent, body));
+      ::_exit(run(id, to_parent, body, prepare));
     }
     const std::string endpoint = parent.transport->endpoints()[0];
     const LinkRequest request{.peer = index, .id = id_, .label = "child " + std::to_string(process_),
@@ -61,16 +66,15 @@ class Child {
   }
 
  private:
-  static int run(const PeerId& id, const LinkRequest& to_parent, const std::function<int(TestNode&)>& body) {
+  static int run(const PeerId& id, const LinkRequest& to_parent, const Body& body, const Prepare& prepare) {
     ShmOptions options;
     options.self = id;
     TestNode node(options);
+    prepare(node);
     if (!node.transport || !node.transport->add_peer(to_parent).ok()) return 98;
     if (!run_until({&node}, [&] { return node.transport->state(parent_index) == LinkState::up; })) return 97;
     return body(node);
   }
-  TestNode& parent_;
-  PeerIndex index_;
   PeerId id_;
   pid_t process_ = 0;
   int code_ = 0;
@@ -144,29 +148,34 @@ TEST(ShmProcess, a_sleeper_is_woken_by_a_death) {
 TEST(ShmProcess, a_death_is_noticed_although_a_grandchild_holds_the_socket) {
   TestNode parent;
   Child child(parent, 1, [](TestNode& node) {
-    if (::fork() == 0) {
-      ::alarm(20);
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) {
+      ::alarm(20);  // should the test fail before it ends this process
       for (;;) ::pause();
     }
-    node.transport->send(parent_index, data_header(1), {}, 1);
+    node.transport->send(parent_index, data_header(static_cast<uint64_t>(grandchild)), {}, 1);
     return ::pause();
   });
   ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1; }));
   child.signal(SIGKILL);
-  (void)child.wait();
   EXPECT_TRUE(run_until({&parent}, [&] { return parent.losses.count(1) == 1; }, 5 * second));
   EXPECT_NE(parent.losses[1].message().find("died"), std::string::npos) << parent.losses[1].message();
+  ::kill(static_cast<pid_t>(parent.arrived[0].header.operation), SIGKILL);
 }
 
 TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   TestNode parent;
   const auto echo = [](TestNode& node) {
     node.keep_payloads = false;
-    node.on_received = [&](PeerIndex, const FrameHeader& header, const View&) { node.transport->send(parent_index, data_header(header.operation), {}, 0); };
+    node.on_received = [&node](PeerIndex, const FrameHeader& header, const View&) {
+      node.transport->send(parent_index, data_header(header.operation), {}, 0);
+    };
+  };
+  const auto live = [](TestNode& node) {
     return run_until({&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second) ? 0 : 1;
   };
-  Child stopped(parent, 1, echo);
-  Child other(parent, 2, echo);
+  Child stopped(parent, 1, live, echo);
+  Child other(parent, 2, live, echo);
   stopped.signal(SIGSTOP);
   stopped.wait_until_stopped();
   const Bytes payload = pattern(50'000, 1);
@@ -190,11 +199,8 @@ TEST(ShmProcess, who_slept_through_its_removal_finds_only_what_was_meant_for_it)
   TestNode parent;
   const Bytes meant = pattern(80'000, 7);
   Child child(parent, 1, [&](TestNode& node) {
-    bool right = true;
-    node.on_received = [&](PeerIndex, const FrameHeader&, const View& view) {
-      right = right && view.bytes == meant.size() && std::memcmp(view.data, meant.data(), view.bytes) == 0;
-    };
     const bool told = run_until({&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second);
+    const bool right = std::ranges::all_of(node.arrived, [&](const Arrived& frame) { return frame.payload == meant; });
     return told && right && node.arrived.size() == 5 ? 0 : 1;
   });
   child.signal(SIGSTOP);

@@ -118,10 +118,9 @@ int family(const Words& words) {
 
 // leave: ends at once and leaves a child that holds the output open.
 int leave(const Words&) {
-  if (::fork() == 0) {
-    put("pid " + std::to_string(::getpid()) + "\n");
-    wait_for_ever();
-  }
+  const pid_t child = ::fork();
+  if (child == 0) wait_for_ever();
+  put("pid " + std::to_string(child) + "\n");  // by the parent: the child may not live long enough
   return 0;
 }
 

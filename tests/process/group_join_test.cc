@@ -1,0 +1,109 @@
+// New processes join a running group at its next re-forming.
+#include <gtest/gtest.h>
+
+#include "group_cluster.h"
+
+namespace unisono::testing {
+namespace {
+
+class Join : public ::testing::TestWithParam<std::string> {
+ protected:
+  ClusterOptions options() const { return {.transport = GetParam()}; }
+};
+
+// Re-forms until the group has the wanted size: a process that has just started is not at the rendezvous yet.
+std::vector<Line> reform_until(Cluster& group, const std::vector<size_t>& members, int64_t world) {
+  std::vector<Line> lines;
+  for (int i = 0; i < 2000; ++i) {
+    lines = group.ask(members, "reform");
+    for (const auto& line : lines) EXPECT_TRUE(line.ok()) << line.text;
+    if (::testing::Test::HasFailure() || lines[0].number("world") >= world) break;
+  }
+  for (const auto& line : lines) EXPECT_EQ(line.number("world"), world) << line.text;
+  return lines;
+}
+
+TEST_P(Join, one_is_taken_in_as_the_last_rank) {
+  Cluster group(2, options());
+  auto& newcomer = group.add_joiner();
+  reform_until(group, {0, 1}, 3);
+  const auto joined = newcomer.answer(0);
+  EXPECT_TRUE(joined.ok()) << joined.text;
+  EXPECT_EQ(joined.number("rank"), 2);
+  EXPECT_EQ(joined.number("world"), 3);
+  const auto lines = group.ask_all("all_reduce:count=100003,hash=1");
+  expect_all_ok(lines);
+  for (const auto& line : lines) EXPECT_EQ(line.value("hash"), lines[0].value("hash"));
+  expect_all_ok(group.ask_all("matrix:counts=0/3"));
+  // The newcomer re-forms like the others.
+  expect_all_ok(group.ask_all("reform"));
+  expect_all_ok(group.ask_all("all_reduce:count=100003"));
+  group.finish();
+}
+
+TEST_P(Join, two_at_once_are_taken_in_together_or_one_after_another) {
+  Cluster group(2, options());
+  auto& first = group.add_joiner();
+  auto& second = group.add_joiner();
+  std::vector<size_t> members{0, 1};
+  int64_t world = 2;
+  for (int i = 0; i < 2000 && world < 4; ++i) {
+    const auto lines = group.ask(members, "reform");
+    expect_all_ok(lines);
+    ASSERT_FALSE(HasFailure());
+    const auto now = lines[0].number("world");
+    if (now == 3 && world == 2) {  // who came first re-forms with the others from now on
+      const auto joined = lines[0].value("joined");
+      members.push_back(joined.find(std::to_string(first.pid())) != std::string::npos ? 2 : 3);
+    }
+    world = now;
+  }
+  ASSERT_EQ(world, 4);
+  EXPECT_TRUE(first.answer(0).ok());
+  EXPECT_TRUE(second.answer(0).ok());
+  expect_all_ok(group.ask_all("matrix:counts=0/3"));
+  group.finish();
+}
+
+TEST_P(Join, who_dies_while_waiting_is_not_taken_in_and_harms_nobody) {
+  Cluster group(2, options());
+  auto& newcomer = group.add_joiner();
+  newcomer.signal(SIGKILL);
+  EXPECT_TRUE(newcomer.wait().by_signal);
+  for (int i = 0; i < 3; ++i) {
+    for (const auto& line : group.ask({0, 1}, "reform")) {
+      EXPECT_TRUE(line.ok()) << line.text;
+      EXPECT_EQ(line.number("world"), 2) << line.text;
+    }
+    expect_all_ok(group.ask({0, 1}, "all_reduce:count=100003"));
+  }
+  group.finish({0, 1});
+}
+
+TEST_P(Join, takes_the_place_of_one_who_died) {
+  Cluster group(3, options());
+  group[1].signal(SIGKILL);
+  EXPECT_TRUE(group[1].wait().by_signal);
+  auto& newcomer = group.add_joiner();
+  reform_until(group, {0, 2}, 3);
+  EXPECT_TRUE(newcomer.answer(0).ok());
+  expect_all_ok(group.ask({0, 2, 3}, "matrix:counts=0/3"));
+  group.finish({0, 2, 3});
+}
+
+TEST_P(Join, waits_in_vain_no_longer_than_it_wanted_to) {
+  Cluster group(2, options());
+  RankProcess lonely(group.folder(), "lonely", {"UNISONO_TRANSPORT=" + GetParam(), "UNISONO_RENDEZVOUS=file://" + group.folder() + "/meeting"},
+                     {"join:running=1,timeout=500"});
+  const auto line = lonely.answer(0);
+  EXPECT_TRUE(line.code() == "late" || line.code() == "unavailable") << line.text;
+  lonely.finish();
+  expect_all_ok(group.ask({0, 1}, "reform"));
+  expect_all_ok(group.ask({0, 1}, "all_reduce:count=10"));
+  group.finish({0, 1});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Join, ::testing::Values("shm", "tcp"), name_of);
+
+}  // namespace
+}  // namespace unisono::testing
