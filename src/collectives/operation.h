@@ -59,6 +59,9 @@ class Operation {
   const std::vector<uint32_t>& waits_for() const { return waits_for_; }
   // Ends it from outside. Everything held is given back; buffers are not touched any more.
   void fail(Status why, Nanos now);
+  // To be called after a failure when the transports have been told to forget this operation: until then they may still write
+  // into memory that place() gave them, so that nobody else may have it.
+  void cancelled();
   // As fail, for a reason found at this rank: failure_is_ours() holds.
   void fail_and_tell(Status why, Nanos now);
 
@@ -135,7 +138,7 @@ class Operation {
   Status late(const std::string& silent, const std::map<Rank, Missing>& missing) const;
   void begin_inquiry();
   void end_inquiry();
-  std::string unsent_text() const;
+  std::vector<Rank> pending_receivers() const;
 
   OperationSetup setup_;
   const Plan* plan_ = nullptr;

@@ -86,21 +86,23 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
     }
     if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
   }
-  return text.empty() ? "nothing is missing, but the payloads for " + unsent_text() + " have not been taken" : text;
+  if (!text.empty()) return text;
+  for (const auto rank : pending_receivers()) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
+  return "nothing is missing, but not all was taken that was sent to " + text;
 }
 
-// The ranks that messages are still on their way to.
-std::string Operation::unsent_text() const {
+// The ranks that may not have taken what was sent to them.
+std::vector<Rank> Operation::pending_receivers() const {
   std::vector<bool> waits(setup_.world);
   for (const auto& lane : lanes_) {
     if (lane.finished || lane.sends_pending == 0 || lane.stage == plan_->chunks[lane.chunk].stage_end) continue;
     for (const auto rank : plan_->sends(plan_->stages[lane.stage])) waits[rank] = true;
   }
-  std::string text;
+  std::vector<Rank> ranks;
   for (Rank rank = 0; rank < setup_.world; ++rank) {
-    if (waits[rank]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
+    if (waits[rank]) ranks.push_back(rank);
   }
-  return text;
+  return ranks;
 }
 
 // Past the deadline. Whose own contribution is missing is to blame, and so is the only other rank there is. But who relays, or adds
@@ -125,17 +127,15 @@ void Operation::begin_inquiry() {
   spoke_.assign(setup_.world, false);
   spoke_[setup_.self] = true;
   waiter_of_.assign(setup_.world, UINT32_MAX);
-  waits_for_.clear();
-  for (const auto& [rank, m] : missing()) {
-    waits_for_.push_back(rank);
-    waiter_of_[rank] = setup_.self;
-  }
+  waits_for_ = pending_receivers();
+  for (const auto& [rank, m] : missing()) waits_for_.push_back(rank);
+  for (const auto rank : waits_for_) waiter_of_[rank] = setup_.self;
 }
 
 void Operation::heard_late(Rank from, std::span<const uint32_t> waits_for, Nanos now) {
   if (done_ || from >= setup_.world) return;
   now_ = now;
-  if (!inquiring_) begin_inquiry();  // not before our own deadline would we blame anybody
+  if (!inquiring_) begin_inquiry();
   spoke_[from] = true;
   for (const auto rank : waits_for) {
     if (rank < setup_.world && waiter_of_[rank] == UINT32_MAX) waiter_of_[rank] = from;

@@ -195,10 +195,17 @@ void Operation::give_back_all() {
   for (auto& [lane, slot] : slots_) port_->abandon(slot);
   slots_.clear();
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    const bool ours = arrivals_.state(i) == ArrivalMap::State::held ||
-                      (arrivals_.state(i) == ArrivalMap::State::placing && arrivals_.piece(i).staged);
-    if (ours) port_->release(arrivals_.piece(i));
-    if (arrivals_.state(i) != ArrivalMap::State::missing) arrivals_.used(i);
+    if (arrivals_.state(i) != ArrivalMap::State::held) continue;
+    port_->release(arrivals_.piece(i));
+    arrivals_.used(i);
+  }
+}
+
+void Operation::cancelled() {
+  for (size_t i = 0; i < arrivals_.size(); ++i) {
+    if (arrivals_.state(i) != ArrivalMap::State::placing) continue;
+    if (arrivals_.piece(i).staged) port_->release(arrivals_.piece(i));
+    arrivals_.used(i);
   }
 }
 

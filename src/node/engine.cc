@@ -256,6 +256,7 @@ void Engine::settle(Active& active) {
     for (auto* transport : transports_) {
       transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number, active.number);
     }
+    op.cancelled();
     if (op.failure_is_ours()) tell_failure(active);
   }
   auto& group = *active.group;

@@ -98,7 +98,7 @@ void TcpDialer::start(size_t candidate, uint16_t stream) {
     attempt.socket.reset();
     next_event_ = 0;  // without a socket it fails at the next step, where all failures are handled
   } else {
-    state_[candidate].error = "no answer";
+    state_[candidate].progress = "no answer";
   }
   attempts_.push_back(std::move(attempt));
 }
@@ -128,7 +128,7 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
   if (count < 0) return failed(attempt, error_text(static_cast<int>(-count)));
   // The buffer of a fresh connection holds far more.
   if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the greeting");
-  state_[attempt.candidate].error = "connected, but no reply to the greeting";
+  state_[attempt.candidate].progress = "connected, but no reply to the greeting";
   attempt.phase = Phase::replying;
   rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
   return hear_reply(attempt);
@@ -185,7 +185,7 @@ std::string TcpDialer::failures() const {
   std::string text;
   for (size_t i = 0; i < state_.size(); ++i) {
     if (!text.empty()) text += "; ";
-    text += request_.candidates[i].to_string() + ": " + state_[i].error;
+    text += request_.candidates[i].to_string() + ": " + (state_[i].error.empty() ? state_[i].progress : state_[i].error);
   }
   return text;
 }

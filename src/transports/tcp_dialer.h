@@ -58,7 +58,9 @@ class TcpDialer {
     size_t reply_bytes = 0;
   };
   struct Candidate {
-    std::string error = "not tried yet";
+    // A failure is remembered through later tries that have not ended yet: it says more than "no answer".
+    std::string error{};
+    const char* progress = "not tried yet";
     bool hopeless = false;
   };
   enum class Outcome : uint8_t { pending, accepted, failed };

@@ -446,6 +446,90 @@ TEST_F(Tcp, a_link_that_ends_inside_a_frame_says_so) {
   EXPECT_TRUE(hear_b->frames.empty());
 }
 
+TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
+  link();
+  const auto payload = pattern(256u << 10, test_seed());
+  uint64_t taken = 0;
+  while (a->send(0, data_header(taken, payload.size()), payload, taken)) ++taken;
+  ASSERT_GT(taken, 0u);
+  // Input that nobody reads must not turn the end into a reset, which would throw away what is under way.
+  for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
+  a->close(0);
+  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
+  EXPECT_GE(hear_b->frames.size(), taken);
+}
+
+TEST_F(Tcp, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
+  const PeerId peer{7, 7};
+  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
+  Stranger first(*b), second(*b);
+  auto hello = hello_from(peer, id_b);
+  hello.stream_count = 2;
+  seal_hello(hello);
+  first.say(hello);
+  hello.stream_index = 1;
+  seal_hello(hello);
+  second.say(hello);
+  Nanos now = clock_now();
+  for (int i = 0; i < 1000 && b->state(0) != LinkState::up; ++i) b->poll(now, *hear_b);
+  ASSERT_EQ(b->state(0), LinkState::up);
+  EXPECT_FALSE(first.closed());
+  EXPECT_FALSE(second.closed());
+  second.go();
+  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_LE(b->next_deadline(), now + 100 * millisecond);
+  auto header = data_header(5, 0);
+  seal_frame(header);
+  first.say(std::as_bytes(std::span(&header, 1)));
+  first.go();
+  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  EXPECT_EQ(hear_b->frames.size(), 1u);
+  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+}
+
+TEST_F(Tcp, the_other_streams_are_not_waited_for_without_end) {
+  const PeerId peer{7, 7};
+  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
+  Stranger first(*b), second(*b);
+  auto hello = hello_from(peer, id_b);
+  hello.stream_count = 2;
+  for (auto* stranger : {&first, &second}) {
+    seal_hello(hello);
+    stranger->say(hello);
+    ++hello.stream_index;
+  }
+  Nanos now = clock_now();
+  for (int i = 0; i < 1000 && b->state(0) != LinkState::up; ++i) b->poll(now, *hear_b);
+  EXPECT_FALSE(second.closed());
+  second.go();
+  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  EXPECT_TRUE(hear_b->losses.empty());
+  b->poll(now + 100 * millisecond, *hear_b);
+  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+}
+
+TEST_F(Tcp, a_dialler_that_starts_again_replaces_its_half_made_link) {
+  const PeerId peer{7, 7};
+  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
+  auto hello = hello_from(peer, id_b);
+  hello.stream_count = 2;
+  seal_hello(hello);
+  auto lost = std::make_unique<Stranger>(*b);
+  lost->say(hello);
+  ASSERT_TRUE(until([&] {
+    lost->closed();
+    return lost->heard().size() == sizeof(TcpReply);
+  }));
+  lost.reset();
+  Stranger first(*b), second(*b);
+  first.say(hello);
+  hello.stream_index = 1;
+  seal_hello(hello);
+  second.say(hello);
+  EXPECT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+}
+
 // Limits. ------------------------------------------------------------------------------------------------------------
 
 TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {

@@ -1,0 +1,115 @@
+// Two hosts made of network name spaces with a virtual cable between them: shared memory inside, TCP between.
+#include <unistd.h>
+
+#include <sstream>
+
+#include "group_cluster.h"
+
+namespace unisono::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct NetworkOptions {
+  bool ipv6 = false;
+  std::string rate = {};  // of the cable, as tc takes it; empty: as fast as it goes
+};
+
+class TwoHosts {
+ public:
+  explicit TwoHosts(const NetworkOptions& options) : name_("uni" + std::to_string(::getpid())), options_(options) {
+    for (const auto* host : {"a", "b"}) ip({"netns", "add", name_ + host});
+    ip({"link", "add", name_ + "a", "netns", name_ + "a", "type", "veth", "peer", "name", name_ + "b", "netns", name_ + "b"});
+    for (const std::string host : {"a", "b"}) {
+      const auto link = name_ + host;
+      if (options.ipv6) inside(host, {"ip", "address", "add", address(host) + "/64", "dev", link, "nodad"});
+      else inside(host, {"ip", "address", "add", address(host) + "/24", "dev", link});
+      inside(host, {"ip", "link", "set", link, "up"});
+      inside(host, {"ip", "link", "set", "lo", "up"});
+      if (!options.rate.empty()) inside(host, {"tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", options.rate, "burst", "256kb", "latency", "100ms"});
+    }
+  }
+  ~TwoHosts() {
+    for (const auto* host : {"a", "b"}) (void)run({"ip", "netns", "delete", name_ + host});
+  }
+  TwoHosts(const TwoHosts&) = delete;
+
+  bool works() const { return trouble_.empty(); }
+  const std::string& trouble() const { return trouble_; }
+  std::string address(const std::string& host) const { return (options_.ipv6 ? "fd77::" : "10.77.0.") + std::string(host == "a" ? "1" : "2"); }
+  // The name space is new, so every port in it is free.
+  std::string rendezvous() const { return options_.ipv6 ? "tcp://[" + address("a") + "]:29500" : "tcp://" + address("a") + ":29500"; }
+  // Before a program that is to run there, under a host name of its own.
+  Words wrapper(const std::string& host) const {
+    return {"ip", "netns", "exec", name_ + host, "unshare", "--uts", "sh", "-c", "hostname host-" + host + " && exec \"$0\" \"$@\""};
+  }
+
+ private:
+  void ip(Words words) {
+    words.insert(words.begin(), "ip");
+    const auto done = run(words);
+    if (done.code != 0 && trouble_.empty()) trouble_ = done.error;
+  }
+  void inside(const std::string& host, const Words& words) {
+    Words all{"netns", "exec", name_ + host};
+    all.insert(all.end(), words.begin(), words.end());
+    ip(all);
+  }
+
+  const std::string name_;
+  const NetworkOptions options_;
+  std::string trouble_;
+};
+
+// "shm" or "tcp" of the link to each rank.
+Words kinds_of_links(const Line& members) {
+  Words kinds;
+  std::istringstream in(members.value("members"));
+  for (std::string member; std::getline(in, member, ';');) kinds.push_back(member.substr(member.rfind('/') == std::string::npos ? 0 : member.find('/', member.find('/', member.find('/') + 1) + 1) + 1).substr(0, 3));
+  return kinds;
+}
+
+void work_over(const TwoHosts& hosts, const std::string& large_calls, int64_t limit_ms) {
+  Cluster group(4, {.rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("a"), hosts.wrapper("b"), hosts.wrapper("b")}});
+  const auto members = group.ask_all("members");
+  EXPECT_EQ(kinds_of_links(members[0]), (Words{"sel", "shm", "tcp", "tcp"})) << members[0].text;
+  EXPECT_EQ(kinds_of_links(members[2]), (Words{"tcp", "tcp", "sel", "shm"})) << members[2].text;
+  expect_all_ok(group.ask_all("matrix:counts=0/7/1000"));
+  const auto lines = group.ask_all(large_calls);
+  expect_all_ok(lines);
+  std::printf("    schedule %s\n", lines[0].value("schedule").c_str());
+  expect_within(large_calls, lines[0].number("us") * 1000, limit_ms);
+  group[3].signal(SIGKILL);
+  for (const auto& line : group.ask({0, 1, 2}, "all_reduce:count=1000")) EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  expect_all_ok(group.ask({0, 1, 2}, "reform"));
+  expect_all_ok(group.ask({0, 1, 2}, "all_reduce:count=100001,iters=3,check=1"));
+  group.finish({0, 1, 2});
+}
+
+class Network : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: needs root to make network name spaces";
+  }
+};
+
+TEST_F(Network, of_two_hosts_uses_shared_memory_inside_and_tcp_between) {
+  TwoHosts hosts({});
+  if (!hosts.works()) GTEST_SKIP() << "SKIPPED: no network name spaces here: " << hosts.trouble();
+  work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
+}
+
+TEST_F(Network, with_ipv6_alone_works) {
+  TwoHosts hosts({.ipv6 = true});
+  if (!hosts.works()) GTEST_SKIP() << "SKIPPED: no network name spaces with IPv6 here: " << hosts.trouble();
+  work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
+}
+
+TEST_F(Network, with_one_gigabit_per_second_works) {
+  TwoHosts hosts({.rate = "1gbit"});
+  if (!hosts.works()) GTEST_SKIP() << "SKIPPED: no rate limits here: " << hosts.trouble();
+  work_over(hosts, "all_reduce:count=4000003,iters=2,check=1", 20'000);
+}
+
+}  // namespace
+}  // namespace unisono::testing
