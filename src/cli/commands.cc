@@ -13,6 +13,7 @@ namespace {
 constexpr Command table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch},
     {"bench", "measure all-reduce and its relatives, and check every result", run_bench},
+    {"simulate", "run the engine over virtual links with faults, by seed", run_simulate},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous},
     {"agent", "", [](const Arguments&) { return run_agent(); }},  // what launch starts on each host
 };

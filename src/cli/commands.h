@@ -25,5 +25,6 @@ int run_tool(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
+int run_simulate(const Arguments& arguments);
 
 }  // namespace unisono::cli

@@ -70,6 +70,7 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
 
 void Engine::end_all_groups(const Status& why, Nanos now) {
   epoch_ = 0;
+  wind_down_by_ = never;
   while (!groups_.empty()) end_group(groups_.begin()->first, why, now);
 }
 
@@ -77,6 +78,18 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
   now_ = now;
   for (auto& [number, group] : groups_) group->ended = why;
   for (auto* active : active_) active->operation.fail(why, now);
+  settle_needed_ = true;
+}
+
+void Engine::wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now) {
+  now_ = now;
+  for (auto& [number, group] : groups_) group->ended = why;
+  for (auto* active : active_) {
+    const auto rank = active->group->rank_of(from);
+    if (rank >= 0 && active->operation.needs(static_cast<Rank>(rank))) active->operation.fail(why, now);
+  }
+  wind_down_by_ = std::min(wind_down_by_, by);
+  wind_down_why_ = why;
   settle_needed_ = true;
 }
 
@@ -296,12 +309,17 @@ bool Engine::poll(Nanos now) {
       settle_needed_ = progress = true;
     }
   }
+  if (now >= wind_down_by_) {
+    wind_down_by_ = never;
+    for (auto* active : active_) active->operation.fail(wind_down_why_, now);
+    settle_needed_ = progress = true;
+  }
   settle_all();
   return progress;
 }
 
 Nanos Engine::next_deadline() const {
-  Nanos next = never;
+  Nanos next = active_.empty() ? never : wind_down_by_;
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   return next;

