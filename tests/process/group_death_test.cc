@@ -81,7 +81,7 @@ TEST_P(Death, while_all_are_idle_is_told_at_the_next_call) {
   const std::vector<size_t> left{0, 2};
   expect_told(group.ask(left, "all_reduce:count=1000"), asked_at, "rank 1");
   // And so it stays until the group is re-formed.
-  expect_told(group.ask(left, "broadcast:count=10"), now_ns(), "rank 1");
+  expect_told(group.ask(left, "all_reduce:count=10"), now_ns(), "rank 1");
   expect_to_go_on(group, left, 1);
   group.finish(left);
 }
