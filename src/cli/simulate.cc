@@ -135,8 +135,8 @@ struct Totals {
     ++seeds;
     failed += !o.problems.empty();
     operations_ok += o.operations_ok;
-    frames += o.frames;
-    bytes += o.bytes;
+    frames += o.network.frames;
+    bytes += o.network.bytes;
     events += o.events;
     for (const auto& [code, count] : o.errors) errors[code] += count;
     if (!o.schedule.empty()) ++schedules[o.schedule];

@@ -20,6 +20,7 @@ struct ErrorRules {
   const FaultPlan& plan;
   bool all_must_succeed = false;
   bool wrong_program = false;
+  bool anybody_may_fail = false;
 };
 // Errors are of the expected kinds, in time, and name a rank that is to blame.
 void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rules, std::vector<std::string>& problems);

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "sim/checkers.h"
+#include "sim/reforming.h"
 #include "sim/run.h"
 
 namespace unisono::sim {
 namespace {
 
-constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong};
+constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong, ScenarioKind::reform};
 constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have happened by then
 
 struct Plan {
@@ -51,6 +52,9 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
     plan.program = single_call(peers, all_reduce_of(s, seed, plan.fault_request.timeout));
     for (Rank r = 0; r < peers; ++r) plan.program.groups[0].islands[r] = r / std::max(1u, s.ranks_per_host);
     plan.large = s.bytes * peers > (64u << 20);
+  } else if (s.kind == ScenarioKind::reform) {
+    plan.fault_request.timeout = ReformSettings{}.timeout;
+    plan.fault_request.span = 20 * millisecond;
   } else {
     plan.fault_request.timeout = 2 * second;
     plan.program = random_program({.processes = peers, .timeout = plan.fault_request.timeout}, random);
@@ -63,6 +67,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
     // and would wait for the others' adding.
     const bool one_shot = s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
     c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
+    c.network.lends_slots = !c.network.single_copy && seed % 2 == 1;
   } else {
     c.network = random_network(random);
     c.network.loss = plan.faults.loss;
@@ -192,32 +197,18 @@ void leave_groups(Cluster& cluster) {
   }
 }
 
-}  // namespace
-
-const char* name(ScenarioKind kind) {
-  constexpr const char* names[] = {"all-reduce", "random", "wrong"};
-  return names[static_cast<size_t>(kind)];
-}
-
-Result<ScenarioKind> parse_scenario_kind(std::string_view text) {
-  for (const auto kind : kinds) {
-    if (text == name(kind)) return kind;
-  }
-  return Status(Code::invalid, "'" + std::string(text) + "' is no scenario: all-reduce, random or wrong");
-}
-
-Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::string* trace_text) {
-  const auto plan = make_plan(settings, seed);
-  Trace trace(trace_text);
-  Cluster cluster(plan.cluster, trace);
-  plant(plan.faults, cluster);
-  Outcome outcome{.seed = seed, .plan = plan.faults.to_string(), .problems = {}, .errors = {}, .schedule = {}};
+// Calls that fail, and what else a program notices.
+void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cluster, Outcome& outcome) {
+  const auto seed = plan.cluster.seed;
   auto& problems = outcome.problems;
   Run run(cluster, plan.program, {.large = plan.large, .seed = seed});
   run.finish(plan.faults.calm_at + plan.fault_request.span * 4 + plan.fault_request.timeout * 8 + quiet_time);
   const bool injected = settings.fail_send + settings.fail_receive > 0;
   const bool wrong = !plan.program.deviations.empty();
-  const ErrorRules rules{.plan = plan.faults, .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected, .wrong_program = wrong};
+  const ErrorRules rules{.plan = plan.faults,
+                         .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected,
+                         .wrong_program = wrong,
+                         .anybody_may_fail = injected};
   check_errors(run, cluster, rules, problems);
   if (plan.large) check_large(plan.program, run, problems);
   for (size_t i = 0; i < plan.program.calls.size() && !plan.large; ++i) {
@@ -228,12 +219,44 @@ Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::strin
   count_outcomes(run, outcome);
   cluster.on_progress(nullptr);
   if (!plan.large) check_core_goes_on(cluster, seed, problems);
+}
+
+void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
+  const auto limit = plan.faults.calm_at + 20 * ReformSettings{}.timeout + quiet_time;
+  const auto report = run_reforming(cluster, plan.faults, {.seed = plan.cluster.seed}, limit, outcome.problems);
+  outcome.operations_ok = report.operations_ok;
+  outcome.virtual_time = report.ended_at;
+  if (report.operations_failed > 0) outcome.errors[Code::peer_lost] = report.operations_failed;
+  if (report.epochs == 0 && report.operations_failed == 0 && report.removed > 0) outcome.problems.emplace_back("somebody was removed although nothing failed");
+}
+
+}  // namespace
+
+const char* name(ScenarioKind kind) {
+  constexpr const char* names[] = {"all-reduce", "random", "wrong", "reform"};
+  return names[static_cast<size_t>(kind)];
+}
+
+Result<ScenarioKind> parse_scenario_kind(std::string_view text) {
+  for (const auto kind : kinds) {
+    if (text == name(kind)) return kind;
+  }
+  return Status(Code::invalid, "'" + std::string(text) + "' is no scenario: all-reduce, random, wrong or reform");
+}
+
+Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::string* trace_text) {
+  const auto plan = make_plan(settings, seed);
+  Trace trace(trace_text);
+  Cluster cluster(plan.cluster, trace);
+  plant(plan.faults, cluster);
+  Outcome outcome{.seed = seed, .plan = plan.faults.to_string(), .problems = {}, .errors = {}, .schedule = {}};
+  if (settings.kind == ScenarioKind::reform) run_reform(plan, cluster, outcome);
+  else run_program(settings, plan, cluster, outcome);
   leave_groups(cluster);
   cluster.run_until(cluster.now() + quiet_time);
-  check_given_back(cluster, problems);
+  check_given_back(cluster, outcome.problems);
   outcome.trace_hash = trace.hash();
-  outcome.frames = cluster.network().counters().frames;
-  outcome.bytes = cluster.network().counters().bytes;
+  outcome.network = cluster.network().counters();
   outcome.events = cluster.events();
   return outcome;
 }

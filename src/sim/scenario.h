@@ -17,6 +17,7 @@ enum class ScenarioKind : uint8_t {
   all_reduce,  // one all-reduce of everybody
   random,      // random programs
   wrong,       // random programs in which one process errs
+  reform,      // processes die or stop; the others re-form the group and go on
 };
 const char* name(ScenarioKind kind);
 Result<ScenarioKind> parse_scenario_kind(std::string_view text);
@@ -45,7 +46,8 @@ struct Outcome {
   uint64_t operations_ok = 0;
   std::map<Code, uint64_t> errors;       // operations by error
   Nanos virtual_time = 0;                // until the last operation ended
-  uint64_t frames = 0, bytes = 0, events = 0;
+  NetworkCounters network;
+  uint64_t events = 0;
   std::string schedule;                  // of all_reduce
 };
 

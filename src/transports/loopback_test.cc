@@ -41,20 +41,10 @@ class LoopbackCluster final : public Cluster {
   std::vector<bool> alive_;
 };
 
-template <size_t count>
-struct Loopback {
-  static std::unique_ptr<Cluster> make() { return LoopbackCluster::make(count, false); }
-};
-template <size_t count>
-struct FaultyWithoutFaults {
-  static std::unique_ptr<Cluster> make() { return LoopbackCluster::make(count, true); }
-};
-
-template <template <size_t> class Factory>
-using Sizes = testing::Types<Factory<2>, Factory<3>, Factory<5>>;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(Loopback, TransportConformance, Sizes<Loopback>);
-INSTANTIATE_TYPED_TEST_SUITE_P(FaultyWithoutFaults, TransportConformance, Sizes<FaultyWithoutFaults>);
+[[maybe_unused]] const bool loopback =
+    test_transport("LoopbackTransport", [](size_t count) { return LoopbackCluster::make(count, false); });
+[[maybe_unused]] const bool faulty_without_faults =
+    test_transport("FaultyWithoutFaults", [](size_t count) { return LoopbackCluster::make(count, true); });
 
 TEST(Loopback, refuses_options_that_leave_no_slot_for_contributions) {
   EXPECT_EQ(LoopbackHub::make({.count = 2, .slots = 8, .result_slots = 8}).status().code(), Code::invalid);

@@ -35,9 +35,9 @@ void UniqueFd::reset(int fd) {
 bool Geometry::valid() const {
   const auto in = [](uint32_t value, uint32_t low, uint32_t high) { return value >= low && value <= high; };
   return in(regions, 1, 256) && in(ring_cells, 8, 4096) && std::has_single_bit(ring_cells) && in(release_entries, 8, 65536) &&
-         std::has_single_bit(release_entries) && in(small_slots, 1, 1u << 20) && in(small_bytes, 64, 64u << 10) && small_bytes % 64 == 0 && in(large_slots, 1, 1u << 16) &&
-         in(large_bytes, 4096, payload_bytes_max) && large_bytes % 64 == 0 &&
-         in(piece_bytes, 64, large_bytes);
+         std::has_single_bit(release_entries) && in(small_slots, 1, 1u << 20) && in(small_bytes, 64, 64u << 10) &&
+         small_bytes % 64 == 0 && in(large_slots, 1, 1u << 16) && in(large_bytes, 4096, payload_bytes_max) &&
+         large_bytes % 64 == 0 && in(piece_bytes, 64, large_bytes);
 }
 
 uint64_t Geometry::region_bytes() const {
@@ -95,7 +95,7 @@ Result<Arena> Arena::make(const Geometry& geometry) {
 
 Result<Arena> Arena::map(int memfd, const Geometry& geometry) {
   if (!geometry.valid()) return Status(Code::corrupt, "shm: the peer's sizes are out of range");
-  struct stat info{};
+  struct stat info {};
   if (::fstat(memfd, &info) != 0) return system_error(Code::corrupt, "shm: fstat of the peer's memory");
   const uint64_t bytes = geometry.total_bytes();
   const int seals = ::fcntl(memfd, F_GET_SEALS);
@@ -111,7 +111,8 @@ Result<Arena> Arena::map(int memfd, const Geometry& geometry) {
 }
 
 std::atomic<uint32_t>* Arena::releases(uint32_t region) const {
-  return at<std::atomic<uint32_t>>(geometry_.region_offset(region) + sizeof(RegionHead) + uint64_t{geometry_.ring_cells} * sizeof(Cell));
+  return at<std::atomic<uint32_t>>(geometry_.region_offset(region) + sizeof(RegionHead) +
+                                   uint64_t{geometry_.ring_cells} * sizeof(Cell));
 }
 
 bool Arena::has_slot(uint32_t ref) const {

@@ -65,13 +65,13 @@ struct alignas(64) RegionHead {
 // All counts and sizes of an arena. Part of the hello: the peer's numbers are validated, then used for its arena.
 struct Geometry {
   uint32_t regions = 0;
-  uint32_t ring_cells = 256;      // power of two
-  uint32_t release_entries = 512; // power of two, at least what one peer can hold of ours
+  uint32_t ring_cells = 256;       // power of two
+  uint32_t release_entries = 512;  // power of two, at least what one peer can hold of ours
   uint32_t small_slots = 0;
   uint32_t small_bytes = 0;
   uint32_t large_slots = 0;
   uint32_t large_bytes = 0;
-  uint32_t piece_bytes = 0;       // of payloads that are larger than a large slot
+  uint32_t piece_bytes = 0;  // of payloads that are larger than a large slot
 
   // Every number in its range, so that no offset below can overflow.
   bool valid() const;
@@ -115,7 +115,9 @@ class Arena {
 
  private:
   template <typename T>
-  T* at(uint64_t offset) const { return reinterpret_cast<T*>(base_ + offset); }
+  T* at(uint64_t offset) const {
+    return reinterpret_cast<T*>(base_ + offset);
+  }
 
   UniqueFd memfd_;
   Geometry geometry_;

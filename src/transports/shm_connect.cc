@@ -29,7 +29,8 @@ bool is_bell(int fd) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   if (::readlink(path.c_str(), target.data(), target.size() - 1) < 0) return false;
   const int flags = ::fcntl(fd, F_GETFL);
-  return std::string_view(target.data()) == "anon_inode:[eventfd]" && flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+  return std::string_view(target.data()) == "anon_inode:[eventfd]" && flags >= 0 &&
+         ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
 }  // namespace
@@ -40,7 +41,8 @@ Status ShmTransport::open_handles() {
   bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !bell_) return system_error("epoll and eventfd");
   // Edge-triggered: the counter is never read, each ring is an edge.
-  if (!watch(bell_.get(), bell_tag, EPOLLIN | EPOLLET) || !watch(reception_.handle(), reception_tag, EPOLLIN)) return system_error("epoll");
+  if (!watch(bell_.get(), bell_tag, EPOLLIN | EPOLLET) || !watch(reception_.handle(), reception_tag, EPOLLIN))
+    return system_error("epoll");
   return {};
 }
 
@@ -76,7 +78,8 @@ void ShmTransport::set_job(const JobKey& key) {
 LinkState ShmTransport::state(PeerIndex peer) const { return peer < peers_.size() ? peers_[peer].state : LinkState::unknown; }
 
 Status ShmTransport::add_peer(const LinkRequest& request) {
-  if (request.peer > peer_index_max || request.id == options_.self) return {Code::invalid, "shm: " + request.label + " cannot be a peer"};
+  if (request.peer > peer_index_max || request.id == options_.self)
+    return {Code::invalid, "shm: " + request.label + " cannot be a peer"};
   const auto same = [&](const Link* link) { return link->stage != Link::Stage::ended && link->request.id == request.id; };
   if (link_of(request.peer) != nullptr || std::any_of(active_.begin(), active_.end(), same)) {
     return {Code::invalid, "shm: a link to " + request.label + " exists"};
@@ -88,8 +91,10 @@ Status ShmTransport::add_peer(const LinkRequest& request) {
   }
   const auto free = std::find(links_.begin(), links_.end(), nullptr);
   if (free == links_.end()) {
-    return {Code::unavailable, "shm: all " + std::to_string(links_.size()) + " regions are in use, those of ended links whose process "
-                               "still holds the memory included; no link to " + request.label};
+    return {Code::unavailable, "shm: all " + std::to_string(links_.size()) +
+                                   " regions are in use, those of ended links whose process "
+                                   "still holds the memory included; no link to " +
+                                   request.label};
   }
   const auto region = static_cast<uint16_t>(free - links_.begin());
   *free = std::make_unique<Link>(region, request);
@@ -168,7 +173,8 @@ void ShmTransport::step_dial(Link& link, Sink& sink) {
   Status status;
   if (state == shm::Incoming::ended) status = {Code::unavailable, "it closed the connection before its hello"};
   else if (state == shm::Incoming::refused) status = {Code::unavailable, std::string("it refused: ") + shm::name(refusal)};
-  else if (state == shm::Incoming::malformed) status = {Code::corrupt, std::string("its hello is wrong: ") + shm::name(refusal)};
+  else if (state == shm::Incoming::malformed)
+    status = {Code::corrupt, std::string("its hello is wrong: ") + shm::name(refusal)};
   else if (!right) status = {Code::corrupt, "another process answered"};
   else status = bring_up(link, answer);
   if (status.ok()) {
@@ -204,7 +210,9 @@ void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
     sink.room(link.request.peer);
   } else if (link.stage == Link::Stage::connecting && now >= link.request.deadline) {
     const std::string why = has_key_ ? link.trouble : "the job's key is not known yet";
-    lose(link, {Code::unavailable, link.request.label + ": no shared-memory link in time; tried @" + link.socket_name + ": " + why}, sink);
+    lose(link,
+         {Code::unavailable, link.request.label + ": no shared-memory link in time; tried @" + link.socket_name + ": " + why},
+         sink);
   }
 }
 
@@ -251,7 +259,9 @@ Status ShmTransport::loss_of(const Link& link) const {
                               std::to_string(link.inbound->received_bytes()) + " received";
   const char* fault = link.inbound->fault() != nullptr ? link.inbound->fault() : link.outbound->fault();
   if (fault != nullptr) return {Code::corrupt, link.request.label + ": bad words in its shared memory: " + fault + traffic};
-  const char* how = link.said_goodbye ? ": it ended the link" : link.died ? ": the process died" : ": its end of the link is gone";
+  const char* how = link.said_goodbye ? ": it ended the link"
+                    : link.died       ? ": the process died"
+                                      : ": its end of the link is gone";
   return {Code::peer_lost, link.request.label + how + traffic};
 }
 

@@ -86,7 +86,7 @@ Result<std::string> host_id() {
   std::array<char, 64> boot{};
   UniqueFd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   const ssize_t size = file ? ::read(file.get(), boot.data(), boot.size()) : -1;
-  struct stat space{};
+  struct stat space {};
   if (size < 36 || ::stat("/proc/self/ns/net", &space) != 0) {
     return Status(Code::unsupported, "shm: /proc does not tell boot id and network name space");
   }

@@ -22,8 +22,8 @@ namespace unisono::shm {
 
 inline constexpr uint64_t hello_magic = 0x4D48534F494E5531;  // "1UNIOSHM" in memory order
 inline constexpr uint32_t hello_version = 1;
-inline constexpr Nanos hello_wait = 5 * second;    // from the connection to its hello
-inline constexpr Nanos arrival_wait = 10 * second; // from a good hello to add_peer, or to set_job
+inline constexpr Nanos hello_wait = 5 * second;     // from the connection to its hello
+inline constexpr Nanos arrival_wait = 10 * second;  // from a good hello to add_peer, or to set_job
 inline constexpr size_t strangers_max = 64;
 
 // Why a connection is not taken; sent back, so that the other side can say it. The numbers are part of the format.
@@ -89,7 +89,7 @@ class Reception {
   static Result<Reception> make(const PeerId& self);
 
   const std::string& name() const { return name_; }  // of the listening socket
-  int handle() const { return epoll_.get(); }  // readable when step would do something
+  int handle() const { return epoll_.get(); }        // readable when step would do something
   // Call when handle() is readable and whenever next_deadline() has passed. key: null before the job is known.
   void step(Nanos now, const JobKey* key);
   // The process whose hello has come, if it has; null key or wrong key: none.

@@ -12,11 +12,11 @@
 namespace unisono::shm {
 
 struct Host {
-  Arena arena;             // own
-  SlotPool small;          // slots of it
+  Arena arena;     // own
+  SlotPool small;  // slots of it
   SlotPool large;
   PayloadPool buffers{PayloadPoolLimits{}};  // frames put together from pieces, and copies made by cancel
-  Fifo<uint64_t> sent;     // ids to be reported by the next poll
+  Fifo<uint64_t> sent;                       // ids to be reported by the next poll
   TransportCounters counters;
   bool payload_checksum = false;
 
@@ -35,7 +35,8 @@ class Bell {
  private:
   void ring_if(uint32_t bit) {
     const uint32_t word = wake_->load(std::memory_order_seq_cst);
-    if ((word & bit) != 0 && word != rung_) [[unlikely]] ring(word);
+    if ((word & bit) != 0 && word != rung_) [[unlikely]]
+      ring(word);
   }
   void ring(uint32_t word);
   const std::atomic<uint32_t>* wake_ = nullptr;
@@ -45,7 +46,7 @@ class Bell {
 
 // The two ends of one link: our region of our arena, and the peer's region, for us, of its arena.
 struct LinkMemory {
-  uint16_t region = 0;       // ours; also the name of the link in the slot pools and in handles
+  uint16_t region = 0;  // ours; also the name of the link in the slot pools and in handles
   uint32_t peer_region = 0;
   const Arena* peer = nullptr;
 };

@@ -77,7 +77,9 @@ bool Inbound::take_whole(Sink& sink) {
       return refuse(FrameFault::payload_bytes, "payload larger than its slot");
     }
     if (lent_ >= host_.arena.geometry().release_entries) return refuse(FrameFault::payload_bytes, "more slots than it has");
-    view = {.data = peer.slot(ref_place(ref), ref_index(ref)), .bytes = header.payload_bytes, .handle = slot_handle(memory_.region, ref)};
+    view = {.data = peer.slot(ref_place(ref), ref_index(ref)),
+            .bytes = header.payload_bytes,
+            .handle = slot_handle(memory_.region, ref)};
     if (!payload_intact(header, view.data)) return true;
     ++lent_;
   }
@@ -90,8 +92,10 @@ bool Inbound::take_whole(Sink& sink) {
 bool Inbound::take_piece(Sink& sink) {
   const Arena& peer = *memory_.peer;
   const bool first = entry_.type == CellType::first;
-  if (ref_place(entry_.ref) != Place::large || !peer.has_slot(entry_.ref)) return refuse(FrameFault::payload_bytes, "slot index of a piece");
-  if (incoming_.stage != Stage::placing && first != (incoming_.stage == Stage::none)) return refuse(FrameFault::kind, "piece out of order");
+  if (ref_place(entry_.ref) != Place::large || !peer.has_slot(entry_.ref))
+    return refuse(FrameFault::payload_bytes, "slot index of a piece");
+  if (incoming_.stage != Stage::placing && first != (incoming_.stage == Stage::none))
+    return refuse(FrameFault::kind, "piece out of order");
   if (incoming_.stage == Stage::none) {
     if (entry_.header.payload_bytes == 0) return refuse(FrameFault::payload_bytes, "pieces of nothing");
     incoming_ = {.header = entry_.header, .target = nullptr, .block = 0, .done = 0, .stage = Stage::placing};
@@ -128,8 +132,9 @@ void Inbound::finish_incoming(Sink& sink) {
     return;
   }
   count(done.header);
-  sink.received(from_, done.header,
-                {.data = done.target, .bytes = done.header.payload_bytes, .handle = done.block == 0 ? 0 : block_handle_bit | done.block});
+  sink.received(
+      from_, done.header,
+      {.data = done.target, .bytes = done.header.payload_bytes, .handle = done.block == 0 ? 0 : block_handle_bit | done.block});
 }
 
 void Inbound::drop_incoming() {
@@ -138,7 +143,8 @@ void Inbound::drop_incoming() {
 }
 
 bool Inbound::payload_intact(const FrameHeader& header, const std::byte* data) {
-  if ((header.flags & frame_flag_payload_checksum) == 0 || crc32c(data, header.payload_bytes) == header.payload_checksum) return true;
+  if ((header.flags & frame_flag_payload_checksum) == 0 || crc32c(data, header.payload_bytes) == header.payload_checksum)
+    return true;
   refuse(FrameFault::payload_checksum, "payload checksum");
   return false;
 }

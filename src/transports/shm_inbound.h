@@ -65,8 +65,8 @@ class Inbound {
   ReleaseWriter releases_;
   Entry entry_;
   Incoming incoming_;
-  bool stalled_ = false;       // entry_ waits for memory,
-  size_t stalled_bytes_ = 0;   // which is there when the sink has given back some of these
+  bool stalled_ = false;      // entry_ waits for memory,
+  size_t stalled_bytes_ = 0;  // which is there when the sink has given back some of these
   bool stopped_ = false;
   uint32_t lent_ = 0;
   const char* fault_ = nullptr;

@@ -1,6 +1,6 @@
 // Real processes: killed, stopped, woken, and what remains of them.
-#include <gtest/gtest.h>
 #include <dirent.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,7 +26,8 @@ using Prepare = std::function<void(TestNode&)>;
 // may arrive before body begins.
 class Child {
  public:
-  Child(TestNode& parent, PeerIndex index, const Body& body, const Prepare& prepare = [](TestNode&) {}) {
+  Child(
+      TestNode& parent, PeerIndex index, const Body& body, const Prepare& prepare = [](TestNode&) {}) {
     id_ = fresh_id();
     const LinkRequest to_parent = request_for(parent_index, parent, true);
     const PeerId id = id_;
@@ -38,9 +39,12 @@ class Child {
       ::_exit(run(id, to_parent, body, prepare));
     }
     const std::string endpoint = parent.transport->endpoints()[0];
-    const LinkRequest request{.peer = index, .id = id_, .label = "child " + std::to_string(process_),
+    const LinkRequest request{.peer = index,
+                              .id = id_,
+                              .label = "child " + std::to_string(process_),
                               .endpoints = {endpoint.substr(0, endpoint.rfind('/') + 1) + socket_name(id_, 0)},
-                              .dial = false, .deadline = test_now() + 10 * second};
+                              .dial = false,
+                              .deadline = test_now() + 10 * second};
     EXPECT_TRUE(parent.transport->add_peer(request).ok());
     EXPECT_TRUE(run_until({&parent}, [&] { return parent.transport->state(index) == LinkState::up; }));
   }
@@ -158,7 +162,8 @@ TEST(ShmProcess, a_death_is_noticed_although_a_grandchild_holds_the_socket) {
   });
   ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1; }));
   child.signal(SIGKILL);
-  EXPECT_TRUE(run_until({&parent}, [&] { return parent.losses.count(1) == 1; }, 5 * second));
+  EXPECT_TRUE(run_until(
+      {&parent}, [&] { return parent.losses.count(1) == 1; }, 5 * second));
   EXPECT_NE(parent.losses[1].message().find("died"), std::string::npos) << parent.losses[1].message();
   ::kill(static_cast<pid_t>(parent.arrived[0].header.operation), SIGKILL);
 }
@@ -172,7 +177,10 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
     };
   };
   const auto live = [](TestNode& node) {
-    return run_until({&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second) ? 0 : 1;
+    return run_until(
+               {&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second)
+               ? 0
+               : 1;
   };
   Child stopped(parent, 1, live, echo);
   Child other(parent, 2, live, echo);
@@ -183,10 +191,13 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   for (; parent.transport->room(1) > 0; ++to_stopped) parent.transport->send(1, data_header(to_stopped), payload, 0);
   EXPECT_EQ(to_stopped, 16u);
   uint64_t sent = 0;
-  ASSERT_TRUE(run_until({&parent}, [&] {
-    for (; sent < 1000 && parent.transport->room(2) > 0; ++sent) parent.transport->send(2, data_header(sent), payload, 0);
-    return parent.arrived.size() == 1000;
-  })) << parent.arrived.size() << " of " << sent << " echoed, room " << parent.transport->room(2);
+  ASSERT_TRUE(run_until({&parent},
+                        [&] {
+                          for (; sent < 1000 && parent.transport->room(2) > 0; ++sent)
+                            parent.transport->send(2, data_header(sent), payload, 0);
+                          return parent.arrived.size() == 1000;
+                        }))
+      << parent.arrived.size() << " of " << sent << " echoed, room " << parent.transport->room(2);
   stopped.signal(SIGCONT);
   ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1000 + to_stopped; })) << parent.arrived.size();
   EXPECT_TRUE(parent.losses.empty());
@@ -199,7 +210,8 @@ TEST(ShmProcess, who_slept_through_its_removal_finds_only_what_was_meant_for_it)
   TestNode parent;
   const Bytes meant = pattern(80'000, 7);
   Child child(parent, 1, [&](TestNode& node) {
-    const bool told = run_until({&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second);
+    const bool told = run_until(
+        {&node}, [&] { return node.losses.count(parent_index) == 1; }, 60 * second);
     const bool right = std::ranges::all_of(node.arrived, [&](const Arrived& frame) { return frame.payload == meant; });
     return told && right && node.arrived.size() == 5 ? 0 : 1;
   });
@@ -220,8 +232,8 @@ TEST(ShmProcess, who_slept_through_its_removal_finds_only_what_was_meant_for_it)
 }
 
 TEST(ShmProcess, nothing_is_taken_from_dev_shm) {
-  struct statvfs before{};
-  struct statvfs after{};
+  struct statvfs before {};
+  struct statvfs after {};
   const bool exists = ::statvfs("/dev/shm", &before) == 0;
   TestNode a;
   TestNode b;
@@ -240,7 +252,9 @@ TEST(ShmProcess, nothing_is_taken_from_dev_shm) {
   ASSERT_GE(bytes, 32u << 20);
   if (exists) {
     ASSERT_EQ(::statvfs("/dev/shm", &after), 0);
-    EXPECT_LT((static_cast<int64_t>(before.f_bfree) - static_cast<int64_t>(after.f_bfree)) * static_cast<int64_t>(after.f_bsize), 8 << 20);
+    EXPECT_LT(
+        (static_cast<int64_t>(before.f_bfree) - static_cast<int64_t>(after.f_bfree)) * static_cast<int64_t>(after.f_bsize),
+        8 << 20);
   }
   EXPECT_GT(count_lines("/proc/self/maps", "/memfd:unisono (deleted)"), 0);
 }

@@ -21,7 +21,7 @@ enum class CellType : uint8_t { whole = 0, first = 1, next = 2, abort = 3 };
 struct Entry {
   FrameHeader header;  // magic filled in, header_checksum zero
   CellType type = CellType::whole;
-  uint32_t ref = 0;    // of the payload
+  uint32_t ref = 0;  // of the payload
 };
 
 class RingWriter {

@@ -11,8 +11,14 @@
 namespace unisono::shm {
 namespace {
 
-constexpr Geometry small_geometry = {.regions = 2, .ring_cells = 8, .release_entries = 8, .small_slots = 4, .small_bytes = 4096,
-                                     .large_slots = 4, .large_bytes = 8192, .piece_bytes = 4096};
+constexpr Geometry small_geometry = {.regions = 2,
+                                     .ring_cells = 8,
+                                     .release_entries = 8,
+                                     .small_slots = 4,
+                                     .small_bytes = 4096,
+                                     .large_slots = 4,
+                                     .large_bytes = 8192,
+                                     .piece_bytes = 4096};
 
 struct Rings {
   Rings() : arena(std::move(Arena::make(small_geometry)).value()) {}

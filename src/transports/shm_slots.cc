@@ -7,7 +7,10 @@
 namespace unisono::shm {
 
 SlotPool::SlotPool(const SlotPoolOptions& options)
-    : options_(options), slots_(options.slots), held_(options.regions), guaranteed_(options.regions * purpose_count * options.quota_min) {
+    : options_(options),
+      slots_(options.slots),
+      held_(options.regions),
+      guaranteed_(options.regions * purpose_count * options.quota_min) {
   UNISONO_CHECK(options.regions <= regions_max && options.slots >= guaranteed_ && options.quota_min <= options.quota_max);
   free_.reserve(options.slots);
   for (uint32_t slot = options.slots; slot > 0; --slot) free_.push_back(slot - 1);

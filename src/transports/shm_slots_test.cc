@@ -60,7 +60,8 @@ TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const auto regions = static_cast<uint16_t>(1 + random.below(5));
-    SlotPool pool({.slots = regions * 4u + static_cast<uint32_t>(random.below(20)), .regions = regions, .quota_min = 2, .quota_max = 6});
+    SlotPool pool(
+        {.slots = regions * 4u + static_cast<uint32_t>(random.below(20)), .regions = regions, .quota_min = 2, .quota_max = 6});
     std::set<std::pair<uint32_t, uint16_t>> out;
     std::set<uint32_t> taken;
     for (int step = 0; step < 500; ++step) {

@@ -114,8 +114,12 @@ inline bool run_until(const std::vector<TestNode*>& nodes, const std::function<b
 }
 
 inline LinkRequest request_for(PeerIndex peer, const TestNode& other, bool dial) {
-  return {.peer = peer, .id = other.id, .label = "peer " + std::to_string(peer), .endpoints = other.transport->endpoints(),
-          .dial = dial, .deadline = test_now() + 10 * second};
+  return {.peer = peer,
+          .id = other.id,
+          .label = "peer " + std::to_string(peer),
+          .endpoints = other.transport->endpoints(),
+          .dial = dial,
+          .deadline = test_now() + 10 * second};
 }
 
 // `a` knows `b` as peer b_index and the other way round.
@@ -144,7 +148,8 @@ inline FrameHeader data_header(uint64_t operation, uint32_t payload_bytes = 0) {
 inline PeerId fresh_id() {
   static uint64_t counter = 0;
   ++counter;
-  return {.low = mix64(static_cast<uint64_t>(test_now()) + counter), .high = mix64(counter ^ reinterpret_cast<uint64_t>(&counter))};
+  return {.low = mix64(static_cast<uint64_t>(test_now()) + counter),
+          .high = mix64(counter ^ reinterpret_cast<uint64_t>(&counter))};
 }
 
 }  // namespace unisono::shm

@@ -17,14 +17,14 @@ namespace {
 using shm::Place;
 using shm::Purpose;
 
-constexpr uint32_t small_slot_bytes = 4096;      // a page; the payload of the usual short frame is 1 KiB or less
-constexpr uint32_t small_per_large = 4;          // quotas of small slots, in quotas of large ones
-constexpr uint32_t piece_bytes = 128u << 10;     // sender and receiver work on different pieces, and both stay in the caches
-constexpr uint32_t guaranteed_large = 2;         // one being filled while the other is read
+constexpr uint32_t small_slot_bytes = 4096;        // a page; the payload of the usual short frame is 1 KiB or less
+constexpr uint32_t small_per_large = 4;            // quotas of small slots, in quotas of large ones
+constexpr uint32_t piece_bytes = 128u << 10;       // sender and receiver work on different pieces, and both stay in the caches
+constexpr uint32_t guaranteed_large = 2;           // one being filled while the other is read
 constexpr uint32_t frames_per_link_and_poll = 16;  // so that one busy peer does not hide the others
 // A death is noticed within this while polling; a system call per poll would cost more than the poll.
 constexpr Nanos sockets_interval = 100 * microsecond;
-constexpr uint32_t polls_per_check = 4096;       // for callers whose time stands still
+constexpr uint32_t polls_per_check = 4096;  // for callers whose time stands still
 constexpr Nanos overflow_interval = 10 * millisecond;
 
 uint64_t handle_of(uint32_t ref) { return uint64_t{1} << 32 | ref; }
@@ -49,8 +49,9 @@ shm::Geometry geometry_of(const ShmOptions& options) {
 }  // namespace
 
 Result<std::unique_ptr<ShmTransport>> ShmTransport::make(const ShmOptions& options) {
-  const bool in_range = options.peers_max >= 1 && options.peers_max <= shm::regions_max && options.slots_per_peer >= guaranteed_large &&
-                        options.slots_per_peer <= 128 && options.slot_bytes >= 4096 && options.slot_bytes <= payload_bytes_max;
+  const bool in_range = options.peers_max >= 1 && options.peers_max <= shm::regions_max &&
+                        options.slots_per_peer >= guaranteed_large && options.slots_per_peer <= 128 &&
+                        options.slot_bytes >= 4096 && options.slot_bytes <= payload_bytes_max;
   if (!in_range || options.slot_bytes % 64 != 0) return Status(Code::invalid, "shm: an option is out of range");
   const shm::Geometry geometry = geometry_of(options);
   auto where = shm::host_id();
@@ -66,12 +67,19 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::make(const ShmOptions& optio
 }
 
 ShmTransport::ShmTransport(const ShmOptions& options, shm::Arena arena, shm::Reception reception, std::string endpoint_prefix)
-    : reception_(std::move(reception)), options_(options), endpoint_prefix_(std::move(endpoint_prefix)), links_(options.peers_max) {
+    : reception_(std::move(reception)),
+      options_(options),
+      endpoint_prefix_(std::move(endpoint_prefix)),
+      links_(options.peers_max) {
   const shm::Geometry& geometry = arena.geometry();
-  host_.small = shm::SlotPool({.slots = geometry.small_slots, .regions = geometry.regions,
-                               .quota_min = guaranteed_large * small_per_large, .quota_max = options.slots_per_peer * small_per_large});
-  host_.large = shm::SlotPool({.slots = geometry.large_slots, .regions = geometry.regions,
-                               .quota_min = guaranteed_large, .quota_max = options.slots_per_peer});
+  host_.small = shm::SlotPool({.slots = geometry.small_slots,
+                               .regions = geometry.regions,
+                               .quota_min = guaranteed_large * small_per_large,
+                               .quota_max = options.slots_per_peer * small_per_large});
+  host_.large = shm::SlotPool({.slots = geometry.large_slots,
+                               .regions = geometry.regions,
+                               .quota_min = guaranteed_large,
+                               .quota_max = options.slots_per_peer});
   host_.payload_checksum = options.payload_checksum;
   host_.arena = std::move(arena);
   active_.reserve(options.peers_max);
@@ -112,7 +120,9 @@ Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool 
   if ((small && take_slot(Place::small, purpose, ref)) || take_slot(Place::large, purpose, ref)) {
     const Place place = shm::ref_place(ref);
     host_.pool(place).begin_writing(shm::ref_index(ref));
-    return {.data = host_.arena.slot(place, shm::ref_index(ref)), .capacity = host_.arena.slot_bytes(place), .handle = handle_of(ref)};
+    return {.data = host_.arena.slot(place, shm::ref_index(ref)),
+            .capacity = host_.arena.slot_bytes(place),
+            .handle = handle_of(ref)};
   }
   if (small) want_slots(Place::small, purpose);
   want_slots(Place::large, purpose);
@@ -241,9 +251,11 @@ Nanos ShmTransport::next_deadline() const {
   Nanos first = reception_.next_deadline();
   for (const Link* link : active_) {
     if (link->stage == Link::Stage::connecting) first = std::min(first, link->request.deadline);
-    if (link->stage == Link::Stage::connecting && link->request.dial && has_key_ && !link->socket) first = std::min(first, checked_at_ + millisecond);
+    if (link->stage == Link::Stage::connecting && link->request.dial && has_key_ && !link->socket)
+      first = std::min(first, checked_at_ + millisecond);
     // The peer's progress through the ring rings no bell: a full ring is too rare to make every poll pay for it.
-    if (link->stage == Link::Stage::up && link->outbound->overflowing()) first = std::min(first, checked_at_ + overflow_interval);
+    if (link->stage == Link::Stage::up && link->outbound->overflowing())
+      first = std::min(first, checked_at_ + overflow_interval);
   }
   return first;
 }
@@ -252,7 +264,9 @@ bool ShmTransport::has_work() {
   if (!host_.sent.empty()) return true;
   for (const Link* link : active_) {
     if (link->stage != Link::Stage::up) continue;
-    if (link->said_goodbye || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr || link->outbound->ready()) return true;
+    if (link->said_goodbye || link->gone || link->inbound->ready() || link->inbound->fault() != nullptr ||
+        link->outbound->ready())
+      return true;
   }
   return false;
 }

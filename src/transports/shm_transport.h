@@ -30,11 +30,11 @@ namespace unisono {
 
 struct ShmOptions {
   PeerId self;
-  uint32_t peers_max = 64;                 // processes on this host that can be linked at a time; at most 256
-  uint32_t slot_bytes = 1u << 20;          // largest payload that is lent without being put together from pieces
-  uint32_t slots_per_peer = 16;            // large slots that one peer may hold, for each of contributions and results
-  uint64_t address_bytes_max = 1u << 30;   // of large slots, unless 4 * peers_max of them need more
-  bool payload_checksum = false;           // CRC-32C over payloads
+  uint32_t peers_max = 64;                // processes on this host that can be linked at a time; at most 256
+  uint32_t slot_bytes = 1u << 20;         // largest payload that is lent without being put together from pieces
+  uint32_t slots_per_peer = 16;           // large slots that one peer may hold, for each of contributions and results
+  uint64_t address_bytes_max = 1u << 30;  // of large slots, unless 4 * peers_max of them need more
+  bool payload_checksum = false;          // CRC-32C over payloads
 };
 
 class ShmTransport final : public Transport, public Connector {
@@ -107,8 +107,8 @@ class ShmTransport final : public Transport, public Connector {
   ShmOptions options_;
   std::string endpoint_prefix_;  // "shm://<host>/"
   shm::UniqueFd epoll_;
-  shm::UniqueFd bell_;           // rung by peers when we sleep
-  int process_ = 0;              // that made the transport; a forked child that destroys its copy must not end our links
+  shm::UniqueFd bell_;  // rung by peers when we sleep
+  int process_ = 0;     // that made the transport; a forked child that destroys its copy must not end our links
   JobKey key_{};
   bool has_key_ = false;
   std::vector<std::unique_ptr<Link>> links_;  // by region

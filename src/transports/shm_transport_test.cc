@@ -12,7 +12,8 @@
 namespace unisono::shm {
 namespace {
 
-constexpr size_t sizes[] = {0, 1, 63, 1 << 10, 4096, 4097, 64 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, 16 << 20};
+constexpr size_t sizes[] = {0,       1, 63, 1 << 10, 4096, 4097, 64 << 10, 128 << 10, (128 << 10) + 1, 1 << 20, (1 << 20) + 1,
+                            16 << 20};
 
 struct Pair {
   Pair() { connect(a, 0, b, 1); }
@@ -70,7 +71,8 @@ TEST(ShmTransport, a_committed_slot_is_read_where_it_was_written) {
   pair.a.transport->commit(slot, data_header(1, 100'000));
   ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 1; }));
   EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0);
-  slot.data[0] = static_cast<std::byte>(~static_cast<uint8_t>(payload[0]));  // not a rule-abiding sender, but it shows that nothing was copied
+  slot.data[0] = static_cast<std::byte>(
+      ~static_cast<uint8_t>(payload[0]));  // not a rule-abiding sender, but it shows that nothing was copied
   EXPECT_EQ(pair.b.views[0].data[0], slot.data[0]);
   pair.b.transport->release(pair.b.views[0]);
 }
@@ -110,7 +112,8 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   const PeerIndex one[] = {1};
   const PeerIndex two[] = {2};
   const PeerIndex both[] = {1, 2};
-  while (const Slot slot = nodes[0].transport->acquire(one, 65536, false)) nodes[0].transport->commit(slot, data_header(1, 65536));
+  while (const Slot slot = nodes[0].transport->acquire(one, 65536, false))
+    nodes[0].transport->commit(slot, data_header(1, 65536));
   run_until({&nodes[1]}, [&] { return nodes[1].views.size() == 16; });
   EXPECT_EQ(nodes[0].transport->room(1), 0u);
   EXPECT_GT(nodes[0].transport->room(2), 0u);
@@ -152,28 +155,31 @@ TEST(ShmTransport, many_frames_in_flight_arrive_once_whatever_the_order_of_relea
   uint64_t next = 0;
   const uint64_t total = 1000;
   size_t checked = 0;
-  ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] {
-    while (next < total && pair.a.transport->room(1) > 0 && random.chance(0.9)) {
-      const uint64_t kind = random.below(10);
-      const size_t size = kind < 5 ? random.below(4000) : kind < 9 ? random.below(300'000) : random.below(4 << 20);
-      const uint64_t id = ++next;
-      payloads[id] = pattern(size, id);
-      pair.a.transport->send(1, data_header(id), payloads[id], id);
-    }
-    for (; checked < pair.b.arrived.size(); ++checked) {
-      Arrived& frame = pair.b.arrived[checked];
-      const auto expected = payloads.find(frame.header.operation);
-      EXPECT_TRUE(expected != payloads.end() && expected->second == frame.payload) << frame.header.operation;
-      if (expected != payloads.end()) payloads.erase(expected);
-      frame.payload = {};
-    }
-    while (!pair.b.views.empty() && random.chance(0.7)) {
-      const size_t pick = random.below(pair.b.views.size());
-      pair.b.transport->release(pair.b.views[pick]);
-      pair.b.views.erase(pair.b.views.begin() + static_cast<long>(pick));
-    }
-    return checked == total || pair.a.losses.count(1) || pair.b.losses.count(0);
-  }, 100 * second));
+  ASSERT_TRUE(run_until(
+      {&pair.a, &pair.b},
+      [&] {
+        while (next < total && pair.a.transport->room(1) > 0 && random.chance(0.9)) {
+          const uint64_t kind = random.below(10);
+          const size_t size = kind < 5 ? random.below(4000) : kind < 9 ? random.below(300'000) : random.below(4 << 20);
+          const uint64_t id = ++next;
+          payloads[id] = pattern(size, id);
+          pair.a.transport->send(1, data_header(id), payloads[id], id);
+        }
+        for (; checked < pair.b.arrived.size(); ++checked) {
+          Arrived& frame = pair.b.arrived[checked];
+          const auto expected = payloads.find(frame.header.operation);
+          EXPECT_TRUE(expected != payloads.end() && expected->second == frame.payload) << frame.header.operation;
+          if (expected != payloads.end()) payloads.erase(expected);
+          frame.payload = {};
+        }
+        while (!pair.b.views.empty() && random.chance(0.7)) {
+          const size_t pick = random.below(pair.b.views.size());
+          pair.b.transport->release(pair.b.views[pick]);
+          pair.b.views.erase(pair.b.views.begin() + static_cast<long>(pick));
+        }
+        return checked == total || pair.a.losses.count(1) || pair.b.losses.count(0);
+      },
+      100 * second));
   EXPECT_TRUE(payloads.empty());
   EXPECT_EQ(pair.a.transport->counters().sent_frames, total);
   EXPECT_EQ(pair.b.transport->counters().received_bytes, pair.a.transport->counters().sent_bytes);
@@ -253,7 +259,8 @@ TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_looks_at_it) {
   }
   EXPECT_EQ(std::memcmp(pair.b.views[0].data, payload.data(), payload.size()), 0) << "overwritten while lent";
   pair.b.transport->release(pair.b.views[0]);
-  ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.a.transport->regions_in_use() == 1 && pair.b.transport->regions_in_use() == 0; }));
+  ASSERT_TRUE(run_until({&pair.a, &pair.b},
+                        [&] { return pair.a.transport->regions_in_use() == 1 && pair.b.transport->regions_in_use() == 0; }));
 }
 
 TEST(ShmTransport, an_index_can_be_used_again_after_close_and_after_lost) {
@@ -267,7 +274,8 @@ TEST(ShmTransport, an_index_can_be_used_again_after_close_and_after_lost) {
     connect(a, 0, b, 1);
     b.transport->send(0, data_header(1), pattern(10, 1), 1);
     a.transport->send(1, data_header(1), pattern(300'000, 1), 1);
-    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.arrived.size() == 1 && a.arrived.size() == static_cast<size_t>(round) + 1; }));
+    ASSERT_TRUE(
+        run_until({&a, &b}, [&] { return b.arrived.size() == 1 && a.arrived.size() == static_cast<size_t>(round) + 1; }));
     if (round % 2 == 0) a.transport->close(1);
     b.transport.reset();
     ASSERT_TRUE(run_until({&a}, [&] { return a.losses.count(1) == static_cast<size_t>(round % 2); }));
@@ -319,7 +327,8 @@ TEST(ShmTransport, a_sleeper_is_woken_by_a_frame) {
     EXPECT_TRUE(readable(pair.b.transport->wait_handle(), 10'000));
     sender.join();
     pair.b.transport->disarm();
-    ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.arrived.size() == static_cast<size_t>(i); }, second));
+    ASSERT_TRUE(run_until(
+        {&pair.b}, [&] { return pair.b.arrived.size() == static_cast<size_t>(i); }, second));
   }
 }
 
@@ -360,7 +369,8 @@ TEST(ShmTransport, two_threads_exchange_frames_while_both_sleep_and_wake) {
     node.keep_payloads = false;
     const Nanos end = test_now() + 60 * second;
     while ((node.received_count < total || next < total) && test_now() < end) {
-      for (; next < total && node.transport->room(peer) > 0; ++next) node.transport->send(peer, data_header(next), payload, next);
+      for (; next < total && node.transport->room(peer) > 0; ++next)
+        node.transport->send(peer, data_header(next), payload, next);
       if (node.poll() || !node.transport->arm()) continue;
       (void)readable(node.transport->wait_handle(), 10'000);
       node.transport->disarm();

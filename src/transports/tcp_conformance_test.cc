@@ -5,8 +5,7 @@
 namespace unisono::conformance {
 namespace {
 
-template <size_t count>
-std::unique_ptr<Cluster> tcp_cluster(const TcpOptions& common) {
+std::unique_ptr<Cluster> tcp_cluster(size_t count, const TcpOptions& common) {
   return ConnectorCluster<TcpTransport>::make(count, [&](size_t, PeerId self) {
     auto options = common;
     options.self = self;
@@ -14,25 +13,12 @@ std::unique_ptr<Cluster> tcp_cluster(const TcpOptions& common) {
   });
 }
 
-template <size_t count>
-struct TcpV4 {
-  static std::unique_ptr<Cluster> make() { return tcp_cluster<count>({.interface = "127.0.0.1"}); }
-};
-template <size_t count>
-struct TcpV6 {
-  static std::unique_ptr<Cluster> make() { return tcp_cluster<count>({.interface = "::1"}); }
-};
-template <size_t count>
-struct TcpThreeStreams {
-  static std::unique_ptr<Cluster> make() { return tcp_cluster<count>({.streams = 3, .payload_checksum = true}); }
-};
-
-template <template <size_t> class Factory>
-using Sizes = testing::Types<Factory<2>, Factory<3>, Factory<5>>;
-
-INSTANTIATE_TYPED_TEST_SUITE_P(TcpV4, TransportConformance, Sizes<TcpV4>);
-INSTANTIATE_TYPED_TEST_SUITE_P(TcpV6, TransportConformance, Sizes<TcpV6>);
-INSTANTIATE_TYPED_TEST_SUITE_P(TcpThreeStreams, TransportConformance, Sizes<TcpThreeStreams>);
+[[maybe_unused]] const bool v4 =
+    test_transport("TcpV4", [](size_t count) { return tcp_cluster(count, {.interface = "127.0.0.1"}); });
+[[maybe_unused]] const bool v6 =
+    test_transport("TcpV6", [](size_t count) { return tcp_cluster(count, {.interface = "::1"}); });
+[[maybe_unused]] const bool three_streams = test_transport(
+    "TcpThreeStreams", [](size_t count) { return tcp_cluster(count, {.streams = 3, .payload_checksum = true}); });
 
 }  // namespace
 }  // namespace unisono::conformance
