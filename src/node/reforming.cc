@@ -8,7 +8,9 @@
 namespace unisono {
 namespace {
 
-constexpr Nanos reform_bound = 10 * second;  // on all of it; the parts that matter end within a few reform timeouts
+constexpr Nanos reform_bound = 10 * second;  // on agreeing; it ends within a few reform timeouts
+constexpr Nanos settle_time_min = second;    // for links to who joined, and for all members to say that they are ready
+constexpr int attempts_max = 4;              // each loses a member, or one that joined
 
 PeerIndex index_of(const Node& node, const PeerId& id) {
   const auto& ids = node.process_ids();
@@ -25,7 +27,7 @@ Status begin(Node& node, const internal::GroupState& state) {
     const auto now = monotonic_now();
     node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
     node.topology_known() = false;
-    ReformRequest request{.timeout = node.options().reform_timeout.count() * millisecond};
+    ReformRequest request{.dead = {}, .joiners = {}, .timeout = node.options().reform_timeout.count() * millisecond};
     for (size_t rank = 0; rank < node.peers().size(); ++rank) {
       const auto peer = node.peers()[rank];
       if (peer != self_peer && !node.engine().peer_status(peer).ok()) request.dead.push_back(node.roster().members[rank].id);
@@ -97,8 +99,9 @@ void flush_reform_sends(Node& node) {
   }
 }
 
-Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
-  const auto started = monotonic_now();
+// One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be lost
+// again before all are linked up.
+static Status reform_once(Node& node, internal::GroupState& state, Status& settled) {
   auto status = begin(node, state);
   if (!status.ok()) return status;
   auto result = agree(node);
@@ -109,17 +112,42 @@ Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
     return result.status();
   }
   adopt(node, *result);
-  const auto deadline = monotonic_now() + reform_bound;
-  status = link_up(node, deadline);
-  if (status.ok() && !result->joined.empty()) status = wait_for_links(node, deadline);
-  if (status.ok()) status = agree_on_topology(node, deadline);
-  node.locked([&] { form_world_group(node, state); });
-  if (!status.ok()) return status;
-  Reformed reformed{.epoch = state.epoch, .rank = state.self, .world_size = state.world, .lost = {}, .joined = {}};
-  for (const auto& lost : result->lost) reformed.lost.push_back(member_of(lost));
-  for (const auto& joined : result->joined) reformed.joined.push_back(member_of(joined));
-  reformed.total_us = (monotonic_now() - started) / microsecond;
-  return reformed;
+  const auto patience = std::max<Nanos>(settle_time_min, node.options().reform_timeout.count() * millisecond * 5);
+  const auto deadline = monotonic_now() + patience;
+  settled = link_up(node, deadline);
+  if (settled.ok() && !result->joined.empty()) settled = wait_for_links(node, deadline);
+  if (settled.ok()) settled = agree_on_topology(node, deadline);
+  return node.locked([&] {
+    form_world_group(node, state);
+    return node.removed();
+  });
+}
+
+// The members of one roster that are not in the other.
+static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
+  std::vector<Member> members;
+  for (const auto& member : roster.members) {
+    if (!other.rank_of(member.id)) members.push_back(member_of(member));
+  }
+  return members;
+}
+
+Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
+  const auto started = monotonic_now();
+  const auto before = node.locked([&] { return node.roster(); });
+  Status settled;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    if (auto status = reform_once(node, state, settled); !status.ok()) return status;
+    if (!settled.ok()) continue;
+    const auto after = node.locked([&] { return node.roster(); });
+    return Reformed{.epoch = state.epoch,
+                    .rank = state.self,
+                    .world_size = state.world,
+                    .lost = only_in(before, after),
+                    .joined = only_in(after, before),
+                    .total_us = (monotonic_now() - started) / microsecond};
+  }
+  return Status(Code::peer_lost, "the group was re-formed " + std::to_string(attempts_max) + " times, and each time a member was lost at once: " + settled.message());
 }
 
 }  // namespace unisono

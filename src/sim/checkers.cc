@@ -233,6 +233,20 @@ void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rule
   }
 }
 
+void check_slips(const Run& run, std::vector<std::string>& problems) {
+  const auto& program = run.program();
+  for (const auto& deviation : program.deviations) {
+    const auto& call = program.calls[deviation.call];
+    if (deviation.slip == Slip::none || deviation.slip == Slip::missing) continue;
+    // Roots, senders and those whose block has the right size may be through before they can know.
+    if (call.is_rooted() || call.is_message() || (call.collective == Collective::all_to_all && !call.counts.empty())) continue;
+    const auto& parts = run.parts()[deviation.call];
+    for (Rank rank = 0; rank < parts.size() && parts.size() > 1; ++rank) {
+      if (parts[rank].done && parts[rank].status().ok()) problems.push_back(where(program, deviation.call, rank) + ": reports ok although rank " + std::to_string(program.groups[call.group].rank_of(deviation.process)) + " called something else");
+    }
+  }
+}
+
 void check_given_back(Cluster& cluster, std::vector<std::string>& problems) {
   for (PeerIndex process = 0; process < cluster.size(); ++process) {
     if (!cluster.alive(process)) continue;

@@ -25,6 +25,9 @@ struct ErrorRules {
 // Errors are of the expected kinds, in time, and name a rank that is to blame.
 void check_errors(const Run& run, const Cluster& cluster, const ErrorRules& rules, std::vector<std::string>& problems);
 
+// Where one rank called something else: nobody whose result depends on it reports ok.
+void check_slips(const Run& run, std::vector<std::string>& problems);
+
 // The ranks that a message blames: those behind "rank", without those that only pass the news on.
 std::vector<Rank> ranks_named(std::string message);
 

@@ -84,7 +84,7 @@ class Network {
   void partition(std::vector<bool> side, Nanos until);
   bool separated(PeerIndex a, PeerIndex b) const { return agenda_.now() < heals_ && side_[a] != side_[b]; }
   void slow_link(PeerIndex self, double factor) { stations_[self].slowness = factor; }
-  void calm();  // no more loss, jitter and refusals
+  void calm();  // no more loss, jitter, refusals and injected failures
 
   bool is_cut(PeerIndex a, PeerIndex b) const { return links_[a * count_ + b].cut; }
   const NetworkSettings& settings() const { return settings_; }

@@ -106,6 +106,7 @@ void Network::calm() {
   trace_.event(agenda_.now(), "calm", no_one, no_one);
   settings_.loss = settings_.refuse = 0;
   settings_.jitter = 0;
+  settings_.fail_send = settings_.fail_receive = settings_.fail_room = settings_.fail_acquire = 0;
   for (auto& station : stations_) station.slowness = 1;
 }
 

@@ -32,7 +32,7 @@ class Member {
   using Report = std::function<void(const std::string&)>;
 
   Member(Cluster& cluster, PeerIndex self, const ReformSettings& settings, Report report)
-      : cluster_(cluster), self_(self), settings_(settings), report_(std::move(report)), reform_(first_roster(cluster.size()), id_of(self)) {
+      : cluster_(cluster), self_(self), settings_(settings), report_(std::move(report)), reform_(first_roster(cluster.size()), id_of(self)), random_(mix64(settings.seed) ^ self) {
     auto& engine = cluster_.engine(self_);
     engine.on_control([this](PeerIndex from, ByteView message) { heard(from, message); });
     engine.on_lost([this](PeerIndex peer, const Status&) {
@@ -87,7 +87,7 @@ class Member {
   // Not from inside the engine, which may be in the middle of an upcall.
   void call_later() {
     waiting_ = true;
-    cluster_.at(cluster_.now() + 50 * microsecond, [this] {
+    cluster_.at(cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.think_max))), [this] {
       waiting_ = false;
       if (!cluster_.alive(self_) || ended_ || reform_.running() || reform_.wanted() || operation_ != nullptr || done_ >= settings_.calls) return;
       if (cluster_.awake_at(self_) > cluster_.now()) return later(cluster_.awake_at(self_));
@@ -216,6 +216,7 @@ class Member {
   const ReformSettings& settings_;
   Report report_;
   Reform reform_;
+  Random random_;
   GroupCore* group_ = nullptr;
   std::vector<Roster> rosters_;
   std::shared_ptr<Completion> operation_;

@@ -16,6 +16,7 @@ namespace unisono::sim {
 
 struct ReformSettings {
   uint32_t calls = 5;                            // all-reduces that a process must finish in one epoch
+  Nanos think_max = 8 * millisecond;             // between two of them
   size_t elements = 3000;
   Nanos timeout = 400 * millisecond;             // of each all-reduce
   Nanos reform_timeout = 200 * millisecond;      // how long a silent member is waited for

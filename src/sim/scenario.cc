@@ -209,11 +209,13 @@ void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cl
                          .all_must_succeed = harmless(plan.faults, plan.fault_request) && !wrong && !injected,
                          .wrong_program = wrong,
                          .anybody_may_fail = injected};
+  cluster.network().calm();
   check_errors(run, cluster, rules, problems);
   if (plan.large) check_large(plan.program, run, problems);
   for (size_t i = 0; i < plan.program.calls.size() && !plan.large; ++i) {
     if (!is_tainted(plan.program, i)) check_values(plan.program, i, run.parts()[i], problems);
   }
+  check_slips(run, problems);
   run.check_memory();
   problems.insert(problems.end(), run.problems().begin(), run.problems().end());
   count_outcomes(run, outcome);
@@ -249,7 +251,9 @@ Outcome run_scenario(const ScenarioSettings& settings, uint64_t seed, std::strin
   Trace trace(trace_text);
   Cluster cluster(plan.cluster, trace);
   plant(plan.faults, cluster);
-  Outcome outcome{.seed = seed, .plan = plan.faults.to_string(), .problems = {}, .errors = {}, .schedule = {}};
+  Outcome outcome;
+  outcome.seed = seed;
+  outcome.plan = plan.faults.to_string();
   if (settings.kind == ScenarioKind::reform) run_reform(plan, cluster, outcome);
   else run_program(settings, plan, cluster, outcome);
   leave_groups(cluster);

@@ -43,7 +43,8 @@ size_t Outbound::free_now() const {
 size_t Outbound::room() {
   if (fault_ != nullptr) return 0;
   if (free_now() == 0) drain();
-  wants_room_ = free_now() == 0;
+  // Once refused, the caller is owed the news, whatever later calls find.
+  if (free_now() == 0) wants_room_ = true;
   return free_now();
 }
 

@@ -16,6 +16,7 @@
 #include "transport_cluster.h"
 #include "transport_promises_data.h"
 #include "transport_promises_life.h"
+#include "transport_promises_memory.h"
 
 namespace unisono::conformance {
 
@@ -98,5 +99,6 @@ TYPED_TEST_P(TransportConformance, keeps_every_promise) {
 #undef UNISONO_KEPT
 }
 REGISTER_TYPED_TEST_SUITE_P(TransportConformance, keeps_every_promise);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 
 }  // namespace unisono::conformance

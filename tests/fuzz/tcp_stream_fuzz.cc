@@ -27,7 +27,7 @@ class FuzzSink final : public Sink {
     UNISONO_CHECK(view.bytes == header.payload_bytes);
     unsigned sum = 0;
     for (size_t i = 0; i < view.bytes; ++i) sum += static_cast<unsigned>(view.data[i]);
-    sum_ += sum;
+    sum_ = sum_ + sum;
     if (view.handle == 0) return;
     if ((mode_ & 2) != 0) kept_.push_back(view.handle);
     else pool_.give(view.handle);

@@ -1,6 +1,9 @@
 // New processes join a running group at its next re-forming.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "group_cluster.h"
 
 namespace unisono::testing {
@@ -10,6 +13,19 @@ class Join : public ::testing::TestWithParam<std::string> {
  protected:
   ClusterOptions options() const { return {.transport = GetParam()}; }
 };
+
+// Until the process has a connection besides the socket that it listens at: to the rendezvous.
+void wait_until_it_asks(const RankProcess& newcomer) {
+  for (int64_t end = now_ns() + 20'000'000'000; now_ns() < end;) {
+    size_t sockets = 0;
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(newcomer.pid()) + "/fd", gone)) {
+      sockets += std::filesystem::read_symlink(entry.path(), gone).string().starts_with("socket:");
+    }
+    if (sockets >= 2) return;
+  }
+  ADD_FAILURE() << "the newcomer does not come";
+}
 
 // Re-forms until the group has the wanted size: a process that has just started is not at the rendezvous yet.
 std::vector<Line> reform_until(Cluster& group, const std::vector<size_t>& members, int64_t world) {
@@ -68,6 +84,7 @@ TEST_P(Join, two_at_once_are_taken_in_together_or_one_after_another) {
 TEST_P(Join, who_dies_while_waiting_is_not_taken_in_and_harms_nobody) {
   Cluster group(2, options());
   auto& newcomer = group.add_joiner();
+  wait_until_it_asks(newcomer);
   newcomer.signal(SIGKILL);
   EXPECT_TRUE(newcomer.wait().by_signal);
   for (int i = 0; i < 3; ++i) {
@@ -78,6 +95,29 @@ TEST_P(Join, who_dies_while_waiting_is_not_taken_in_and_harms_nobody) {
     expect_all_ok(group.ask({0, 1}, "all_reduce:count=100003"));
   }
   group.finish({0, 1});
+}
+
+TEST_P(Join, who_dies_while_it_is_taken_in_harms_nobody) {
+  Cluster group(3, options());
+  const std::vector<size_t> members{0, 1, 2};
+  for (int turn = 0; turn < 4; ++turn) {
+    auto& newcomer = group.add_joiner();
+    wait_until_it_asks(newcomer);
+    for (int i = 0; i < turn; ++i) expect_all_ok(group.ask(members, "usage"));  // a little later each time
+    const auto numbers = group.tell(members, "reform");
+    newcomer.signal(SIGKILL);
+    EXPECT_TRUE(newcomer.wait().by_signal);
+    auto lines = group.answers(members, numbers);
+    for (const auto& line : lines) {
+      EXPECT_TRUE(line.ok()) << line.text;
+      expect_within("re-formed, epoch " + line.value("epoch") + ", world " + line.value("world"), line.number("us") * 1000, 2500);
+    }
+    // It may have been taken in just before it died; then it is gone after the next.
+    if (lines[0].number("world") == 4) lines = group.ask(members, "reform");
+    for (const auto& line : lines) ASSERT_EQ(line.number("world"), 3) << line.text;
+    expect_all_ok(group.ask(members, "all_reduce:count=100003"));
+  }
+  group.finish(members);
 }
 
 TEST_P(Join, takes_the_place_of_one_who_died) {

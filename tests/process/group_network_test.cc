@@ -34,6 +34,9 @@ class TwoHosts {
   }
   TwoHosts(const TwoHosts&) = delete;
 
+  void pull_the_cable() { inside("a", {"ip", "link", "set", name_ + "a", "down"}); }
+  void plug_it_in_again() { inside("a", {"ip", "link", "set", name_ + "a", "up"}); }
+
   bool works() const { return trouble_.empty(); }
   const std::string& trouble() const { return trouble_; }
   std::string address(const std::string& host) const { return (options_.ipv6 ? "fd77::" : "10.77.0.") + std::string(host == "a" ? "1" : "2"); }
@@ -97,6 +100,30 @@ TEST_F(Network, of_two_hosts_uses_shared_memory_inside_and_tcp_between) {
   TwoHosts hosts({});
   if (!hosts.works()) GTEST_SKIP() << "SKIPPED: no network name spaces here: " << hosts.trouble();
   work_over(hosts, "all_reduce:count=2000003,iters=3,check=1", 10'000);
+}
+
+// A packet that gets lost for ever is no message that a peer has gone: only the deadline says so.
+TEST_F(Network, cut_in_two_goes_on_as_two_groups) {
+  TwoHosts hosts({});
+  if (!hosts.works()) GTEST_SKIP() << "SKIPPED: no network name spaces here: " << hosts.trouble();
+  Cluster group(4, {.rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("a"), hosts.wrapper("b"), hosts.wrapper("b")}});
+  expect_all_ok(group.ask_all("all_reduce:count=100001"));
+  hosts.pull_the_cable();
+  for (const auto& line : group.ask_all("all_reduce:count=100001,timeout=1000")) {
+    EXPECT_EQ(line.code(), "late") << line.text;
+    expect_within("late after", line.number("us") * 1000, 1000 + 200);
+  }
+  for (const auto& line : group.ask_all("reform")) {
+    EXPECT_TRUE(line.ok()) << line.text;
+    EXPECT_EQ(line.number("world"), 2) << line.text;
+    expect_within("reform", line.number("us") * 1000, 2000);
+  }
+  expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
+  hosts.plug_it_in_again();
+  expect_all_ok(group.ask_all("all_reduce:count=100001,iters=10,check=1"));
+  expect_all_ok(group.ask_all("reform"));
+  for (const auto& line : group.ask_all("members")) EXPECT_EQ(line.number("world"), 2) << line.text;
+  group.finish();
 }
 
 TEST_F(Network, with_ipv6_alone_works) {

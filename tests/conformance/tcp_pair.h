@@ -1,0 +1,134 @@
+// Two TCP transports that a test drives, and connections to them that are not theirs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "transport_promises_data.h"
+#include "transports/tcp_transport.h"
+
+namespace unisono::conformance {
+
+inline constexpr PeerId id_a{1, 100}, id_b{2, 200};
+
+inline JobKey job(uint8_t fill = 0x5A) {
+  JobKey key;
+  key.fill(std::byte{fill});
+  return key;
+}
+
+inline std::unique_ptr<TcpTransport> transport(PeerId self, TcpOptions options = {}) {
+  options.self = self;
+  if (options.interface.empty()) options.interface = "127.0.0.1";
+  auto made = TcpTransport::make(options);
+  EXPECT_TRUE(made.ok()) << made.status().to_string();
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+inline LinkRequest request(PeerId to, std::vector<std::string> endpoints, bool dial, Nanos within = patience) {
+  LinkRequest request;
+  request.peer = 0;
+  request.id = to;
+  request.label = "rank 3 (host b, pid 42)";
+  request.endpoints = std::move(endpoints);
+  request.dial = dial;
+  request.deadline = clock_now() + within;
+  return request;
+}
+
+// Two transports, driven by the real clock unless a test gives times.
+class TcpPair : public testing::Test {
+ protected:
+  void SetUp() override {
+    a = transport(id_a);
+    b = transport(id_b);
+    ASSERT_TRUE(a && b);
+    a->set_job(job());
+    b->set_job(job());
+    hear_a = std::make_unique<Recorder>(a.get());
+    hear_b = std::make_unique<Recorder>(b.get());
+  }
+  void turn() {
+    a->poll(clock_now(), *hear_a);
+    if (b) b->poll(clock_now(), *hear_b);
+  }
+  bool until(const std::function<bool()>& done) {
+    for (const auto limit = clock_now() + patience; !done();) {
+      if (clock_now() > limit) return false;
+      turn();
+    }
+    return true;
+  }
+  bool both_up() { return a->state(0) == LinkState::up && b->state(0) == LinkState::up; }
+  void link() {
+    ASSERT_TRUE(a->add_peer(request(id_b, b->endpoints(), true)).ok());
+    ASSERT_TRUE(b->add_peer(request(id_a, a->endpoints(), false)).ok());
+    ASSERT_TRUE(until([&] { return both_up(); }));
+  }
+  void expect_link_works() {
+    const auto payload = pattern(100'000, test_seed());
+    const auto before = hear_b->frames.size();
+    ASSERT_TRUE(until([&] { return a->room(0) > 0; }));
+    a->send(0, data_header(1, payload.size()), payload, 1);
+    ASSERT_TRUE(until([&] { return hear_b->frames.size() == before + 1; }));
+    EXPECT_EQ(hear_b->frames.back().payload, payload);
+    EXPECT_TRUE(hear_a->losses.empty());
+    EXPECT_TRUE(hear_b->losses.empty());
+  }
+  const Status& loss_of_a() { return hear_a->losses[0].at(0); }
+
+  std::unique_ptr<TcpTransport> a, b;
+  std::unique_ptr<Recorder> hear_a, hear_b;
+};
+
+// A connection that is not ours.
+class Stranger {
+ public:
+  explicit Stranger(const TcpTransport& to) {
+    const auto address = *parse_tcp_endpoint(to.endpoints().at(0));
+    socket_ = Descriptor(::socket(address.family(), SOCK_STREAM, 0));
+    connected_ = ::connect(socket_.get(), address.get(), address.bytes) == 0;
+  }
+  bool connected() const { return connected_; }
+  void say(ByteView bytes) { (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void say(const std::string& text) { say(std::as_bytes(std::span(text))); }
+  void say(const TcpHello& hello) { say(std::as_bytes(std::span(&hello, 1))); }
+  bool closed() {
+    for (;;) {
+      std::array<std::byte, 64> scratch;
+      bool ended = false;
+      const auto count = receive_some(socket_.get(), scratch, ended);
+      if (count <= 0) return ended || count < 0;
+      heard_.insert(heard_.end(), scratch.begin(), scratch.begin() + count);
+    }
+  }
+  const Bytes& heard() const { return heard_; }
+  TcpRefusal refusal() const {
+    TcpReply reply;
+    if (heard_.size() < sizeof reply) return TcpRefusal::none;
+    std::memcpy(&reply, heard_.data(), sizeof reply);
+    return reply.accepted == 0 ? reply.reason : TcpRefusal::none;
+  }
+  void go() { socket_.reset(); }
+
+ private:
+  Descriptor socket_;
+  bool connected_ = false;
+  Bytes heard_;
+};
+
+inline TcpHello hello_from(PeerId from, PeerId to, const JobKey& key = job()) {
+  TcpHello hello;
+  hello.key = key;
+  hello.from = from;
+  hello.to = to;
+  seal_hello(hello);
+  return hello;
+}
+
+}  // namespace unisono::conformance

@@ -1,0 +1,137 @@
+// Promises about memory: slots, lent views, and what cancel takes back.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "transport_promises_data.h"
+
+namespace unisono::conformance {
+
+inline void a_slot_reaches_several_peers(Cluster& cluster) {
+  Players players(cluster);
+  std::vector<PeerIndex> others(cluster.size() - 1);
+  std::iota(others.begin(), others.end(), PeerIndex{1});
+  if (!cluster.at(0).lends_slots()) {
+    EXPECT_FALSE(cluster.at(0).acquire(others, 100, false));
+    return;
+  }
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{100'000}, size_t{1} << 20}) {
+    Slot slot;
+    ASSERT_TRUE(players.until([&] { return static_cast<bool>(slot = cluster.at(0).acquire(others, size, true)); }));
+    ASSERT_GE(slot.capacity, size);
+    const auto payload = pattern(size, test_seed() + size);
+    std::copy(payload.begin(), payload.end(), slot.data);
+    cluster.at(0).commit(slot, data_header(size, size));
+    for (const auto peer : others) {
+      ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == 1; }));
+      EXPECT_EQ(players[peer].frames[0].payload, payload);
+      players[peer].frames.clear();
+    }
+  }
+}
+
+inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
+  Players players(cluster);
+  const std::vector<PeerIndex> peer = {1};
+  if (!cluster.at(0).lends_slots()) return;
+  for (int i = 0; i < 2000; ++i) {
+    const auto slot = cluster.at(0).acquire(peer, 64u << 10, i % 2 == 0);
+    ASSERT_TRUE(slot) << "slot " << i;
+    cluster.at(0).abandon(slot);
+  }
+  // All of them at once: they end, and come back.
+  std::vector<Slot> slots;
+  while (slots.size() < 2000) {
+    const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
+    if (!slot) break;
+    slots.push_back(slot);
+  }
+  EXPECT_GT(slots.size(), 0u);
+  EXPECT_LT(slots.size(), 2000u) << "there is no end to the slots";
+  for (const auto& slot : slots) cluster.at(0).abandon(slot);
+  const auto slot = cluster.at(0).acquire(peer, 64u << 10, true);
+  EXPECT_TRUE(slot);
+  if (slot) cluster.at(0).abandon(slot);
+}
+
+inline void lent_views_stay_intact_and_are_released_in_any_order(Cluster& cluster) {
+  Players players(cluster);
+  Random random(test_seed());
+  players[1].keep_views = true;
+  for (int round = 0; round < 5; ++round) {
+    constexpr size_t count = 12;
+    std::vector<Bytes> payloads;
+    for (size_t i = 0; i < count; ++i) {
+      payloads.push_back(pattern(1 + random.below(200'000), random.next()));
+      ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(i, payloads[i].size()), payloads[i]));
+    }
+    ASSERT_TRUE(players.until([&] { return players[1].frames.size() == count; }));
+    auto& views = players[1].views;
+    ASSERT_EQ(views.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& meant = payloads[players[1].frames[i].header.operation];
+      EXPECT_TRUE(std::ranges::equal(std::span(views[i].data, views[i].bytes), meant)) << "view " << i << " changed";
+    }
+    for (size_t left = count; left > 0; --left) {
+      std::swap(views[random.below(left)], views[left - 1]);
+      cluster.at(1).release(views[left - 1]);
+    }
+    views.clear();
+    players[1].frames.clear();
+  }
+}
+
+inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& cluster) {
+  Players players(cluster);
+  constexpr size_t size = 8u << 20;
+  constexpr uint64_t mask = ~uint64_t{0xFF}, match = 0x100;
+  const auto original = pattern(size, test_seed());
+  auto memory = original;
+  // The receiver sleeps, so that something is only half sent. The low byte counts, the rest says who may be cancelled.
+  uint64_t sent = 0;
+  bool pending = false;
+  while (sent < 20 && cluster.at(0).room(1) > 0) {
+    pending |= !cluster.at(0).send(1, data_header(match + sent, size), memory, match + sent);
+    ++sent;
+  }
+  cluster.at(0).cancel(match, mask, 99, 99);
+  std::ranges::fill(memory, std::byte{0x11});
+  const auto last = pattern(5000, test_seed() + 1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(0x999, last.size()), last, 0x999));
+  ASSERT_TRUE(players.until([&] {
+    return std::ranges::any_of(players[1].frames, [](const auto& frame) { return frame.header.operation == 0x999; });
+  }));
+  for (int turn = 0; turn < 100; ++turn) players.turn_all();
+  for (const auto& frame : players[1].frames) {
+    const auto& meant = frame.header.operation == 0x999 ? last : original;
+    EXPECT_TRUE(frame.payload == meant) << "memory was used after cancel, operation " << frame.header.operation;
+  }
+  for (const auto& [id, times] : players[0].sent_ids) EXPECT_NE(id & mask, match) << "sent() after cancel";
+  EXPECT_TRUE(players[1].losses.empty());
+}
+
+inline void a_cancelled_placement_is_not_touched(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(payload_bytes_max, test_seed());
+  Bytes target(payload.size(), std::byte{0});
+  players[1].placer = [&](PeerIndex, const FrameHeader&) { return target.data(); };
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(5, payload.size()), payload, 5));
+  ASSERT_TRUE(players.until([&] { return players[1].place_count > 0 || !players[1].frames.empty(); }));
+  const bool half = players[1].frames.empty();
+  cluster.at(1).cancel(1, ~uint64_t{0}, 7, 5);
+  std::ranges::fill(target, std::byte{0x22});
+  Bytes second(3000);
+  players[1].placer = [&](PeerIndex, const FrameHeader& header) { return header.operation == 6 ? second.data() : nullptr; };
+  const auto last = pattern(second.size(), test_seed() + 1);
+  ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(6, last.size()), last, 6));
+  ASSERT_TRUE(players.until([&] { return !players[1].frames.empty() && players[1].frames.back().header.operation == 6; }));
+  EXPECT_EQ(players[1].frames.back().payload, last);
+  EXPECT_EQ(players[1].frames.size(), half ? 1u : 2u);
+  const bool untouched = std::ranges::all_of(target, [](std::byte b) { return b == std::byte{0x22}; });
+  EXPECT_TRUE(untouched || !half) << "written after cancel";
+}
+
+}  // namespace unisono::conformance
