@@ -83,6 +83,9 @@ struct Injected {
   uint64_t NetworkCounters::*count;
 };
 
+// Without this the names of the tests would hold addresses, which differ from run to run.
+void PrintTo(const Injected& injected, std::ostream* out) { *out << injected.what; }
+
 class NthCall : public testing::TestWithParam<Injected> {};
 
 TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
