@@ -89,7 +89,7 @@ void plant(const FaultPlan& plan, Cluster& cluster) {
     }
     cluster.at(f.at, [f, &cluster] {
       auto& network = cluster.network();
-      const auto until = cluster.now() + f.time;
+      const auto until = f.time == never ? never : cluster.now() + f.time;
       switch (f.kind) {
         case FaultKind::stop: return cluster.stop(f.process, until);
         case FaultKind::kill: return cluster.kill(f.process, f.time);
