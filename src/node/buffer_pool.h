@@ -18,41 +18,63 @@ class BufferPool {
   explicit BufferPool(size_t keep_bytes) : keep_bytes_(keep_bytes) {}
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
+  // Frees what is out, too: operations that never ended have no other way to give it back.
   ~BufferPool() {
+    while (out_ != nullptr) {
+      auto* block = out_;
+      out_ = block->next;
+      ::operator delete(block, alignment);
+    }
     for (auto& list : free_) {
-      for (auto* buffer : list) ::operator delete(buffer, alignment);
+      for (auto* block : list) ::operator delete(block, alignment);
     }
   }
 
   std::byte* take(size_t bytes) {
     const auto shift = class_of(bytes);
-    used_bytes_ += size_t{1} << shift;
+    const auto size = size_t{1} << shift;
+    used_bytes_ += size;
     auto& list = free_[shift];
-    if (list.empty()) return static_cast<std::byte*>(::operator new(size_t{1} << shift, alignment));
-    auto* buffer = list.back();
-    list.pop_back();
-    kept_bytes_ -= size_t{1} << shift;
-    return buffer;
+    Block* block = nullptr;
+    if (list.empty()) {
+      block = new (::operator new(sizeof(Block) + size, alignment)) Block;
+    } else {
+      block = list.back();
+      list.pop_back();
+      kept_bytes_ -= size;
+    }
+    block->next = out_;
+    block->previous = nullptr;
+    if (out_ != nullptr) out_->previous = block;
+    out_ = block;
+    return reinterpret_cast<std::byte*>(block + 1);
   }
   // bytes as given to take.
   void give(const std::byte* data, size_t bytes) {
-    auto* buffer = const_cast<std::byte*>(data);
+    auto* block = reinterpret_cast<Block*>(const_cast<std::byte*>(data)) - 1;
+    if (block->next != nullptr) block->next->previous = block->previous;
+    (block->previous != nullptr ? block->previous->next : out_) = block->next;
     const auto shift = class_of(bytes);
     const auto size = size_t{1} << shift;
     used_bytes_ -= size;
-    if (kept_bytes_ + size > keep_bytes_) return ::operator delete(buffer, alignment);
+    if (kept_bytes_ + size > keep_bytes_) return ::operator delete(block, alignment);
     kept_bytes_ += size;
-    free_[shift].push_back(buffer);
+    free_[shift].push_back(block);
   }
   size_t used_bytes() const { return used_bytes_; }
 
  private:
   static constexpr std::align_val_t alignment{64};
+  struct alignas(64) Block {  // before every buffer: the list of those that are out
+    Block* next = nullptr;
+    Block* previous = nullptr;
+  };
   static size_t class_of(size_t bytes) { return bytes <= 4096 ? 12 : static_cast<size_t>(std::bit_width(bytes - 1)); }
 
   size_t keep_bytes_;
   size_t used_bytes_ = 0, kept_bytes_ = 0;
-  std::array<std::vector<std::byte*>, 64> free_;
+  Block* out_ = nullptr;
+  std::array<std::vector<Block*>, 64> free_;
 };
 
 }  // namespace unisono
