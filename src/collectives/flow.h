@@ -3,6 +3,10 @@
 //
 // The receiver's unexpected memory is bounded by eager_bytes per (operation, partner), its staging by window_bytes. A sender whose
 // total is at most eager_bytes never waits for a grant, and its receiver never sends one.
+//
+// Slices may be ready in another order on each rank. So the window of every link can be full of slices that wait for a message which
+// another full window keeps back. Therefore a sender may overdraw by one message, of the first slice that it has not finished:
+// the first slice of all that is unfinished anywhere can always go on. The receiver answers an overdraft as soon as it can.
 #pragma once
 
 #include <algorithm>
@@ -24,16 +28,27 @@ struct Flow {
   // Receiving from it.
   uint64_t recv_total = 0, recv_arrived = 0, recv_consumed = 0, recv_granted = 0;
   Nanos first_arrival = never;
+  bool opened = false;   // the partner runs the operation: it has granted something
+  bool pleaded = false;  // it was asked to give back what is lent to it
+  bool copies = false;   // it has asked for that
 
   void open(const FlowLimits& limits) {
     send_allowed = send_total <= limits.eager_bytes ? send_total : limits.eager_bytes;
     recv_granted = recv_total <= limits.eager_bytes ? recv_total : limits.eager_bytes;
   }
   bool may_send(uint64_t bytes) const { return send_used + bytes <= send_allowed; }
-  // The grant to announce now, or 0: at the start, and whenever half a window has been used up since the last one.
+  // Only for the first unfinished slice.
+  bool may_overdraw() const { return opened && send_used <= send_allowed; }
+  bool is_overdrawn() const { return recv_arrived > recv_granted; }
+  // The grant to announce at the start, or 0. It may allow nothing new: it says that the operation runs here.
+  uint64_t first_grant(const FlowLimits& limits) {
+    if (recv_total <= limits.eager_bytes) return 0;
+    return recv_granted = std::max(recv_granted, std::min(recv_total, limits.window_bytes));
+  }
+  // The grant to announce now, or 0: whenever half a window has been used up since the last one, or the sender has overdrawn it.
   uint64_t next_grant(const FlowLimits& limits) {
     const uint64_t target = std::min(recv_total, recv_consumed + limits.window_bytes);
-    const bool due = target > recv_granted && (target == recv_total || target - recv_granted >= limits.window_bytes / 2);
+    const bool due = target > recv_granted && (target == recv_total || target - recv_granted >= limits.window_bytes / 2 || is_overdrawn());
     return due ? recv_granted = target : 0;
   }
 };

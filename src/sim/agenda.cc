@@ -11,8 +11,19 @@ constexpr size_t branches = 4;
 
 void Agenda::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
   const Event event{.at = std::max(at, now_), .sequence = next_sequence_++, .index = index, .rank = rank, .kind = kind};
-  if (event.at == now_) due_.push_back(event);
-  else sift_in(event);
+  if (event.at == now_) return due_.push_back(event);
+  if (kind != EventKind::arrive) return sift_in(event);
+  auto& line = lines_[rank];
+  if (line.first == nobody) {
+    line.first = event.sequence;
+    line.last = event.at;
+    sift_in(event);
+  } else if (event.at >= line.last) {
+    line.last = event.at;
+    line.behind.push_back(event);
+  } else {
+    sift_in(event);  // overtakes others: not in the line
+  }
 }
 
 void Agenda::sift_in(const Event& event) {
@@ -36,10 +47,26 @@ Event Agenda::pop() {
 
 Event Agenda::pop_heap() {
   const auto first = heap_.front();
+  now_ = first.at;
+  auto& line = lines_[first.rank];
+  if (first.kind == EventKind::arrive && line.first == first.sequence) {
+    line.first = nobody;
+    if (!line.behind.empty()) {
+      const auto next = line.behind.front();
+      line.behind.pop_front();
+      line.first = next.sequence;
+      sift_down(next);
+      return first;
+    }
+  }
   const auto last = heap_.back();
   heap_.pop_back();
-  now_ = first.at;
-  if (heap_.empty()) return first;
+  if (!heap_.empty()) sift_down(last);
+  return first;
+}
+
+// Puts the event into the place of the first one.
+void Agenda::sift_down(const Event& event) {
   size_t hole = 0;
   for (;;) {
     const auto begin = hole * branches + 1;
@@ -49,12 +76,11 @@ Event Agenda::pop_heap() {
     for (auto child = begin + 1; child < end; ++child) {
       if (before(heap_[child], heap_[least])) least = child;
     }
-    if (!before(heap_[least], last)) break;
+    if (!before(heap_[least], event)) break;
     heap_[hole] = heap_[least];
     hole = least;
   }
-  heap_[hole] = last;
-  return first;
+  heap_[hole] = event;
 }
 
 void Agenda::request_poll(PeerIndex rank, Nanos at) {

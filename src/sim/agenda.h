@@ -1,7 +1,9 @@
 // What happens next in virtual time: one queue of events, earliest first, equal times in the order in which they were added.
 //
-// So a run depends on nothing but the calls made: no address, hash order or clock decides anything. The heap is four-ary, because a
-// large run holds a million events and each level of the heap is a cache miss; events of the current time do not enter it.
+// So a run depends on nothing but the calls made: no address, hash order or clock decides anything. A large run holds a
+// million events, and each level of a heap of them is a cache miss. So events of one rank that come in the order of their
+// times, as frames on the wire do, wait in a line of which the heap holds only the first; and events of the current time do
+// not enter it at all.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +36,10 @@ struct Event {
 
 class Agenda {
  public:
-  explicit Agenda(size_t ranks) : polls_(ranks, never) {}
+  explicit Agenda(size_t ranks) : lines_(ranks), polls_(ranks, never) {}
 
   Nanos now() const { return now_; }
-  bool empty() const { return heap_.empty() && due_.empty(); }
+  bool empty() const { return heap_.empty() && due_.empty(); }  // a line that is not empty has its first event in the heap
   // Only if not empty.
   Nanos next_at() const { return due_.empty() ? heap_.front().at : now_; }
   // In the past: now.
@@ -50,14 +52,23 @@ class Agenda {
   Event pop();
 
  private:
+  static constexpr uint64_t nobody = UINT64_MAX;
+  struct Line {                // of frames that arrive at one rank
+    uint64_t first = nobody;   // sequence of its first event, which is in the heap
+    Nanos last = 0;            // time of its last event
+    std::deque<Event> behind;  // all but the first
+  };
+
   static bool before(const Event& a, const Event& b) { return a.at != b.at ? a.at < b.at : a.sequence < b.sequence; }
   void sift_in(const Event& event);
+  void sift_down(const Event& event);
   Event pop_heap();
 
   Nanos now_ = 0;
   uint64_t next_sequence_ = 0;
   std::vector<Event> heap_;
-  std::deque<Event> due_;  // now
+  std::vector<Line> lines_;  // by rank
+  std::deque<Event> due_;    // now
   std::vector<Nanos> polls_;
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/random.h"
 
@@ -25,6 +26,37 @@ TEST(Agenda, events_come_by_time_and_equal_times_in_the_order_added) {
     ASSERT_EQ(event.at, at) << "seed " << seed;
     ASSERT_EQ(event.index, index) << "seed " << seed;
     ASSERT_EQ(agenda.now(), at);
+  }
+  EXPECT_TRUE(agenda.empty());
+}
+
+// Frames wait in lines of their receivers, which must not show.
+TEST(Agenda, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_or_not) {
+  constexpr uint64_t seed = 6;
+  constexpr PeerIndex ranks = 5;
+  Agenda agenda(ranks);
+  Random random(seed);
+  std::multimap<std::pair<Nanos, uint64_t>, PeerIndex> expected;
+  Nanos latest[ranks] = {};
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    if (random.chance(0.45) && !expected.empty()) {
+      const auto event = agenda.pop();
+      ASSERT_EQ(std::pair(event.at, event.index), expected.begin()->first) << "seed " << seed;
+      ASSERT_EQ(event.rank, expected.begin()->second) << "seed " << seed;
+      expected.erase(expected.begin());
+      continue;
+    }
+    const auto rank = static_cast<PeerIndex>(random.below(ranks));
+    const bool overtakes = random.chance(0.2);
+    const auto at = overtakes ? agenda.now() + static_cast<Nanos>(random.below(50))
+                              : std::max(agenda.now(), latest[rank]) + static_cast<Nanos>(random.below(10));
+    latest[rank] = std::max(latest[rank], at);
+    agenda.add(at, random.chance(0.8) ? EventKind::arrive : EventKind::act, rank, i);
+    expected.emplace(std::pair(at, i), rank);
+  }
+  while (!expected.empty()) {
+    ASSERT_EQ(agenda.pop().index, expected.begin()->first.second) << "seed " << seed;
+    expected.erase(expected.begin());
   }
   EXPECT_TRUE(agenda.empty());
 }

@@ -5,7 +5,9 @@
 namespace unisono::sim {
 
 Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
-    : agenda_(settings.processes), network_(settings.network, settings.processes, settings.seed, agenda_, trace), random_(mix64(settings.seed ^ 0x636C)) {
+    : agenda_(settings.processes),
+      network_(settings.network, settings.processes, settings.seed, agenda_, trace),
+      random_(mix64(settings.seed ^ 0x636C)) {
   for (PeerIndex self = 0; self < settings.processes; ++self) {
     processes_.push_back(std::make_unique<Process>(settings, network_, agenda_, self));
     auto& process = *processes_.back();
@@ -20,7 +22,8 @@ Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
 
 Cluster::~Cluster() = default;
 
-GroupCore& Cluster::make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members, const std::vector<uint32_t>& islands) {
+GroupCore& Cluster::make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
+                               const std::vector<uint32_t>& islands) {
   auto peers = members;
   std::replace(peers.begin(), peers.end(), process, self_peer);
   return engine(process).make_group(number, sim_epoch, std::move(peers), islands);
@@ -41,7 +44,9 @@ Nanos Cluster::awake_at(PeerIndex process) const {
   return p.dead ? never : std::max({agenda_.now(), p.stopped_until, p.compute.busy_until()});
 }
 
-void Cluster::stop(PeerIndex process, Nanos until) { processes_[process]->stopped_until = std::max(processes_[process]->stopped_until, until); }
+void Cluster::stop(PeerIndex process, Nanos until) {
+  processes_[process]->stopped_until = std::max(processes_[process]->stopped_until, until);
+}
 
 void Cluster::kill(PeerIndex process, Nanos notice) {
   auto& p = *processes_[process];
@@ -93,7 +98,8 @@ void Cluster::dispatch(const Event& event) {
     case EventKind::computed: {
       auto& process = *processes_[event.rank];
       if (process.dead) return;
-      if (process.stopped_until > now()) return agenda_.add(process.stopped_until, EventKind::computed, event.rank, event.index);
+      if (process.stopped_until > now())
+        return agenda_.add(process.stopped_until, EventKind::computed, event.rank, event.index);
       process.engine.computed(event.index, now());
       return touched(event.rank);
     }

@@ -39,7 +39,8 @@ class Cluster {
   Engine& engine(PeerIndex process) { return processes_[process]->engine; }
   Network& network() { return network_; }
   // members: processes in rank order; the process must be one of them.
-  GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members, const std::vector<uint32_t>& islands);
+  GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
+                        const std::vector<uint32_t>& islands);
 
   // The scenario's own events. They happen whether the process is stopped or not; see awake().
   void at(Nanos time, std::function<void()> action);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr double lossy = 0.05;  // above it, retransmissions may outlast an operation or end a link
 
-constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light, FaultProfile::heavy, FaultProfile::kill,
+constexpr FaultProfile profiles[] = {FaultProfile::none, FaultProfile::light,     FaultProfile::heavy, FaultProfile::kill,
                                      FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed};
 
 Nanos time_below(Random& random, Nanos bound) { return static_cast<Nanos>(random.below(static_cast<uint64_t>(bound) + 1)); }
@@ -32,7 +32,10 @@ Fault make_kill(const FaultRequest& q, Random& random) {
 }
 
 Fault make_cut(const FaultRequest& q, Random& random) {
-  Fault fault{.kind = FaultKind::cut, .at = time_below(random, q.span), .process = any(random, q.processes), .time = time_below(random, q.timeout / 4)};
+  Fault fault{.kind = FaultKind::cut,
+              .at = time_below(random, q.span),
+              .process = any(random, q.processes),
+              .time = time_below(random, q.timeout / 4)};
   fault.other = (fault.process + 1 + any(random, q.processes - 1)) % q.processes;
   return fault;
 }
@@ -60,7 +63,9 @@ std::string to_string(const Fault& f) {
     case FaultKind::slow: return process_text(f.process) + " is " + std::to_string(f.factor) + " times as slow";
     case FaultKind::stop: return process_text(f.process) + " stops" + at + " for " + time_text(f.time);
     case FaultKind::kill: return process_text(f.process) + " dies" + at + ", noticed after " + time_text(f.time);
-    case FaultKind::cut: return "the link of " + process_text(f.process) + " and " + process_text(f.other) + " is cut" + at + ", noticed after " + time_text(f.time);
+    case FaultKind::cut:
+      return "the link of " + process_text(f.process) + " and " + process_text(f.other) + " is cut" + at + ", noticed after " +
+             time_text(f.time);
     case FaultKind::partition: {
       std::string text = "partition" + at + " for " + time_text(f.time) + ", noticed after " + time_text(f.notice) + ": ";
       for (const bool side : f.side) text += side ? '1' : '0';
@@ -86,7 +91,8 @@ Result<FaultProfile> parse_fault_profile(std::string_view text) {
   for (const auto profile : profiles) {
     if (text == name(profile)) return profile;
   }
-  return Status(Code::invalid, "'" + std::string(text) + "' is no fault profile: none, light, heavy, kill, stop, partition or mixed");
+  return Status(Code::invalid,
+                "'" + std::string(text) + "' is no fault profile: none, light, heavy, kill, stop, partition or mixed");
 }
 
 std::string FaultPlan::to_string() const {
@@ -128,7 +134,8 @@ FaultPlan make_fault_plan(const FaultRequest& q, Random& random) {
 bool harmless(const FaultPlan& plan, const FaultRequest& q) {
   if (plan.loss > lossy) return false;
   return std::all_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) {
-    return f.kind == FaultKind::slow || ((f.kind == FaultKind::stop || f.kind == FaultKind::partition) && f.time <= q.timeout / 10 && f.notice == never);
+    return f.kind == FaultKind::slow ||
+           ((f.kind == FaultKind::stop || f.kind == FaultKind::partition) && f.time <= q.timeout / 10 && f.notice == never);
   });
 }
 
@@ -156,6 +163,7 @@ NetworkSettings random_network(Random& random) {
   n.refuse = random.chance(0.5) ? 0 : random.unit() * 0.3;
   n.news_per_poll_max = random.chance(0.5) ? 0 : 1 + static_cast<uint32_t>(random.below(4));
   n.wake_max = random.chance(0.3) ? 0 : time_below(random, 50 * microsecond);
+  n.views_take_room = n.lends_slots && random.chance(0.5);
   return n;
 }
 

@@ -24,23 +24,26 @@ namespace unisono::sim {
 // Chances are 0 … 1 per frame or call.
 struct NetworkSettings {
   Nanos latency = 20 * microsecond;
-  Nanos jitter = 0;                    // up to this much more
-  double bytes_per_us = 1250;          // that one process sends, and receives at the same time (10 Gbit/s)
-  double loss = 0;                     // of a packet; costs `retransmit`, doubled each time
+  Nanos jitter = 0;            // up to this much more
+  double bytes_per_us = 1250;  // that one process sends, and receives at the same time (10 Gbit/s)
+  double loss = 0;             // of a packet; costs `retransmit`, doubled each time
   Nanos retransmit = 500 * microsecond;
-  uint32_t retransmits_max = 10;       // one more loses the link
-  bool ordered = true;                 // frames of one link do not overtake each other
-  uint32_t queue_frames_max = 64;      // with payload, per link, sent and not yet taken
+  uint32_t retransmits_max = 10;   // one more loses the link
+  bool ordered = true;             // frames of one link do not overtake each other
+  uint32_t queue_frames_max = 64;  // with payload, per link, sent and not yet taken
   bool lends_slots = false;
   uint32_t slots = 64, result_slots = 16;  // per process
-  double lend = 0;                     // a payload is lent although it could be placed
-  double copy = 1;                     // send() needs the payload no longer than the call
-  double split = 0;                    // a placed payload lands in two parts, the second one later
-  double refuse = 0;                   // room() and acquire() say no for a while
+  double lend = 0;                         // a payload is lent although it could be placed
+  bool views_take_room = false;  // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
+  double copy = 1;               // send() needs the payload no longer than the call
+  double split = 0;              // a placed payload lands in two parts, the second one later
+  double refuse = 0;             // room() and acquire() say no for a while
   Nanos refuse_max = 200 * microsecond;
-  uint32_t news_per_poll_max = 0;      // 0 = all there are
-  Nanos wake_max = 0;                  // from news to the poll that takes it
-  // For speed: lent views show the sender's own memory, and nothing is verified. Only without faults.
+  uint32_t news_per_poll_max = 0;  // 0 = all there are
+  Nanos wake_max = 0;              // from news to the poll that takes it
+  Nanos poll_gap = 0;              // a process polls no more often than this
+  // For speed: lent views show the sender's own memory, and payloads are neither verified nor part of the trace. Only
+  // without faults.
   bool single_copy = false;
   // The n-th of all calls fails, counted from 1: a send or an arrival cuts its link, room() and acquire() say no.
   uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
@@ -92,11 +95,19 @@ class Network {
   TransportCounters counters_of(PeerIndex self) const { return stations_[self].counters; }
   // Broken promises of the transports' user, each with its time.
   const std::vector<std::string>& violations() const { return violations_; }
-  // What a process still holds of the network's memory, or the network of its; empty if nothing.
-  std::string held_by(PeerIndex self) const;
+  // What each process still holds of the network's memory, or the network of its; empty if nothing. One look at all frames.
+  std::vector<std::string> held() const;
+  std::string held_by(PeerIndex self) const { return held()[self]; }
 
  private:
-  enum class State : uint8_t { free, flying, queued, landing, lent, stranded };  // stranded: never arrives; the sender does not know yet
+  enum class State : uint8_t {
+    free,
+    flying,
+    queued,
+    landing,
+    lent,
+    stranded
+  };                                                            // stranded: never arrives; the sender does not know yet
   enum class Tell : uint8_t { nobody, on_arrival, on_taking };  // when the sender hears sent(id)
   enum class NewsKind : uint8_t { frame, landed, sent, room, lost, nothing };
 
@@ -111,6 +122,7 @@ class Network {
     State state = State::free;
     Tell tell = Tell::nobody;
     bool offered_slot = false;  // the payload was committed, not sent
+    bool takes_room = false;    // in its link's queue
     std::byte* target = nullptr;
     size_t landed = 0;
   };
@@ -140,6 +152,7 @@ class Network {
     std::deque<News> news;
     std::vector<PeerIndex> wants_room;
     Nanos egress_free = 0, ingress_free = 0;
+    Nanos next_poll = 0;
     double slowness = 1;
     uint32_t slots_out = 0;
     bool dead = false;
@@ -150,7 +163,9 @@ class Network {
   static constexpr size_t page_frames = 1024;
 
   Frame& frame_at(uint64_t key) { return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames]; }
-  const Frame& frame_at(uint64_t key) const { return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames]; }
+  const Frame& frame_at(uint64_t key) const {
+    return pages_[(key & 0xFFFFFFFF) / page_frames][(key & 0xFFFFFFFF) % page_frames];
+  }
   // Null if the frame has gone since.
   Frame* find(uint64_t key);
   uint64_t key_of(uint32_t index) { return uint64_t{frame_at(index).generation} << 32 | index; }
@@ -175,7 +190,8 @@ class Network {
   void deliver(PeerIndex self, uint64_t key, Sink& sink);
   void land(PeerIndex self, uint64_t key, Sink& sink);
   void lend(uint64_t key, Sink& sink);
-  void taken(Frame& frame);
+  void taken(const Frame& frame);
+  void leave_queue(Frame& frame);
   void lost_news(PeerIndex self, const News& news, Sink& sink);
   void violation(const std::string& what);
   void verify(const Frame& frame);
@@ -189,7 +205,7 @@ class Network {
   std::vector<uint32_t> free_frames_;
   std::vector<Block> blocks_;  // by number - 1
   std::vector<uint32_t> free_blocks_;
-  std::vector<Link> links_;    // by from * count + to
+  std::vector<Link> links_;  // by from * count + to
   std::vector<Station> stations_;
   std::vector<bool> side_;
   Nanos heals_ = 0;

@@ -1,6 +1,7 @@
 // Receiving: arrival, the news of a poll, payloads that land or are lent.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "sim/network.h"
 
@@ -11,13 +12,14 @@ void Network::put_news(PeerIndex self, const News& news) {
   if (station.dead) return;
   station.news.push_back(news);
   const auto wake = settings_.wake_max == 0 ? 0 : static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.wake_max)));
-  agenda_.request_poll(self, agenda_.now() + wake);
+  agenda_.request_poll(self, std::max(agenda_.now() + wake, station.next_poll));
 }
 
 void Network::arrive(uint64_t key) {
   auto& frame = frame_at(key);
   if (separated(frame.from, frame.to)) return agenda_.add(heals_ + settings_.retransmit, EventKind::arrive, frame.to, key);
-  if (++counters_.receives == settings_.fail_receive) cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
+  if (++counters_.receives == settings_.fail_receive)
+    cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
   auto& l = link(frame.from, frame.to);
   if (l.cut || stations_[frame.to].dead) {
     // The sender hears of its payload when it hears of the loss.
@@ -36,16 +38,17 @@ bool Network::poll(PeerIndex self, Sink& sink) {
   auto& station = stations_[self];
   auto left = station.news.size();
   if (left == 0) return false;
-  if (settings_.news_per_poll_max > 0) left = std::min<size_t>(left, 1 + random_.below(settings_.news_per_poll_max));
+  station.next_poll = agenda_.now() + settings_.poll_gap;
+  const auto limit = settings_.news_per_poll_max > 0 ? 1 + random_.below(settings_.news_per_poll_max) : left;
+  const bool limited = limit < left;
+  left = std::min<size_t>(left, limit);
   for (; left > 0 && !station.news.empty(); --left) {
     const auto news = station.news.front();
     station.news.pop_front();
     switch (news.kind) {
       case NewsKind::frame: deliver(self, news.value, sink); break;
       case NewsKind::landed: land(self, news.value, sink); break;
-      case NewsKind::sent:
-        sink.sent(news.value);
-        break;
+      case NewsKind::sent: sink.sent(news.value); break;
       case NewsKind::room:
         if (!link(self, news.peer).lost) sink.room(news.peer);
         break;
@@ -53,16 +56,21 @@ bool Network::poll(PeerIndex self, Sink& sink) {
       case NewsKind::nothing: break;
     }
   }
-  if (!station.news.empty()) agenda_.request_poll(self, agenda_.now() + 1);
+  // What came up meanwhile has asked for its own poll.
+  if (limited) agenda_.request_poll(self, std::max(agenda_.now() + 1, station.next_poll));
   return true;
 }
 
-// The receiver's transport has the frame in hand: the link has room for another one.
-void Network::taken(Frame& frame) {
+// The receiver's transport has the frame in hand.
+void Network::taken(const Frame& frame) {
   auto& station = stations_[frame.to];
   ++station.counters.received_frames;
   station.counters.received_bytes += sizeof(FrameHeader) + frame.header.payload_bytes;
-  if (frame.header.payload_bytes == 0) return;
+}
+
+// The link has room for another one.
+void Network::leave_queue(Frame& frame) {
+  if (!std::exchange(frame.takes_room, false)) return;
   auto& l = link(frame.from, frame.to);
   if (l.under_way > 0) --l.under_way;
   give_room(frame.from);
@@ -80,9 +88,11 @@ void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
     drop_frame(key);
     return sink.received(from, header, {});
   }
+  if (!settings_.views_take_room) leave_queue(frame);
   if (settings_.single_copy || random_.chance(settings_.lend)) return lend(key, sink);
   auto* target = sink.place(from, header);
   if (target == nullptr) return lend(key, sink);
+  leave_queue(frame);
   frame.state = State::landing;
   frame.target = target;
   if (!random_.chance(settings_.split)) return land(self, key, sink);
@@ -128,6 +138,7 @@ void Network::release(PeerIndex self, const View& view) {
     return violation("rank " + std::to_string(self) + " gives back a view that it does not have");
   }
   tell_sent(*frame);
+  leave_queue(*frame);
   drop_frame(view.handle - 1);
 }
 

@@ -19,7 +19,8 @@ void Network::cancel(PeerIndex self, uint64_t match, uint64_t mask, uint32_t gro
       own_payload(frame);
       frame.tell = Tell::nobody;
     }
-    if (frame.to == self && frame.state == State::landing && frame.header.group == group && frame.header.operation == operation) {
+    if (frame.to == self && frame.state == State::landing && frame.header.group == group &&
+        frame.header.operation == operation) {
       tell_sent(frame);
       drop_frame(key);
     }
@@ -110,17 +111,27 @@ void Network::calm() {
   for (auto& station : stations_) station.slowness = 1;
 }
 
-std::string Network::held_by(PeerIndex self) const {
-  uint32_t lent = 0, landing = 0, sending = 0;
+std::vector<std::string> Network::held() const {
+  struct Held {
+    uint32_t lent = 0, landing = 0, sending = 0;
+  };
+  std::vector<Held> by_process(count_);
   for (uint32_t index = 0; index < pages_.size() * page_frames; ++index) {
     const auto& frame = frame_at(index);
-    lent += frame.state == State::lent && frame.to == self;
-    landing += frame.state == State::landing && frame.to == self;
-    sending += frame.state != State::free && frame.from == self && frame.tell != Tell::nobody && !stations_[frame.to].dead;
+    if (frame.state == State::free) continue;
+    by_process[frame.to].lent += frame.state == State::lent;
+    by_process[frame.to].landing += frame.state == State::landing;
+    by_process[frame.from].sending += frame.tell != Tell::nobody && !stations_[frame.to].dead;
   }
-  const auto slots = stations_[self].slots_out;
-  if (lent + landing + sending + slots == 0) return {};
-  return std::to_string(lent) + " lent views, " + std::to_string(landing) + " placements, " + std::to_string(sending) + " sends, " + std::to_string(slots) + " slots";
+  std::vector<std::string> texts(count_);
+  for (PeerIndex self = 0; self < count_; ++self) {
+    const auto& h = by_process[self];
+    const auto slots = stations_[self].slots_out;
+    if (h.lent + h.landing + h.sending + slots == 0) continue;
+    texts[self] = std::to_string(h.lent) + " lent views, " + std::to_string(h.landing) + " placements, " +
+                  std::to_string(h.sending) + " sends, " + std::to_string(slots) + " slots";
+  }
+  return texts;
 }
 
 }  // namespace unisono::sim

@@ -40,7 +40,8 @@ void random_islands(SimGroup& group, Random& random) {
 
 ScheduleKind random_schedule(Collective collective, Order order, uint32_t world, Random& random) {
   const auto kinds = kinds_of(collective);
-  const bool sizes_known = collective != Collective::gather && collective != Collective::scatter && collective != Collective::all_to_all;
+  const bool sizes_known =
+      collective != Collective::gather && collective != Collective::scatter && collective != Collective::all_to_all;
   if (kinds.empty() || !sizes_known || random.chance(0.3)) return ScheduleKind::automatic;
   const auto kind = kinds[random.below(kinds.size())];
   const bool possible = order == Order::any || is_direct(collective, kind, world);
@@ -48,8 +49,10 @@ ScheduleKind random_schedule(Collective collective, Order order, uint32_t world,
 }
 
 Call random_call(const Program& program, const ProgramRequest& q, Random& random) {
-  constexpr Collective collectives[] = {Collective::all_reduce, Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
-                                        Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter, Collective::all_to_all, Collective::barrier, Collective::send};
+  constexpr Collective collectives[] = {Collective::all_reduce,     Collective::all_reduce, Collective::all_reduce,
+                                        Collective::reduce_scatter, Collective::all_gather, Collective::broadcast,
+                                        Collective::reduce,         Collective::gather,     Collective::scatter,
+                                        Collective::all_to_all,     Collective::barrier,    Collective::send};
   Call call;
   call.group = random.chance(0.7) ? 0 : random.below(program.groups.size());
   const auto world = program.groups[call.group].world();
@@ -59,10 +62,12 @@ Call random_call(const Program& program, const ProgramRequest& q, Random& random
   call.values = static_cast<Values>(random.below(3));
   call.options.op = static_cast<ReduceOp>(random.below(is_floating(call.dtype) ? 5 : reduce_op_count));
   const bool blocks = !call.reduces() && call.collective != Collective::broadcast && !call.is_message();
-  call.count = random_count(blocks || call.collective == Collective::reduce_scatter ? q.elements_max / 4 : q.elements_max, random);
+  call.count =
+      random_count(blocks || call.collective == Collective::reduce_scatter ? q.elements_max / 4 : q.elements_max, random);
   if (call.collective == Collective::barrier) call.count = 0;
-  const bool may_be_uneven = call.collective == Collective::reduce_scatter || call.collective == Collective::all_gather || call.collective == Collective::gather ||
-                             call.collective == Collective::scatter || call.collective == Collective::all_to_all;
+  const bool may_be_uneven = call.collective == Collective::reduce_scatter || call.collective == Collective::all_gather ||
+                             call.collective == Collective::gather || call.collective == Collective::scatter ||
+                             call.collective == Collective::all_to_all;
   if (may_be_uneven && random.chance(0.5)) {
     for (Rank r = 0; r < world; ++r) call.counts.push_back(random_count(q.elements_max / 4, random));
   }
@@ -141,11 +146,15 @@ size_t Call::output_elements(Rank rank, uint32_t world) const {
 }
 
 Fill Call::fill(Rank rank) const {
-  return {.dtype = dtype, .values = values, .product = options.op == ReduceOp::prod && reduces(), .seed = mix64(seed ^ mix64(rank + 1))};
+  return {.dtype = dtype,
+          .values = values,
+          .product = options.op == ReduceOp::prod && reduces(),
+          .seed = mix64(seed ^ mix64(rank + 1))};
 }
 
 std::string Call::to_string() const {
-  std::string text = std::string(name(collective)) + " of group " + std::to_string(group) + ", " + std::to_string(count) + (counts.empty() ? "" : " (uneven)") + " " + name(dtype);
+  std::string text = std::string(name(collective)) + " of group " + std::to_string(group) + ", " + std::to_string(count) +
+                     (counts.empty() ? "" : " (uneven)") + " " + name(dtype);
   if (reduces()) text += std::string(" ") + name(options.op);
   if (is_rooted() || is_message()) text += ", root " + std::to_string(root);
   if (is_message()) text += " to " + std::to_string(destination) + " tag " + std::to_string(tag);
@@ -172,7 +181,8 @@ Memory make_memory(const Call& call, Rank rank, uint32_t world, Random& random) 
   }
   if (in > 0) fill_values(call.fill(rank), 0, in, given);
   if (call.collective == Collective::all_to_all && !call.counts.empty()) {
-    for (Rank r = 0; r < world; ++r) m.send_counts.push_back(call.pair_count(rank, r)), m.recv_counts.push_back(call.pair_count(r, rank));
+    for (Rank r = 0; r < world; ++r)
+      m.send_counts.push_back(call.pair_count(rank, r)), m.recv_counts.push_back(call.pair_count(r, rank));
   }
   return m;
 }
@@ -187,18 +197,25 @@ Result<OperationRequest> make_request(const Call& call, Rank rank, uint32_t worl
   const Tensor whole{m.output.data(), m.output.bytes() / element_bytes(call.dtype), call.dtype};
   switch (call.collective) {
     case Collective::all_reduce: return all_reduce_call(caller, in, out, o);
-    case Collective::reduce_scatter: return reduce_scatter_call(caller, in, m.in_place ? whole : out, call.counts, m.in_place, o);
-    case Collective::all_gather: return all_gather_call(caller, m.in_place ? ConstTensor(whole) : in, out, call.counts, m.in_place, o);
+    case Collective::reduce_scatter:
+      return reduce_scatter_call(caller, in, m.in_place ? whole : out, call.counts, m.in_place, o);
+    case Collective::all_gather:
+      return all_gather_call(caller, m.in_place ? ConstTensor(whole) : in, out, call.counts, m.in_place, o);
     case Collective::broadcast: return broadcast_call(caller, whole, call.root, o);
     case Collective::reduce: return reduce_call(caller, in, rank == call.root ? out : Tensor(), call.root, o);
-    case Collective::gather: return gather_call(caller, in, rank == call.root ? out : Tensor(), call.root, rank == call.root ? Counts(call.counts) : Counts(), o);
-    case Collective::scatter: return scatter_call(caller, rank == call.root ? in : ConstTensor(), out, call.root, rank == call.root ? Counts(call.counts) : Counts(), o);
+    case Collective::gather:
+      return gather_call(caller, in, rank == call.root ? out : Tensor(), call.root,
+                         rank == call.root ? Counts(call.counts) : Counts(), o);
+    case Collective::scatter:
+      return scatter_call(caller, rank == call.root ? in : ConstTensor(), out, call.root,
+                          rank == call.root ? Counts(call.counts) : Counts(), o);
     case Collective::all_to_all: return all_to_all_call(caller, in, out, m.send_counts, m.recv_counts, o);
     case Collective::barrier: return barrier_call(caller, o);
     default: break;
   }
   const bool sends = rank == call.root;
-  return message_call(caller, sends ? Collective::send : Collective::recv, in, out, sends ? call.destination : call.root, call.tag, o);
+  return message_call(caller, sends ? Collective::send : Collective::recv, in, out, sends ? call.destination : call.root,
+                      call.tag, o);
 }
 
 Slip Program::slip_of(PeerIndex process, size_t call) const {
@@ -224,7 +241,8 @@ Program random_program(const ProgramRequest& q, Random& random) {
   auto program = single_call(q.processes, {});
   program.calls.clear();
   program.groups[0].islands.clear();
-  for (auto extra = random.below(3); extra > 0; --extra) program.groups.push_back(random_subgroup(q.processes, static_cast<uint32_t>(100 + extra), random));
+  for (auto extra = random.below(3); extra > 0; --extra)
+    program.groups.push_back(random_subgroup(q.processes, static_cast<uint32_t>(100 + extra), random));
   for (auto& group : program.groups) random_islands(group, random);
   const bool numbered = random.chance(0.4);
   bool messages = false;
@@ -243,7 +261,8 @@ Program random_program(const ProgramRequest& q, Random& random) {
       if (rank != UINT32_MAX && call.concerns(rank)) order.push_back(i);
     }
     // Calls with numbers may come in any order; messages keep theirs among themselves.
-    for (size_t i = 0; numbered && !messages && i + 1 < order.size(); ++i) std::swap(order[i], order[i + random.below(order.size() - i)]);
+    for (size_t i = 0; numbered && !messages && i + 1 < order.size(); ++i)
+      std::swap(order[i], order[i + random.below(order.size() - i)]);
   }
   program.think_max = random.chance(0.3) ? 0 : static_cast<Nanos>(random.below(500)) * microsecond;
   // Who waits for a message, or for a call that others make later, must not keep back what the others wait for.
@@ -259,10 +278,13 @@ Call slipped(const Call& call, Slip slip, uint32_t world) {
     case Slip::size: ++wrong.count; break;
     case Slip::dtype: wrong.dtype = call.dtype == DType::i32 ? DType::u8 : DType::i32; break;
     case Slip::op: wrong.options.op = call.options.op == ReduceOp::max ? ReduceOp::sum : ReduceOp::max; break;
-    case Slip::collective: wrong.collective = call.collective == Collective::barrier ? Collective::all_reduce : Collective::barrier; break;
+    case Slip::collective:
+      wrong.collective = call.collective == Collective::barrier ? Collective::all_reduce : Collective::barrier;
+      break;
     case Slip::root: wrong.root = (call.root + 1) % world; break;
   }
-  if (wrong.collective == Collective::barrier) wrong.count = 0, wrong.counts.clear(), wrong.options.schedule = ScheduleKind::automatic;
+  if (wrong.collective == Collective::barrier)
+    wrong.count = 0, wrong.counts.clear(), wrong.options.schedule = ScheduleKind::automatic;
   if (wrong.collective != call.collective) wrong.options.schedule = ScheduleKind::automatic;
   if (slip == Slip::size && !wrong.counts.empty()) ++wrong.counts[0];
   return wrong;
@@ -294,7 +316,8 @@ void make_wrong(Program& program, Random& random) {
   }
   const auto at = order[random.below(order.size())];
   auto slip = Slip::none;
-  while (!matters(program.calls[at], slip, program.groups[program.calls[at].group].world())) slip = static_cast<Slip>(1 + random.below(6));
+  while (!matters(program.calls[at], slip, program.groups[program.calls[at].group].world()))
+    slip = static_cast<Slip>(1 + random.below(6));
   program.deviations.push_back({process, at, slip});
   if (slip == Slip::missing) std::erase(order, at);
 }

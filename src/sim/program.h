@@ -24,20 +24,25 @@ struct SimGroup {
 
 // One call as all members make it.
 struct Call {
-  size_t group = 0;  // index into Program::groups
+  size_t group = 0;                                // index into Program::groups
   Collective collective = Collective::all_reduce;  // send stands for the message, from root to destination
   DType dtype = DType::f32;
   Values values = Values::exact;
-  size_t count = 0;             // elements of the tensor or of an even block
-  std::vector<size_t> counts;   // elements of each rank's block, where uneven; all_to_all: see pair_count
+  size_t count = 0;            // elements of the tensor or of an even block
+  std::vector<size_t> counts;  // elements of each rank's block, where uneven; all_to_all: see pair_count
   Rank root = 0, destination = 0;
   uint32_t tag = 0;
-  uint64_t seed = 0;            // of the inputs
+  uint64_t seed = 0;  // of the inputs
   CallOptions options;
 
   bool is_message() const { return collective == Collective::send; }
-  bool is_rooted() const { return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather || collective == Collective::scatter; }
-  bool reduces() const { return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter; }
+  bool is_rooted() const {
+    return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
+           collective == Collective::scatter;
+  }
+  bool reduces() const {
+    return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+  }
   bool concerns(Rank rank) const { return !is_message() || rank == root || rank == destination; }
   size_t block(Rank rank) const { return counts.empty() ? count : counts[rank]; }
   // all_to_all: elements from one rank to another.
@@ -67,7 +72,7 @@ struct Deviation {
 };
 
 struct Program {
-  std::vector<SimGroup> groups;            // the first one is everybody
+  std::vector<SimGroup> groups;  // the first one is everybody
   std::vector<Call> calls;
   std::vector<std::vector<size_t>> order;  // by process: indices into calls, in the order in which it makes them
   size_t in_flight_max = SIZE_MAX;         // a process waits for older calls beyond it

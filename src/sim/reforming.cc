@@ -21,7 +21,11 @@ PeerIndex process_of(const PeerId& id) { return static_cast<PeerIndex>(id.low - 
 Roster first_roster(uint32_t processes) {
   Roster roster{.epoch = 1, .key = {}, .members = {}};
   for (PeerIndex p = 0; p < processes; ++p) {
-    roster.members.push_back({.id = id_of(p), .rank = p, .host = "host" + std::to_string(p / 2), .pid = static_cast<int32_t>(100 + p), .endpoints = {"sim://" + std::to_string(p)}});
+    roster.members.push_back({.id = id_of(p),
+                              .rank = p,
+                              .host = "host" + std::to_string(p / 2),
+                              .pid = static_cast<int32_t>(100 + p),
+                              .endpoints = {"sim://" + std::to_string(p)}});
   }
   return roster;
 }
@@ -32,7 +36,12 @@ class Member {
   using Report = std::function<void(const std::string&)>;
 
   Member(Cluster& cluster, PeerIndex self, const ReformSettings& settings, Report report)
-      : cluster_(cluster), self_(self), settings_(settings), report_(std::move(report)), reform_(first_roster(cluster.size()), id_of(self)), random_(mix64(settings.seed) ^ self) {
+      : cluster_(cluster),
+        self_(self),
+        settings_(settings),
+        report_(std::move(report)),
+        reform_(first_roster(cluster.size()), id_of(self)),
+        random_(mix64(settings.seed) ^ self) {
     auto& engine = cluster_.engine(self_);
     engine.on_control([this](PeerIndex from, ByteView message) { heard(from, message); });
     engine.on_lost([this](PeerIndex peer, const Status&) {
@@ -82,14 +91,19 @@ class Member {
     done_ = 0;
   }
 
-  Fill fill(PeerIndex process) const { return {.dtype = DType::i32, .seed = mix64(settings_.seed ^ uint64_t{wire_epoch(rosters_.back())} << 16 ^ done_ << 8 ^ process)}; }
+  Fill fill(PeerIndex process) const {
+    return {.dtype = DType::i32,
+            .seed = mix64(settings_.seed ^ uint64_t{wire_epoch(rosters_.back())} << 16 ^ done_ << 8 ^ process)};
+  }
 
   // Not from inside the engine, which may be in the middle of an upcall.
   void call_later() {
     waiting_ = true;
     cluster_.at(cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.think_max))), [this] {
       waiting_ = false;
-      if (!cluster_.alive(self_) || ended_ || reform_.running() || reform_.wanted() || operation_ != nullptr || done_ >= settings_.calls) return;
+      if (!cluster_.alive(self_) || ended_ || reform_.running() || reform_.wanted() || operation_ != nullptr ||
+          done_ >= settings_.calls)
+        return;
       if (cluster_.awake_at(self_) > cluster_.now()) return later(cluster_.awake_at(self_));
       call();
     });
@@ -135,9 +149,11 @@ class Member {
     for (const auto& member : rosters_.back().members) {
       fill_values(fill(process_of(member.id)), 0, settings_.elements, one.data());
       std::copy(one.begin(), one.end(), reinterpret_cast<std::byte*>(part.data()));
-      for (size_t i = 0; i < total.size(); ++i) total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(part[i]));
+      for (size_t i = 0; i < total.size(); ++i)
+        total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(part[i]));
     }
-    if (!std::equal(tensor_.view().begin(), tensor_.view().end(), reinterpret_cast<const std::byte*>(total.data()))) report_("wrong values in epoch " + std::to_string(rosters_.back().epoch));
+    if (!std::equal(tensor_.view().begin(), tensor_.view().end(), reinterpret_cast<const std::byte*>(total.data())))
+      report_("wrong values in epoch " + std::to_string(rosters_.back().epoch));
     if (!tensor_.guards_intact()) report_("memory beside a tensor was written to");
   }
 
@@ -163,7 +179,9 @@ class Member {
     flush();
     // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
     const auto now = cluster_.now();
-    if (reform_.wanted() && operation_ != nullptr) cluster_.engine(self_).wind_down(from, {Code::peer_lost, "another member re-forms the group"}, now + settings_.reform_timeout / 2, now);
+    if (reform_.wanted() && operation_ != nullptr)
+      cluster_.engine(self_).wind_down(from, {Code::peer_lost, "another member re-forms the group"},
+                                       now + settings_.reform_timeout / 2, now);
   }
 
   void flush() {
@@ -228,15 +246,19 @@ class Member {
 };
 
 bool was_stopped(const FaultPlan& plan, PeerIndex process) {
-  return std::any_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
+  return std::any_of(plan.faults.begin(), plan.faults.end(),
+                     [&](const Fault& f) { return f.kind == FaultKind::stop && f.process == process; });
 }
 
 // Cut links and partitions may leave two groups, and lossy links remove anybody; then only safety is checked.
 bool only_processes_fail(const FaultPlan& plan) {
-  return plan.loss < 0.05 && std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& f) { return f.kind == FaultKind::cut || f.kind == FaultKind::partition; });
+  return plan.loss < 0.05 && std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& f) {
+           return f.kind == FaultKind::cut || f.kind == FaultKind::partition;
+         });
 }
 
-void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster& cluster, const FaultPlan& plan, std::vector<std::string>& problems) {
+void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster& cluster, const FaultPlan& plan,
+                   std::vector<std::string>& problems) {
   std::map<uint32_t, Roster> by_epoch;
   std::optional<Roster> last;
   for (PeerIndex p = 0; p < members.size(); ++p) {
@@ -249,7 +271,8 @@ void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster&
     const auto text = "process " + std::to_string(p);
     if (!m.through()) problems.push_back(text + " never got through");
     if (!only_processes_fail(plan)) continue;
-    if (m.ended() && !was_stopped(plan, p)) problems.push_back(text + " was removed although it was never silent: " + m.ended_why().to_string());
+    if (m.ended() && !was_stopped(plan, p))
+      problems.push_back(text + " was removed although it was never silent: " + m.ended_why().to_string());
     if (m.ended()) continue;
     if (last && *last != m.rosters().back()) problems.push_back(text + " is in another group than others");
     last = m.rosters().back();
@@ -258,10 +281,13 @@ void check_rosters(const std::vector<std::unique_ptr<Member>>& members, Cluster&
 
 }  // namespace
 
-ReformReport run_reforming(Cluster& cluster, const FaultPlan& plan, const ReformSettings& settings, Nanos limit, std::vector<std::string>& problems) {
+ReformReport run_reforming(Cluster& cluster, const FaultPlan& plan, const ReformSettings& settings, Nanos limit,
+                           std::vector<std::string>& problems) {
   std::vector<std::unique_ptr<Member>> members;
   for (PeerIndex p = 0; p < cluster.size(); ++p) {
-    const auto report = [&problems, p](const std::string& what) { problems.push_back("process " + std::to_string(p) + ": " + what); };
+    const auto report = [&problems, p](const std::string& what) {
+      problems.push_back("process " + std::to_string(p) + ": " + what);
+    };
     members.push_back(std::make_unique<Member>(cluster, p, settings, report));
   }
   cluster.on_progress([&](PeerIndex process) { members[process]->go_on(); });

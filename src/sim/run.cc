@@ -11,7 +11,12 @@ constexpr std::byte reused{0x5C};
 }  // namespace
 
 Run::Run(Cluster& cluster, const Program& program, const RunSettings& settings)
-    : cluster_(cluster), program_(program), settings_(settings), random_(mix64(settings.seed ^ 0x72756E)), groups_(cluster.size()), walkers_(cluster.size()) {
+    : cluster_(cluster),
+      program_(program),
+      settings_(settings),
+      random_(mix64(settings.seed ^ 0x72756E)),
+      groups_(cluster.size()),
+      walkers_(cluster.size()) {
   for (const auto& call : program_.calls) parts_.emplace_back(program_.groups[call.group].world());
   for (PeerIndex process = 0; process < cluster_.size(); ++process) {
     for (const auto& group : program_.groups) {
@@ -40,7 +45,8 @@ void Run::walk(PeerIndex process) {
   if (awake > cluster_.now()) return schedule(process, awake);
   if (walker.next == order.size() || walker.in_flight >= program_.in_flight_max) return;
   submit(process, order[walker.next++]);
-  if (walker.next < order.size()) schedule(process, cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(program_.think_max) + 1)));
+  if (walker.next < order.size())
+    schedule(process, cluster_.now() + static_cast<Nanos>(random_.below(static_cast<uint64_t>(program_.think_max) + 1)));
 }
 
 void Run::submit(PeerIndex process, size_t index) {
@@ -53,7 +59,8 @@ void Run::submit(PeerIndex process, size_t index) {
   part.memory = make_memory(call, rank, group.world(), random_);
   part.submitted = true;
   part.submitted_at = cluster_.now();
-  if (!settings_.large && !part.memory.in_place) part.unread.assign(part.memory.input.view().begin(), part.memory.input.view().end());
+  if (!settings_.large && !part.memory.in_place)
+    part.unread.assign(part.memory.input.view().begin(), part.memory.input.view().end());
   auto request = make_request(call, rank, group.world(), part.memory);
   if (!request) {
     problems_.push_back("the program itself is wrong: " + call.to_string() + ": " + request.status().to_string());
@@ -99,14 +106,18 @@ void Run::ended(const Call& call, Part& part) {
 }
 
 void Run::check_memory() {
-  const auto untouched = [](const GuardedBuffer& b) { return std::all_of(b.view().begin(), b.view().end(), [](std::byte x) { return x == reused; }); };
+  const auto untouched = [](const GuardedBuffer& b) {
+    return std::all_of(b.view().begin(), b.view().end(), [](std::byte x) { return x == reused; });
+  };
   for (size_t i = 0; i < parts_.size(); ++i) {
     for (Rank rank = 0; rank < parts_[i].size(); ++rank) {
       const auto& part = parts_[i][rank];
       const auto where = "rank " + std::to_string(rank) + ", " + program_.calls[i].to_string();
-      if (!part.memory.input.guards_intact() || !part.memory.output.guards_intact()) problems_.push_back("memory beside a tensor was written to: " + where);
+      if (!part.memory.input.guards_intact() || !part.memory.output.guards_intact())
+        problems_.push_back("memory beside a tensor was written to: " + where);
       if (settings_.large || !part.done || part.slip == Slip::missing) continue;
-      if (!untouched(part.memory.input) || !untouched(part.memory.output)) problems_.push_back("memory was written to after the operation's end: " + where);
+      if (!untouched(part.memory.input) || !untouched(part.memory.output))
+        problems_.push_back("memory was written to after the operation's end: " + where);
     }
   }
 }

@@ -20,8 +20,8 @@ struct Part {
   Slip slip = Slip::none;
   std::shared_ptr<Completion> completion;
   Nanos submitted_at = 0, ended_at = 0;
-  std::vector<std::byte> result;      // output as it was when the operation ended
-  std::vector<std::byte> unread;      // input as it was at the start, where it must not change
+  std::vector<std::byte> result;  // output as it was when the operation ended
+  std::vector<std::byte> unread;  // input as it was at the start, where it must not change
   const Status& status() const { return completion->status; }
 };
 

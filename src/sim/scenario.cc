@@ -1,6 +1,7 @@
 #include "sim/scenario.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "sim/checkers.h"
 #include "sim/reforming.h"
@@ -10,6 +11,8 @@ namespace unisono::sim {
 namespace {
 
 constexpr ScenarioKind kinds[] = {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::wrong, ScenarioKind::reform};
+// What a process needs for its work between two polls. In large runs it counts for time: several frames are taken at once.
+constexpr Nanos large_poll_gap = 5 * microsecond;
 constexpr Nanos quiet_time = 10 * second;  // after the last deadline; everything must have happened by then
 
 struct Plan {
@@ -33,7 +36,12 @@ Call all_reduce_of(const ScenarioSettings& s, uint64_t seed, Nanos timeout) {
   call.dtype = s.dtype;
   call.count = s.bytes / element_bytes(s.dtype);
   call.seed = mix64(seed);
-  call.options = {.op = s.op, .order = s.order, .schedule = s.schedule, .timeout = Milliseconds(timeout / millisecond), .id = 0, .slice_bytes = s.slice_bytes};
+  call.options = {.op = s.op,
+                  .order = s.order,
+                  .schedule = s.schedule,
+                  .timeout = Milliseconds(timeout / millisecond),
+                  .id = 0,
+                  .slice_bytes = s.slice_bytes};
   return call;
 }
 
@@ -59,14 +67,17 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
     plan.fault_request.timeout = 2 * second;
     plan.program = random_program({.processes = peers, .timeout = plan.fault_request.timeout}, random);
     if (s.kind == ScenarioKind::wrong) make_wrong(plan.program, random);
-    plan.fault_request.span = millisecond + static_cast<Nanos>(plan.program.calls.size()) * (plan.program.think_max + 200 * microsecond);
+    plan.fault_request.span =
+        millisecond + static_cast<Nanos>(plan.program.calls.size()) * (plan.program.think_max + 200 * microsecond);
   }
   plan.faults = make_fault_plan(plan.fault_request, random);
   if (s.kind == ScenarioKind::all_reduce && s.faults == FaultProfile::none) {
-    // Lent views of the sender's memory save gigabytes in large runs. Not for one-shot: there each waits for its own sends before it adds,
-    // and would wait for the others' adding.
-    const bool one_shot = s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
+    // Lent views of the sender's memory save gigabytes in large runs. Not for one-shot: there each waits for its own sends
+    // before it adds, and would wait for the others' adding.
+    const bool one_shot =
+        s.schedule == ScheduleKind::one_shot || (s.schedule == ScheduleKind::automatic && s.bytes < (128u << 10));
     c.network.single_copy = s.bytes * peers > (8u << 20) && !one_shot;
+    if (plan.large) c.network.poll_gap = large_poll_gap;
     c.network.lends_slots = !c.network.single_copy && seed % 2 == 1;
   } else {
     c.network = random_network(random);
@@ -116,7 +127,9 @@ std::vector<PeerIndex> healthy_core(Cluster& cluster) {
     if (cluster.alive(p)) core.push_back(p);
   }
   for (;;) {
-    const auto cuts = [&](PeerIndex p) { return std::count_if(core.begin(), core.end(), [&](PeerIndex q) { return q != p && cluster.network().is_cut(p, q); }); };
+    const auto cuts = [&](PeerIndex p) {
+      return std::count_if(core.begin(), core.end(), [&](PeerIndex q) { return q != p && cluster.network().is_cut(p, q); });
+    };
     const auto worst = std::max_element(core.begin(), core.end(), [&](PeerIndex a, PeerIndex b) { return cuts(a) < cuts(b); });
     if (worst == core.end() || cuts(*worst) == 0) return core;
     core.erase(worst);
@@ -142,7 +155,8 @@ void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string
   run.check_memory();
   for (Rank rank = 0; rank < core.size(); ++rank) {
     const auto& part = run.parts()[0][rank];
-    if (!part.done) problems.push_back("the healed core of " + std::to_string(core.size()) + " hangs at rank " + std::to_string(rank));
+    if (!part.done)
+      problems.push_back("the healed core of " + std::to_string(core.size()) + " hangs at rank " + std::to_string(rank));
     else if (!part.status().ok()) problems.push_back("the healed core fails: " + part.status().to_string());
   }
   check_values(program, 0, run.parts()[0], problems);
@@ -163,10 +177,17 @@ void check_large(const Program& program, const Run& run, std::vector<std::string
   for (size_t first = 0; first < call.count; first += batch) {
     const auto n = std::min(batch, call.count - first);
     for (Rank r = 0; r < world; ++r) fill_values(call.fill(r), first, n, inputs[r].data());
-    kernels::reduce_reference({.dtype = call.dtype, .op = call.options.op, .sources = sources, .destination = expected.data(), .count = n, .divisor = call.options.op == ReduceOp::avg ? world : 1});
+    kernels::reduce_reference({.dtype = call.dtype,
+                               .op = call.options.op,
+                               .sources = sources,
+                               .destination = expected.data(),
+                               .count = n,
+                               .divisor = call.options.op == ReduceOp::avg ? world : 1});
     for (Rank r = 0; r < world; ++r) {
       const auto got = run.parts()[0][r].memory.output.view().subspan(first * size, n * size);
-      if (!std::equal(got.begin(), got.end(), expected.begin())) return problems.push_back("rank " + std::to_string(r) + " holds wrong values between elements " + std::to_string(first) + " and " + std::to_string(first + n));
+      if (std::memcmp(got.data(), expected.data(), got.size()) != 0)
+        return problems.push_back("rank " + std::to_string(r) + " holds wrong values between elements " +
+                                  std::to_string(first) + " and " + std::to_string(first + n));
     }
   }
 }
@@ -174,7 +195,8 @@ void check_large(const Program& program, const Run& run, std::vector<std::string
 bool is_tainted(const Program& program, size_t call) {
   if (program.deviations.empty()) return false;
   // After a missing call the others' numbers are shifted; values of what happens to fit are nobody's promise.
-  return std::any_of(program.deviations.begin(), program.deviations.end(), [&](const Deviation& d) { return d.slip == Slip::missing || d.call == call; });
+  return std::any_of(program.deviations.begin(), program.deviations.end(),
+                     [&](const Deviation& d) { return d.slip == Slip::missing || d.call == call; });
 }
 
 void count_outcomes(const Run& run, Outcome& outcome) {
@@ -219,6 +241,7 @@ void run_program(const ScenarioSettings& settings, const Plan& plan, Cluster& cl
   run.check_memory();
   problems.insert(problems.end(), run.problems().begin(), run.problems().end());
   count_outcomes(run, outcome);
+  if (settings.kind != ScenarioKind::all_reduce) outcome.schedule.clear();
   cluster.on_progress(nullptr);
   if (!plan.large) check_core_goes_on(cluster, seed, problems);
 }
@@ -229,7 +252,8 @@ void run_reform(const Plan& plan, Cluster& cluster, Outcome& outcome) {
   outcome.operations_ok = report.operations_ok;
   outcome.virtual_time = report.ended_at;
   if (report.operations_failed > 0) outcome.errors[Code::peer_lost] = report.operations_failed;
-  if (report.epochs == 0 && report.operations_failed == 0 && report.removed > 0) outcome.problems.emplace_back("somebody was removed although nothing failed");
+  if (report.epochs == 0 && report.operations_failed == 0 && report.removed > 0)
+    outcome.problems.emplace_back("somebody was removed although nothing failed");
 }
 
 }  // namespace

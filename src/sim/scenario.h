@@ -24,7 +24,7 @@ Result<ScenarioKind> parse_scenario_kind(std::string_view text);
 
 struct ScenarioSettings {
   ScenarioKind kind = ScenarioKind::all_reduce;
-  uint32_t peers = 0;              // 0 = 2 … 9, by seed
+  uint32_t peers = 0;  // 0 = 2 … 9, by seed
   FaultProfile faults = FaultProfile::mixed;
   // Of all_reduce:
   uint64_t bytes = 64u << 10;
@@ -40,15 +40,15 @@ struct ScenarioSettings {
 
 struct Outcome {
   uint64_t seed = 0;
-  std::string plan;                      // what went wrong on purpose
-  std::vector<std::string> problems;     // what went wrong; empty = passed
+  std::string plan;                   // what went wrong on purpose
+  std::vector<std::string> problems;  // what went wrong; empty = passed
   uint64_t trace_hash = 0;
   uint64_t operations_ok = 0;
-  std::map<Code, uint64_t> errors;       // operations by error
-  Nanos virtual_time = 0;                // until the last operation ended
+  std::map<Code, uint64_t> errors;  // operations by error
+  Nanos virtual_time = 0;           // until the last operation ended
   NetworkCounters network;
   uint64_t events = 0;
-  std::string schedule;                  // of all_reduce
+  std::string schedule;  // of all_reduce
 };
 
 // trace_text: null, or where the trace goes.

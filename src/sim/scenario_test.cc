@@ -26,22 +26,59 @@ std::string all(const std::vector<std::string>& lines) {
 void expect_passed(const ScenarioSettings& settings, uint64_t seeds) {
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     const auto outcome = run_scenario(settings, seed);
-    EXPECT_TRUE(outcome.problems.empty()) << outcome.plan << "\n" << all(outcome.problems) << "again: unisono simulate " << to_text({settings, {seed, seed}});
+    EXPECT_TRUE(outcome.problems.empty()) << outcome.plan << "\n"
+                                          << all(outcome.problems) << "again: unisono simulate "
+                                          << to_text({settings, {seed, seed}});
   }
 }
 
-constexpr ScheduleKind all_reduce_kinds[] = {ScheduleKind::automatic, ScheduleKind::ring, ScheduleKind::two_step, ScheduleKind::halving_doubling, ScheduleKind::hierarchical, ScheduleKind::one_shot};
+constexpr ScheduleKind all_reduce_kinds[] = {ScheduleKind::automatic,    ScheduleKind::ring,
+                                             ScheduleKind::two_step,     ScheduleKind::halving_doubling,
+                                             ScheduleKind::hierarchical, ScheduleKind::one_shot};
 
 TEST(Scenario, all_reduce_without_faults_succeeds_with_every_schedule) {
   for (const auto schedule : all_reduce_kinds) {
     for (const uint32_t peers : {1u, 2u, 3u, 7u, 16u}) {
-      expect_passed({.kind = ScenarioKind::all_reduce, .peers = peers, .faults = FaultProfile::none, .bytes = 10'000, .order = Order::any, .schedule = schedule, .slice_bytes = 512, .ranks_per_host = 2}, 2);
+      expect_passed({.kind = ScenarioKind::all_reduce,
+                     .peers = peers,
+                     .faults = FaultProfile::none,
+                     .bytes = 10'000,
+                     .order = Order::any,
+                     .schedule = schedule,
+                     .slice_bytes = 512,
+                     .ranks_per_host = 2},
+                    2);
     }
   }
 }
 
 TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_to_blame) {
-  for (const auto schedule : all_reduce_kinds) expect_passed({.kind = ScenarioKind::all_reduce, .faults = FaultProfile::mixed, .bytes = 20'000, .order = Order::any, .schedule = schedule}, seed_count(25));
+  for (const auto schedule : all_reduce_kinds)
+    expect_passed({.kind = ScenarioKind::all_reduce,
+                   .faults = FaultProfile::mixed,
+                   .bytes = 20'000,
+                   .order = Order::any,
+                   .schedule = schedule},
+                  seed_count(25));
+}
+
+// Large runs share memory between sender and receiver and poll more rarely; that path is checked here. 1024 peers are for
+// the command line.
+TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_it) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr uint32_t peers = 72;
+#else
+  constexpr uint32_t peers = 256;
+#endif
+  for (const auto schedule : {ScheduleKind::two_step, ScheduleKind::ring, ScheduleKind::halving_doubling}) {
+    expect_passed({.kind = ScenarioKind::all_reduce,
+                   .peers = peers,
+                   .faults = FaultProfile::none,
+                   .bytes = 1u << 20,
+                   .order = Order::any,
+                   .schedule = schedule},
+                  1);
+  }
 }
 
 class Profiles : public testing::TestWithParam<FaultProfile> {};
@@ -52,15 +89,18 @@ TEST_P(Profiles, random_programs_end_right_or_with_the_name_of_who_is_to_blame) 
 
 // Without failing processes: who is to blame could not be told otherwise.
 TEST(Scenario, wrong_programs_end_with_the_names_of_who_differ_and_never_hang) {
-  for (const auto faults : {FaultProfile::none, FaultProfile::light}) expect_passed({.kind = ScenarioKind::wrong, .faults = faults}, seed_count(100));
+  for (const auto faults : {FaultProfile::none, FaultProfile::light})
+    expect_passed({.kind = ScenarioKind::wrong, .faults = faults}, seed_count(100));
 }
 
 TEST_P(Profiles, a_group_that_loses_members_is_re_formed_and_goes_on) {
   expect_passed({.kind = ScenarioKind::reform, .faults = GetParam()}, seed_count(30));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Profiles, testing::Values(FaultProfile::none, FaultProfile::light, FaultProfile::heavy, FaultProfile::kill, FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed),
-                         [](const auto& info) { return std::string(name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, Profiles,
+                         testing::Values(FaultProfile::none, FaultProfile::light, FaultProfile::heavy, FaultProfile::kill,
+                                         FaultProfile::stop, FaultProfile::partition, FaultProfile::mixed),
+                         [](const auto& instance) { return std::string(name(instance.param)); });
 
 TEST(Scenario, one_seed_gives_one_trace_to_the_byte) {
   for (const auto kind : {ScenarioKind::all_reduce, ScenarioKind::random, ScenarioKind::reform}) {
@@ -89,25 +129,36 @@ void PrintTo(const Injected& injected, std::ostream* out) { *out << injected.wha
 class NthCall : public testing::TestWithParam<Injected> {};
 
 TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
-  for (const auto schedule : {ScheduleKind::two_step, ScheduleKind::ring, ScheduleKind::halving_doubling, ScheduleKind::one_shot}) {
-    ScenarioSettings settings{.kind = ScenarioKind::all_reduce, .peers = 4, .faults = FaultProfile::none, .bytes = 2000, .order = Order::any, .schedule = schedule, .slice_bytes = 256};
+  for (const auto schedule :
+       {ScheduleKind::two_step, ScheduleKind::ring, ScheduleKind::halving_doubling, ScheduleKind::one_shot}) {
+    ScenarioSettings settings{.kind = ScenarioKind::all_reduce,
+                              .peers = 4,
+                              .faults = FaultProfile::none,
+                              .bytes = 2000,
+                              .order = Order::any,
+                              .schedule = schedule,
+                              .slice_bytes = 256};
     constexpr uint64_t seed = 1;  // odd: the links lend slots
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;
       const auto outcome = run_scenario(settings, seed);
-      ASSERT_TRUE(outcome.problems.empty()) << all(outcome.problems) << "again: unisono simulate " << to_text({settings, {seed, seed}});
+      ASSERT_TRUE(outcome.problems.empty())
+          << all(outcome.problems) << "again: unisono simulate " << to_text({settings, {seed, seed}});
       if (outcome.network.*GetParam().count < n) break;
     }
-    const bool acquires_none = GetParam().count == &NetworkCounters::acquires && schedule == ScheduleKind::one_shot;  // nothing is sent on
+    const bool acquires_none =
+        GetParam().count == &NetworkCounters::acquires && schedule == ScheduleKind::one_shot;  // nothing is sent on
     EXPECT_GT(n, acquires_none ? 0u : 5u) << "nothing was injected";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NthCall,
-                         testing::Values(Injected{"send", &ScenarioSettings::fail_send, &NetworkCounters::sends}, Injected{"receive", &ScenarioSettings::fail_receive, &NetworkCounters::receives},
-                                         Injected{"room", &ScenarioSettings::fail_room, &NetworkCounters::rooms}, Injected{"acquire", &ScenarioSettings::fail_acquire, &NetworkCounters::acquires}),
-                         [](const auto& info) { return std::string(info.param.what); });
+                         testing::Values(Injected{"send", &ScenarioSettings::fail_send, &NetworkCounters::sends},
+                                         Injected{"receive", &ScenarioSettings::fail_receive, &NetworkCounters::receives},
+                                         Injected{"room", &ScenarioSettings::fail_room, &NetworkCounters::rooms},
+                                         Injected{"acquire", &ScenarioSettings::fail_acquire, &NetworkCounters::acquires}),
+                         [](const auto& instance) { return std::string(instance.param.what); });
 
 }  // namespace
 }  // namespace unisono::sim

@@ -10,7 +10,9 @@ namespace {
 
 constexpr uint64_t peers_max = 8192;
 
-Status wrong(std::string_view word, std::string_view value) { return {Code::invalid, "'" + std::string(value) + "' does not fit " + std::string(word)}; }
+Status wrong(std::string_view word, std::string_view value) {
+  return {Code::invalid, "'" + std::string(value) + "' does not fit " + std::string(word)};
+}
 
 Result<uint64_t> number(std::string_view word, std::string_view text, uint64_t most) {
   uint64_t value = 0;

@@ -19,7 +19,8 @@ struct ComputeSettings {
 
 class SimCompute final : public Compute {
  public:
-  SimCompute(const ComputeSettings& settings, Agenda& agenda, PeerIndex self) : settings_(settings), agenda_(agenda), self_(self) {}
+  SimCompute(const ComputeSettings& settings, Agenda& agenda, PeerIndex self)
+      : settings_(settings), agenda_(agenda), self_(self) {}
 
   Computed reduce(const kernels::Reduction& task, uint64_t id) override {
     kernels::reduce(task);
@@ -37,7 +38,8 @@ class SimCompute final : public Compute {
  private:
   Computed charge(size_t bytes, uint64_t id) {
     if (settings_.mode == ComputeMode::free) return {};
-    const auto cost = static_cast<Nanos>((static_cast<double>(settings_.per_call) + static_cast<double>(bytes) * 1000 / settings_.bytes_per_us) * slowness_);
+    const auto cost = static_cast<Nanos>(
+        (static_cast<double>(settings_.per_call) + static_cast<double>(bytes) * 1000 / settings_.bytes_per_us) * slowness_);
     free_at_ = std::max(free_at_, agenda_.now()) + cost;
     if (settings_.mode == ComputeMode::busy) return {.done = true, .cost = cost};
     agenda_.add(free_at_, EventKind::computed, self_, id);

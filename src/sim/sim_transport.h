@@ -15,14 +15,18 @@ class SimTransport final : public Transport {
   const char* name() const override { return "sim"; }
   size_t room(PeerIndex peer) override { return network_.room(self_, peer); }
   bool lends_slots() const override { return network_.settings().lends_slots; }
-  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override { return network_.acquire(self_, peers, bytes, result); }
+  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
+    return network_.acquire(self_, peers, bytes, result);
+  }
   void commit(const Slot& slot, const FrameHeader& header) override { network_.commit(self_, slot, header); }
   void abandon(const Slot& slot) override { network_.abandon(self_, slot); }
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override {
     return network_.send(self_, peer, header, payload, id);
   }
   void release(const View& view) override { network_.release(self_, view); }
-  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override { network_.cancel(self_, match, mask, group, operation); }
+  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override {
+    network_.cancel(self_, match, mask, group, operation);
+  }
   bool poll(Nanos, Sink& sink) override { return network_.poll(self_, sink); }
   Nanos next_deadline() const override { return never; }  // news make events, and events make polls
   void close(PeerIndex peer) override { network_.close(self_, peer); }

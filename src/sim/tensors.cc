@@ -30,7 +30,14 @@ double rough_number(uint64_t seed, size_t i, bool product) {
 }
 
 double special_number(uint64_t seed, size_t i) {
-  constexpr double specials[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), 0.0, -0.0, 1e-40, 6e-8, 65504};
+  constexpr double specials[] = {std::numeric_limits<double>::quiet_NaN(),
+                                 std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity(),
+                                 0.0,
+                                 -0.0,
+                                 1e-40,
+                                 6e-8,
+                                 65504};
   Random random(seed ^ mix64(i));
   return random.chance(0.2) ? specials[random.below(std::size(specials))] : rough_number(seed, i, false);
 }
@@ -44,13 +51,25 @@ double number(const Fill& fill, size_t i) {
   return 0;
 }
 
+// Eight of them come from one word, and are made together where a group is whole.
+template <typename T>
+void fill_small(uint64_t seed, size_t first, size_t count, T* values) {
+  size_t k = 0;
+  for (; k < count && (first + k) % 8 != 0; ++k) values[k] = static_cast<T>(small_number(seed, first + k));
+  for (; k + 8 <= count; k += 8) {
+    const auto word = mix64(seed ^ ((first + k) / 8));
+    for (size_t j = 0; j < 8; ++j) values[k + j] = static_cast<T>(static_cast<int>(word >> (j * 8) & 15) - 8);
+  }
+  for (; k < count; ++k) values[k] = static_cast<T>(small_number(seed, first + k));
+}
+
 template <typename T>
 void fill_floats(const Fill& fill, size_t first, size_t count, std::byte* data) {
   T values[batch];
   for (size_t i = 0; i < count; i += batch) {
     const auto n = std::min(batch, count - i);
     if (fill.values == Values::exact && !fill.product) {
-      for (size_t k = 0; k < n; ++k) values[k] = static_cast<T>(small_number(fill.seed, first + i + k));
+      fill_small(fill.seed, first + i, n, values);
     } else {
       for (size_t k = 0; k < n; ++k) values[k] = static_cast<T>(number(fill, first + i + k));
     }
@@ -112,10 +131,13 @@ double as_double(DType dtype, const std::byte* element) {
   return 0;
 }
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t shift) : memory_(bytes + shift + 2 * guard_bytes, guard_byte), bytes_(bytes), shift_(shift) {}
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t shift)
+    : memory_(bytes + shift + 2 * guard_bytes, guard_byte), bytes_(bytes), shift_(shift) {}
 
 bool GuardedBuffer::guards_intact() const {
-  const auto whole = [](std::span<const std::byte> s) { return std::all_of(s.begin(), s.end(), [](std::byte b) { return b == guard_byte; }); };
+  const auto whole = [](std::span<const std::byte> s) {
+    return std::all_of(s.begin(), s.end(), [](std::byte b) { return b == guard_byte; });
+  };
   const std::span<const std::byte> memory(memory_);
   const auto begin = std::min(memory.size(), guard_bytes + shift_);
   return whole(memory.first(begin)) && whole(memory.subspan(std::min(memory.size(), begin + bytes_)));

@@ -11,8 +11,8 @@
 
 namespace unisono::sim {
 
-// exact: small whole numbers, whose sums are right to the bit in any order. rough: any magnitudes. special: with NaN, infinities, zeros
-// of both signs and subnormals. Integers are random bits in all three.
+// exact: small whole numbers, whose sums are right to the bit in any order. rough: any magnitudes. special: with NaN,
+// infinities, zeros of both signs and subnormals. Integers are random bits in all three.
 enum class Values : uint8_t { exact, rough, special };
 
 struct Fill {

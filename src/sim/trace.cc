@@ -18,11 +18,12 @@ std::string rank_text(PeerIndex rank) { return rank == UINT32_MAX ? "-" : std::t
 
 }  // namespace
 
-void Trace::write_frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header, uint32_t payload_checksum) {
+void Trace::write_frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header,
+                        uint32_t payload_checksum) {
   char line[200];
-  const int length = std::snprintf(line, sizeof line, "%lld %s %u %u %s %llx %u %u %u %08x%08x\n", static_cast<long long>(at), what, from, to,
-                                   name(header.kind), static_cast<unsigned long long>(header.operation), header.chunk, header.slice,
-                                   header.payload_bytes, header.header_checksum, payload_checksum);
+  const int length = std::snprintf(line, sizeof line, "%lld %s %u %u %s %llx %u %u %u %08x%08x\n", static_cast<long long>(at),
+                                   what, from, to, name(header.kind), static_cast<unsigned long long>(header.operation),
+                                   header.chunk, header.slice, header.payload_bytes, header.header_checksum, payload_checksum);
   text_->append(line, static_cast<size_t>(length));
 }
 

@@ -36,7 +36,8 @@ class Trace {
     const uint64_t letters = static_cast<uint8_t>(what[0]) << 8 | static_cast<uint8_t>(what[1]);
     hash_ = mix64(hash_ ^ static_cast<uint64_t>(at) ^ (uint64_t{from} << 48 | uint64_t{to} << 24 | letters));
   }
-  void write_frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header, uint32_t payload_checksum);
+  void write_frame(Nanos at, const char* what, PeerIndex from, PeerIndex to, const FrameHeader& header,
+                   uint32_t payload_checksum);
   void write_event(Nanos at, const char* what, PeerIndex from, PeerIndex to);
 
   std::string* text_;
