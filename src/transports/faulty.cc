@@ -116,6 +116,7 @@ FaultyTransport::Choice FaultyTransport::choose(PeerIndex from, uint64_t number)
 // As a receiver of a stream would: check, refuse, count, and give the link up.
 void FaultyTransport::damage(PeerIndex from, FrameHeader header, const View& view, const Choice& choice) {
   auto payload = copy_and_release(view);
+  seal_frame(header);
   if (choice.corrupt_header) flip_bit(&header, sizeof header, choice.amount);
   if (choice.corrupt_payload && !payload.empty()) flip_bit(payload.data(), payload.size(), choice.amount);
   auto fault = check_frame(header);

@@ -18,14 +18,24 @@ Inbound::Inbound(Host& host, const LinkMemory& memory, PeerIndex from, int bell)
 
 Inbound::~Inbound() { drop_incoming(); }
 
+bool Inbound::receive_next(Sink& sink) {
+  if (stopped_ || fault_ != nullptr || (!stalled_ && !ring_.pop(entry_))) return false;
+  stalled_ = !step(sink);
+  return !stalled_;
+}
+
 bool Inbound::receive(Sink& sink, uint32_t limit) {
   uint32_t taken = 0;
-  while (taken < limit && !stopped_ && fault_ == nullptr) {
-    if (!stalled_ && !ring_.pop(entry_)) break;
-    stalled_ = !step(sink);
-    if (stalled_) break;
+  while (taken < limit && receive_next(sink)) {
     ++taken;
+    if (sink.has_enough()) break;
   }
+  return taken > 0;
+}
+
+bool Inbound::receive_rest(Sink& sink) {
+  uint32_t taken = 0;
+  while (taken < host_.arena.geometry().ring_cells && receive_next(sink)) ++taken;
   return taken > 0;
 }
 
@@ -83,7 +93,6 @@ bool Inbound::take_whole(Sink& sink) {
     if (!payload_intact(header, view.data)) return true;
     ++lent_;
   }
-  seal_frame(header);
   count(header);
   sink.received(from_, header, view);
   return true;
@@ -99,7 +108,6 @@ bool Inbound::take_piece(Sink& sink) {
   if (incoming_.stage == Stage::none) {
     if (entry_.header.payload_bytes == 0) return refuse(FrameFault::payload_bytes, "pieces of nothing");
     incoming_ = {.header = entry_.header, .target = nullptr, .block = 0, .done = 0, .stage = Stage::placing};
-    seal_frame(incoming_.header);
     incoming_.target = sink.place(from_, incoming_.header);
     if (incoming_.target != nullptr) incoming_.stage = Stage::filling;
     if (stopped_) return true;

@@ -20,9 +20,11 @@ class Inbound {
   Inbound(const Inbound&) = delete;
   Inbound& operator=(const Inbound&) = delete;
 
-  // Takes up to `limit` cells. True if there was any. Stops early after a fault, after stop(), and when a frame in pieces
-  // finds no memory (the next call tries again).
+  // Takes up to `limit` cells. True if there was any. Stops early after a fault, after stop(), when a frame in pieces
+  // finds no memory (the next call tries again), and when the sink has enough.
   bool receive(Sink& sink, uint32_t limit);
+  // Takes all that has been published: there will be no next call.
+  bool receive_rest(Sink& sink);
   bool ready() const;
   // Gives back a lent slot; also after stop().
   void release(uint32_t ref);
@@ -46,6 +48,7 @@ class Inbound {
     Stage stage = Stage::none;
   };
 
+  bool receive_next(Sink& sink);
   bool step(Sink& sink);
   bool take_whole(Sink& sink);
   bool take_piece(Sink& sink);

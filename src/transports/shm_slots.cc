@@ -79,11 +79,4 @@ void SlotPool::give_back_all(uint16_t region) {
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) (void)give_back(slot, region);
 }
 
-uint32_t SlotPool::available(uint16_t region, Purpose purpose) const {
-  const uint32_t held = this->held(region, purpose);
-  const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;
-  const uint32_t more = options_.quota_max - std::max(held, options_.quota_min);
-  return std::min(sure + std::min(more, shared()), static_cast<uint32_t>(free_.size()));
-}
-
 }  // namespace unisono::shm

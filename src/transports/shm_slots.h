@@ -12,6 +12,7 @@
 // Bookkeeping only: the memory is the arena's, the handles are its slot indices. Peers are named by their region.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -52,7 +53,12 @@ class SlotPool {
   void give_back_all(uint16_t region);
 
   // How many slots the region could take now, one after the other, for itself.
-  uint32_t available(uint16_t region, Purpose purpose) const;
+  uint32_t available(uint16_t region, Purpose purpose) const {
+    const uint32_t held = this->held(region, purpose);
+    const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;
+    const uint32_t more = options_.quota_max - std::max(held, options_.quota_min);
+    return std::min(sure + std::min(more, shared()), static_cast<uint32_t>(free_.size()));
+  }
   uint32_t held(uint16_t region, Purpose purpose) const { return held_[region][static_cast<int>(purpose)]; }
   uint32_t quota_max() const { return options_.quota_max; }
   // Slots that may be taken beyond the guarantees.

@@ -217,7 +217,7 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
   shm::Outbound& outbound = *link.outbound;
   // What was published before the end still counts.
   const bool ending = link.said_goodbye || link.gone;
-  bool any = inbound.receive(sink, ending ? host_.arena.geometry().ring_cells : frames_per_link_and_poll);
+  bool any = ending ? inbound.receive_rest(sink) : inbound.receive(sink, frames_per_link_and_poll);
   any |= outbound.service();
   if (link.stage != Link::Stage::up) return true;
   if (outbound.room_is_back()) {

@@ -240,6 +240,18 @@ TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
   EXPECT_EQ(pair.b.transport->state(0), LinkState::lost);
 }
 
+TEST(ShmTransport, a_sink_that_has_enough_gets_one_frame_a_turn_but_all_of_them_before_a_loss) {
+  Pair pair;
+  const Bytes payload = pattern(1000, 1);
+  pair.b.sated = true;
+  for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
+  pair.b.transport->poll(0, pair.b);
+  EXPECT_EQ(pair.b.arrived.size(), 1u);
+  pair.a.transport->close(1);
+  ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.losses.count(0) == 1; }));
+  EXPECT_EQ(pair.b.arrived.size(), 5u);
+}
+
 TEST(ShmTransport, memory_of_an_ended_link_is_kept_while_the_peer_looks_at_it) {
   Pair pair;
   pair.b.keep_views = true;

@@ -205,17 +205,16 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   for (auto& stream : streams_) stream->detach(sent);
 }
 
-void TcpLink::close(bool flush_first, std::vector<uint64_t>& sent, std::vector<Descriptor>& slow) {
-  if (flush_first && state_ == LinkState::up) flush(sent);
+void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpFarewell>& slow) {
+  if (memory_valid && state_ == LinkState::up) flush(sent);
   const bool greeted = state_ == LinkState::up;
   state_ = LinkState::lost;
   lost_.reset();
   dialer.reset();
   for (auto& stream : streams_) {
+    auto last = stream->ended() ? Bytes() : stream->queue().last_words(memory_valid);
     auto socket = stream->detach(sent);
-    if (!greeted || !socket.open()) continue;
-    (void)::shutdown(socket.get(), SHUT_WR);
-    slow.push_back(std::move(socket));
+    if (greeted && socket.open()) slow.emplace_back(std::move(socket), std::move(last));
   }
 }
 

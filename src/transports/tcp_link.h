@@ -14,6 +14,7 @@
 
 #include "transports/connector.h"
 #include "transports/tcp_dialer.h"
+#include "transports/tcp_farewell.h"
 #include "transports/tcp_stream.h"
 #include "transports/transport.h"
 
@@ -74,9 +75,9 @@ class TcpLink {
   // When it must be looked at even if nothing arrives.
   Nanos next_deadline() const { return silence_check_ < end_deadline_ ? silence_check_ : end_deadline_; }
   void schedule_silence_check(Nanos now);
-  // No more traffic. Sockets are closed, or handed to `slow` for an orderly goodbye.
+  // No more traffic. Sockets are closed, or handed to `slow` for an orderly goodbye. memory_valid: of what is being sent.
   void lose(const Status& why, std::vector<uint64_t>& sent);
-  void close(bool flush_first, std::vector<uint64_t>& sent, std::vector<Descriptor>& slow);
+  void close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpFarewell>& slow);
   // The status that Sink::lost is owed, once.
   std::optional<Status> take_lost_news();
   bool lost_news() const { return lost_.has_value(); }

@@ -109,6 +109,24 @@ bool TcpSendQueue::cancel(uint64_t match, uint64_t mask) {
   return intact;
 }
 
+Bytes TcpSendQueue::last_words(bool memory_valid) const {
+  Bytes words;
+  for (size_t i = 0; i < count_; ++i) {
+    const auto& frame = at(i);
+    const bool ours = frame.block != 0 || frame.payload_left == 0;
+    const bool begun = frame.header_left < sizeof(FrameHeader);
+    if (!ours && begun && !memory_valid) return {};
+    if (!ours && !begun) continue;
+    iovec parts[2];
+    const int count = parts_of(frame, parts);
+    for (int part = 0; part < count; ++part) {
+      const auto* bytes = static_cast<const std::byte*>(parts[part].iov_base);
+      words.insert(words.end(), bytes, bytes + parts[part].iov_len);
+    }
+  }
+  return words;
+}
+
 void TcpSendQueue::clear(std::vector<uint64_t>& sent) {
   for (size_t i = 0; i < count_; ++i) {
     if (at(i).notify) sent.push_back(at(i).id);

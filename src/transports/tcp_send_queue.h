@@ -11,6 +11,7 @@
 
 #include <sys/uio.h>
 
+#include "base/bytes.h"
 #include "transports/payload_pool.h"
 #include "wire/frame.h"
 
@@ -56,6 +57,9 @@ class TcpSendQueue {
   // See Transport::cancel. Returns false if half a frame was cancelled and there was no memory to copy its rest: then the stream
   // cannot go on.
   bool cancel(uint64_t match, uint64_t mask);
+  // What the other side must still get when nothing more is sent: the rest of a frame half written, and frames that the queue owns. None of
+  // the sender's memory if it may have gone.
+  Bytes last_words(bool memory_valid) const;
   // Drops everything; ids that owe a notice are appended.
   void clear(std::vector<uint64_t>& sent);
 

@@ -18,7 +18,6 @@ constexpr size_t direct_streams_max = 8;
 // While links are in use and nothing is being connected, new connections can wait for a few polls.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
-constexpr Nanos farewell_patience = 2 * second;
 constexpr size_t farewells_max = 64;
 
 }  // namespace
@@ -60,11 +59,8 @@ Status TcpTransport::open() {
 }
 
 TcpTransport::~TcpTransport() {
-  std::vector<Descriptor> slow;
   // Not flushed: the senders' memory may have gone before us.
-  for (auto* link : live_) link->close(false, sent_, slow);
-  for (auto& socket : slow) farewells_.push_back({std::move(socket), 0});
-  // Unread bytes at close would make the kernel send a reset, which can overtake our last frames.
+  for (auto* link : live_) link->close(false, sent_, farewells_);
   step_farewells(0);
 }
 
@@ -229,12 +225,12 @@ void TcpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
-  std::vector<Descriptor> slow;
+  std::vector<TcpFarewell> slow;
   link->close(true, sent_, slow);
-  for (auto& socket : slow) {
-    if (!watch(control_.get(), socket.get(), EPOLLIN, 0)) continue;
+  for (auto& farewell : slow) {
+    if (!farewell.watch(control_.get())) continue;
     if (farewells_.size() == farewells_max) farewells_.erase(farewells_.begin());
-    farewells_.push_back({std::move(socket), 0});
+    farewells_.push_back(std::move(farewell));
   }
   const auto at = std::find(live_.begin(), live_.end(), link);
   if (at != live_.end()) {
@@ -286,7 +282,7 @@ bool TcpTransport::step_control(Nanos now) {
     if (link->dialer) control_deadline_ = std::min(control_deadline_, link->dialer->next_deadline());
   }
   any |= step_farewells(now);
-  for (const auto& farewell : farewells_) control_deadline_ = std::min(control_deadline_, farewell.until);
+  for (const auto& farewell : farewells_) control_deadline_ = std::min(control_deadline_, farewell.deadline());
   return any;
 }
 
@@ -320,20 +316,8 @@ void TcpTransport::finish_dialling(TcpLink& link) {
   mark_up(link);
 }
 
-// Reads and forgets, so that the other side's last bytes do not turn our orderly end into a reset.
 bool TcpTransport::step_farewells(Nanos now) {
-  for (auto& farewell : farewells_) {
-    if (farewell.until == 0) farewell.until = now + farewell_patience;
-    std::array<std::byte, 16384> scratch;
-    bool ended = false;
-    ptrdiff_t count = 0;
-    int reads = 0;
-    do {
-      count = receive_some(farewell.socket.get(), scratch, ended);
-    } while (count > 0 && ++reads < 64);
-    if (ended || count < 0 || now >= farewell.until) farewell.socket.reset();
-  }
-  return std::erase_if(farewells_, [](const auto& farewell) { return !farewell.socket.open(); }) > 0;
+  return std::erase_if(farewells_, [&](auto& farewell) { return !farewell.step(now); }) > 0;
 }
 
 bool TcpTransport::move_bytes(Nanos now, Sink& sink) {

@@ -61,6 +61,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
+  bool lingers() const override { return !farewells_.empty(); }
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override { slept_ = true; }
@@ -70,11 +71,6 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   uint16_t port() const { return listener_->port(); }
 
  private:
-  struct Farewell {  // a socket whose other side may still be reading our last frames
-    Descriptor socket;
-    Nanos until = 0;  // 0: set at the next poll
-  };
-
   explicit TcpTransport(const TcpOptions& options);
   Status open();
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
@@ -108,7 +104,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   std::vector<TcpLink*> live_;                   // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;            // of live_
   std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
-  std::vector<Farewell> farewells_;
+  std::vector<TcpFarewell> farewells_;
   std::vector<uint64_t> sent_;       // ids to report
   std::vector<uint64_t> reporting_;  // being reported
   TcpTraffic retired_;               // of links that are gone

@@ -172,6 +172,28 @@ TEST_F(Tcp, frames_that_the_kernel_took_survive_close) {
   EXPECT_GE(hear_b->frames.size(), taken);
 }
 
+TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written) {
+  link();
+  auto payload = pattern(256u << 10, test_seed());
+  const auto whole = payload;
+  uint64_t sent = 0;
+  while (a->send(0, data_header(sent, payload.size()), payload, sent)) ++sent;
+  ++sent;                                                           // half of it is written
+  a->send(0, data_header(sent, payload.size()), payload, sent);     // and this one not at all
+  a->cancel(0, 0, 0, 0);
+  payload.assign(payload.size(), std::byte{});
+  auto farewell = data_header(77, 0);
+  farewell.kind = FrameKind::goodbye;
+  a->send(0, farewell, {}, 0);
+  for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
+  a->close(0);
+  for (int i = 0; i < 100; ++i) a->poll(clock_now(), *hear_a);      // the other side still sleeps
+  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
+  ASSERT_EQ(hear_b->frames.size(), sent + 1);
+  EXPECT_EQ(hear_b->frames[sent - 1].payload, whole);
+  EXPECT_EQ(hear_b->frames[sent].header.kind, FrameKind::goodbye);
+}
+
 TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
   TcpOptions tight;
   tight.pool.owner_bytes_max = 1u << 20;

@@ -42,9 +42,11 @@ class Sink {
   // received, cancel_place or lost), or null = lend me yours. Asked at most once per frame, only for payloads that have not
   // landed anywhere yet; a transport that already holds the whole payload in lendable memory need not ask.
   virtual std::byte* place(PeerIndex from, const FrameHeader& header) = 0;
-  // A whole frame, checked by check_frame (and the payload checksum if it has one). view.data is what place gave
-  // (handle 0), or lent memory (handle not 0: the sink must release it, now or later), or empty.
+  // A whole frame, checked as check_frame does (and the payload checksum if it has one); header_checksum may be 0 where memory
+  // carried the header. view.data is what place gave (handle 0), or lent memory (handle not 0: the sink must release it, now or later), or empty.
   virtual void received(PeerIndex from, const FrameHeader& header, const View& view) = 0;
+  // True if it would rather work on what it has before more comes: the transport may end its turn, and keeps the rest.
+  virtual bool has_enough() const { return false; }
   // The payload of send(…, id) is no longer needed.
   virtual void sent(uint64_t id) = 0;
   // The link is gone: nothing more will come from or go to this peer. Sends still pending to it are reported by sent()
@@ -98,6 +100,8 @@ class Transport {
   virtual void close(PeerIndex peer) = 0;
 
   // Sleeping. A descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
+  // Links that were closed still have something to write: poll() is due when wait_handle() is readable, also while nothing is in flight.
+  virtual bool lingers() const { return false; }
   virtual int wait_handle() const = 0;
   // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
   virtual bool arm() = 0;
