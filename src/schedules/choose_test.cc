@@ -210,9 +210,18 @@ TEST(Choose, refuses_a_link_that_is_no_link) {
 }
 
 TEST(Choose, breaks_ties_by_the_order_of_kinds) {
-  const auto islands = hosts(1, 2);  // of two ranks, two_step, halving_doubling and ring are the same schedule
-  const auto choice = must_choose(on_one_host(64 << 20, islands));
-  EXPECT_EQ(choice.kind, two_step) << choice.reason;
+  const auto islands = hosts(1, 2);  // of two ranks, all kinds of reduce_scatter are the same schedule
+  auto request = on_one_host(64 << 20, islands);
+  request.collective = Collective::reduce_scatter;
+  const auto choice = must_choose(request);
+  EXPECT_EQ(choice.kind, direct) << choice.reason;
+}
+
+TEST(Choose, adds_both_tensors_at_once_on_two_ranks_that_share_memory) {
+  // One_shot writes one tensor and adds one; two_step writes and reads as much, in two rounds.
+  for (const uint64_t bytes : {uint64_t{1} << 10, uint64_t{1} << 20, uint64_t{1} << 26}) {
+    EXPECT_EQ(must_choose(on_one_host(bytes, hosts(1, 2))).kind, one_shot) << bytes;
+  }
 }
 
 TEST(Choose, serves_tensors_of_no_bytes_and_of_the_most_bytes) {

@@ -12,30 +12,49 @@ namespace {
 
 using enum ScheduleKind;
 
-// A reduce-scatter, or (with nothing reduced) an all-gather: every rank sends and receives all chunks but one.
-Traffic half(ScheduleKind kind, uint32_t size) {
+enum class Half : uint8_t { reduce_scatter, all_gather };
+
+// Every rank sends and receives all chunks but one. In an all-gather in one round it sends one chunk, its own, to all.
+Traffic half(Half which, ScheduleKind kind, uint32_t size) {
   const double n = size;
   const double rounds = half_rounds(kind, size);
+  const bool gathers = which == Half::all_gather;
   return {.rounds = rounds,
           .batches = kind == halving_doubling ? rounds : n - 1,
           .messages = n - 1,
           .bytes = (n - 1) / n,
-          .reduced = (n - 1) / n,
+          .written = gathers && kind != halving_doubling && kind != ring ? 1 / n : (n - 1) / n,
+          .reduced = gathers ? 0 : (n - 1) / n,
           .total = n - 1};
 }
 
-Traffic twice(Traffic one) {
-  return {.rounds = 2 * one.rounds,
-          .batches = 2 * one.batches,
-          .messages = 2 * one.messages,
-          .bytes = 2 * one.bytes,
-          .reduced = one.reduced,
-          .total = 2 * one.total};
+// One after the other.
+Traffic sum(const Traffic& a, const Traffic& b) {
+  return {.rounds = a.rounds + b.rounds,
+          .batches = a.batches + b.batches,
+          .messages = a.messages + b.messages,
+          .bytes = a.bytes + b.bytes,
+          .written = a.written + b.written,
+          .reduced = a.reduced + b.reduced,
+          .total = a.total + b.total};
 }
 
-Traffic all_to_each(uint32_t size, double bytes, double reduced) {
+Traffic both_halves(ScheduleKind kind, uint32_t size) {
+  return sum(half(Half::reduce_scatter, kind, size), half(Half::all_gather, kind, size));
+}
+
+struct Each {
+  double bytes = 0, written = 0, reduced = 0;
+};
+Traffic all_to_each(uint32_t size, const Each& each) {
   const double n = size;
-  return {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = bytes, .reduced = reduced, .total = n * bytes};
+  return {.rounds = 1,
+          .batches = n - 1,
+          .messages = n - 1,
+          .bytes = each.bytes,
+          .written = each.written,
+          .reduced = each.reduced,
+          .total = n * each.bytes};
 }
 
 // Broadcast and reduce. The busiest rank is the root.
@@ -43,36 +62,53 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   const bool reduces = collective == Collective::reduce;
   const double height = log2_ceil(world);
-  if (kind == direct)
-    return {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = n - 1, .reduced = reduces ? n - 1 : 0, .total = n - 1};
+  if (kind == direct) {
+    return {.rounds = 1,
+            .batches = n - 1,
+            .messages = n - 1,
+            .bytes = n - 1,
+            .written = 1,
+            .reduced = reduces ? n - 1 : 0,
+            .total = n - 1};
+  }
   if (kind == tree)
     return {.rounds = height,
             .batches = height,
             .messages = height,
             .bytes = height,
+            .written = reduces ? 1 : height,
             .reduced = reduces ? height : 0,
             .total = n - 1};
   if (!reduces)
-    return {.rounds = 1.0 + half_rounds(kind, world - 1), .batches = n - 1, .messages = n - 1, .bytes = 1, .total = n - 1};
-  auto both = half(kind, world);
-  both.rounds += 1;
-  both.batches += n - 1;
-  both.messages += n - 1;
-  both.bytes += (n - 1) / n;
-  both.total += (n - 1) / n;
-  return both;
+    return {.rounds = 1.0 + half_rounds(kind, world - 1),
+            .batches = n - 1,
+            .messages = n - 1,
+            .bytes = 1,
+            .written = 1,
+            .total = n - 1};
+  return sum(half(Half::reduce_scatter, kind, world),
+             {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = (n - 1) / n, .written = 1 / n, .total = (n - 1) / n});
 }
 
 // Gather and scatter. In a tree the blocks far from the root travel several times, but not over the root's link.
-Traffic blocks(ScheduleKind kind, uint32_t world) {
+Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   const double height = log2_ceil(world);
-  Traffic result{.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = (n - 1) / n, .total = (n - 1) / n};
+  const bool gathers = collective == Collective::gather;
+  Traffic result{.rounds = 1,
+                 .batches = n - 1,
+                 .messages = n - 1,
+                 .bytes = (n - 1) / n,
+                 .written = gathers ? 1 / n : (n - 1) / n,
+                 .total = (n - 1) / n};
   if (kind == direct) return result;
   result.rounds = result.batches = height;
   result.total = 0;
-  for (uint32_t position = 1; position < world; ++position)
-    result.total += std::min(1u << std::countr_zero(position), world - position) / n;
+  for (uint32_t position = 1; position < world; ++position) {
+    const double below = std::min(1u << std::countr_zero(position), world - position) / n;
+    result.total += below;
+    if (gathers) result.written = std::max(result.written, below);
+  }
   return result;
 }
 
@@ -93,6 +129,7 @@ Traffic scaled(Traffic one, double part) {
           .batches = one.batches * part,
           .messages = one.messages * part,
           .bytes = one.bytes * part,
+          .written = one.written * part,
           .reduced = one.reduced * part,
           .total = one.total * part};
 }
@@ -144,10 +181,12 @@ Load hierarchical_load(const LoadRequest& request) {
   const double parts = island_count == 1 || request.outer == one_shot ? 1 : island_count;
   Load result;
   if (largest > 1 && leader) {
-    result.inside = twice(rooted(Collective::reduce, request.inner, largest));  // the leader receives, and later sends
+    // The leader receives, and later sends.
+    result.inside = sum(rooted(Collective::reduce, request.inner, largest),
+                        rooted(Collective::broadcast, request.inner, largest));
     result.inside.messages *= parts;
   } else if (largest > 1) {
-    result.inside = twice(half(request.inner, largest));
+    result.inside = both_halves(request.inner, largest);
     result.inside.messages *= parts * units / largest;
   }
   if (island_count > 1) {
@@ -155,6 +194,7 @@ Load hierarchical_load(const LoadRequest& request) {
     const auto whole = traffic(Collective::all_reduce, request.outer, island_count);
     result.between = scaled(whole, owned);
     result.between.bytes = whole.bytes * owned / units;
+    result.between.written = whole.written * owned / units;
     result.between.reduced = whole.reduced * owned / units;
     result.island_bytes_between = whole.bytes;
   }
@@ -162,40 +202,53 @@ Load hierarchical_load(const LoadRequest& request) {
   return result;
 }
 
+// What the cores do for the bytes: on a network they add; on one host they also copy. Into shared memory and out of it, each at
+// the rate, and what is added straight from there is not copied out before; through the kernel, in and out together at the rate.
+double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes) {
+  const double adding = part.reduced * bytes / link.reduce_bytes_per_us;
+  if (!link.copied_by_cores) return adding;
+  if (link.shares_payloads) return (part.written + part.bytes) * bytes / link.bytes_per_us;
+  return adding + part.bytes * bytes / link.bytes_per_us;
+}
+
+double wire_us(const Traffic& part, const LinkProfile& link, double bytes, double island_bytes) {
+  if (link.copied_by_cores) return 0;
+  const double alone = part.bytes * bytes / link.bytes_per_us;
+  return link.host_bytes_per_us > 0 ? std::max(alone, island_bytes * bytes / link.host_bytes_per_us) : alone;
+}
+
 double link_us(const Traffic& part, const LinkProfile& link, double bytes, double island_bytes, double crowd) {
-  const double latency = part.rounds * (link.latency_us + (crowd > 1 ? link.switch_us : 0));
+  const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
-  const double cpu = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us +
-                     part.reduced * bytes / link.reduce_bytes_per_us;
-  double transfer = part.bytes * bytes / link.bytes_per_us;
-  if (link.host_bytes_per_us > 0) transfer = std::max(transfer, island_bytes * bytes / link.host_bytes_per_us);
-  return latency + cpu * crowd + transfer;
+  const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + byte_work_us(part, link, bytes);
+  return latency + work * crowd + wire_us(part, link, bytes, island_bytes);
 }
 
 }  // namespace
 
 LinkProfile shared_memory_profile(uint32_t cores) {
   return {.latency_us = 0.4,
-          .bytes_per_us = 8'000,
-          .host_bytes_per_us = 8'000.0 * cores,
+          .bytes_per_us = 20'000,
           .per_message_cpu_us = 0.15,
           .per_batch_cpu_us = 0.05,
-          .reduce_bytes_per_us = 10'000,
+          .reduce_bytes_per_us = 20'000,
           .slice_bytes = 128 * 1024,
           .switch_us = 4,
-          .cores = cores};
+          .cores = cores,
+          .copied_by_cores = true,
+          .shares_payloads = true};
 }
 
 LinkProfile loopback_tcp_profile(uint32_t cores) {
-  return {.latency_us = 6,
-          .bytes_per_us = 4'000,
-          .host_bytes_per_us = 4'000.0 * cores,
+  return {.latency_us = 5,
+          .bytes_per_us = 6'000,
           .per_message_cpu_us = 0.5,
           .per_batch_cpu_us = 2.5,
-          .reduce_bytes_per_us = 10'000,
+          .reduce_bytes_per_us = 20'000,
           .slice_bytes = 256 * 1024,
-          .switch_us = 4,
-          .cores = cores};
+          .switch_us = 40,
+          .cores = cores,
+          .copied_by_cores = true};
 }
 
 LinkProfile network_tcp_profile(uint32_t cores) {
@@ -204,10 +257,28 @@ LinkProfile network_tcp_profile(uint32_t cores) {
           .host_bytes_per_us = 1'150,
           .per_message_cpu_us = 0.5,
           .per_batch_cpu_us = 2.5,
-          .reduce_bytes_per_us = 10'000,
+          .reduce_bytes_per_us = 20'000,
           .slice_bytes = 256 * 1024,
-          .switch_us = 4,
+          .switch_us = 40,
           .cores = cores};
+}
+
+LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed) {
+  auto link = start;
+  const double work = link.per_batch_cpu_us + link.per_message_cpu_us;
+  if (link.copied_by_cores) {
+    const double factor = speed.latency_us / (link.latency_us + work);
+    for (auto* price : {&link.latency_us, &link.per_batch_cpu_us, &link.per_message_cpu_us}) *price *= factor;
+  } else {
+    link.latency_us = std::max(0.0, speed.latency_us - work);
+    if (link.host_bytes_per_us > 0) link.host_bytes_per_us = speed.bytes_per_us;
+  }
+  link.bytes_per_us = speed.bytes_per_us;
+  return link;
+}
+
+LinkSpeed speed_of(const LinkProfile& link) {
+  return {.latency_us = link.latency_us + link.per_batch_cpu_us + link.per_message_cpu_us, .bytes_per_us = link.bytes_per_us};
 }
 
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
@@ -215,22 +286,21 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   switch (collective) {
     case Collective::all_reduce:
-      if (kind == one_shot) return all_to_each(world, n - 1, n - 1);
-      return kind == two_step || kind == ring || kind == halving_doubling ? twice(half(kind, world)) : Traffic{};
+      if (kind == one_shot) return all_to_each(world, {.bytes = n - 1, .written = 1, .reduced = n - 1});
+      return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
     case Collective::reduce_scatter:
     case Collective::all_gather: {
       if (kind != direct && kind != ring && kind != halving_doubling) return {};
-      auto one = half(kind, world);
-      if (collective == Collective::all_gather) one.reduced = 0;
-      return one;
+      return half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
     }
     case Collective::broadcast:
     case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
     case Collective::gather:
-    case Collective::scatter: return kind == direct || kind == tree ? blocks(kind, world) : Traffic{};
-    case Collective::all_to_all: return kind == direct ? all_to_each(world, (n - 1) / n, 0) : Traffic{};
+    case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
+    case Collective::all_to_all:
+      return kind == direct ? all_to_each(world, {.bytes = (n - 1) / n, .written = (n - 1) / n}) : Traffic{};
     case Collective::barrier: {
-      if (kind == one_shot) return all_to_each(world, 0, 0);
+      if (kind == one_shot) return all_to_each(world, {});
       const double rounds = log2_ceil(world);
       return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
     }

@@ -14,15 +14,28 @@ namespace unisono {
 // What messages cost between two ranks on one island, or on two. One rank's view; equal on all ranks.
 struct LinkProfile {
   double latency_us = 0;           // from a send to the receiver's notice of it
-  double bytes_per_us = 1;         // that one rank can send, and receive at the same time
-  double host_bytes_per_us = 0;    // that all ranks of an island can send together; 0 = no common limit
+  double bytes_per_us = 1;         // that one rank can send while it receives; if copied_by_cores, while it does nothing else
+  double host_bytes_per_us = 0;    // that all ranks of an island can send together; 0 = no common limit. Not if copied_by_cores
   double per_message_cpu_us = 0;   // to make and to serve one message
   double per_batch_cpu_us = 0;     // to hand messages of one round to one peer: a system call on TCP, little in shared memory
   double reduce_bytes_per_us = 1;  // incoming bytes that one core adds
   double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
-  double switch_us = 0;            // added to the latency where ranks outnumber cores, because the receiver must be scheduled
+  double switch_us = 0;            // added to the latency for each rank above one per core: the receiver must be scheduled
   uint32_t cores = 1;              // shared by the ranks of one island
+  bool copied_by_cores = false;    // the ranks' own cores move the bytes and do nothing else meanwhile: both on one host
+  bool shares_payloads = false;    // one copy serves all receivers of a payload, and they add straight from it: shared memory
+  friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
+
+struct LinkSpeed {
+  double latency_us = 0;    // half a round trip of a few bytes, with the work of sending and receiving them
+  double bytes_per_us = 0;  // of large messages one way
+};
+// The profile with its prices moved so that it predicts this speed for one message from one rank to another. Where the ranks'
+// cores do all the work, prices move together; on a network the wire's part moves, and what the cores do costs the same.
+LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed);
+// What the profile predicts: of a measured one, what was measured.
+LinkSpeed speed_of(const LinkProfile& link);
 
 // Starting points, for use until links are measured: shared memory, TCP over the loopback interface, TCP at 10 Gbit/s.
 LinkProfile shared_memory_profile(uint32_t cores);
@@ -35,6 +48,7 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
+  double written = 0;   // bytes sent, those of a payload for several peers in one round only once
   double reduced = 0;   // bytes added
   double total = 0;     // bytes sent by all ranks together
 };

@@ -15,22 +15,25 @@ using enum ScheduleKind;
 
 // The traffic counted in the schedules themselves, one direction.
 struct Counted {
-  double batches = 0, messages = 0, chunks = 0, reduced = 0;
+  double batches = 0, messages = 0, chunks = 0, written = 0, reduced = 0;
 };
 
 Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>& islands, Rank rank, bool inside) {
   Counted result;
   std::set<std::pair<uint32_t, Rank>> pairs;
+  std::set<std::pair<uint32_t, uint32_t>> payloads;  // a chunk in one round, to however many
   for (const auto& step : schedule.steps) {
     if ((step.op == Op::send) != sends) continue;
     if (!islands.empty() && (islands[rank] == islands[step.peer]) != inside) continue;
     const double chunks = step.chunks.end - step.chunks.begin;
     pairs.emplace(step.round, step.peer);
+    for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) payloads.emplace(step.round, chunk);
     result.messages += chunks;
     result.chunks += chunks;
     if (step.op == Op::recv_reduce) result.reduced += chunks;
   }
   result.batches = static_cast<double>(pairs.size());
+  result.written = static_cast<double>(payloads.size());
   return result;
 }
 
@@ -50,6 +53,7 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     result.messages = std::max({result.messages, out.messages, in.messages});
     result.total += empty ? 0 : out.chunks / tensor;
     result.bytes = std::max(result.bytes, empty ? 0 : std::max(out.chunks, in.chunks) / tensor);
+    result.written = std::max(result.written, empty ? 0 : out.written / tensor);
     result.reduced = std::max(result.reduced, empty ? 0 : in.reduced / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
@@ -61,6 +65,7 @@ void expect_equal(const Traffic& formula, const Traffic& counted, const std::str
   EXPECT_DOUBLE_EQ(formula.batches, counted.batches) << what << " batches";
   EXPECT_DOUBLE_EQ(formula.messages, counted.messages) << what << " messages";
   EXPECT_NEAR(formula.bytes, counted.bytes, 1e-9) << what << " bytes";
+  EXPECT_NEAR(formula.written, counted.written, 1e-9) << what << " written";
   EXPECT_NEAR(formula.reduced, counted.reduced, 1e-9) << what << " reduced";
   EXPECT_NEAR(formula.total, counted.total, 1e-9) << what << " total";
 }
@@ -164,8 +169,45 @@ TEST(Cost, ranks_that_share_cores_wait_to_be_scheduled) {
     const auto inside = shared_memory_profile(cores);
     return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = 1e3, .largest_island = 4});
   };
-  EXPECT_GT(time(2), time(4) + 2 * 4);
+  EXPECT_GT(time(2), time(4) + 2 * shared_memory_profile(2).switch_us);
   EXPECT_EQ(time(4), time(8));
+}
+
+TEST(Cost, on_one_host_is_the_work_of_the_cores) {
+  const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  const LinkProfile copied{
+      .bytes_per_us = 100, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e12, .cores = 2, .copied_by_cores = true};
+  auto shared = copied;
+  shared.shares_payloads = true;
+  const auto time = [&](ScheduleKind kind, const LinkProfile& inside) {
+    const auto load = unisono::load({.kind = kind, .islands = islands, .world = 4});
+    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = 1e6, .largest_island = 4});
+  };
+  // Two ranks to a core. Through the kernel: 3 tensors. Shared: 1 in, for all, and 3 out.
+  EXPECT_NEAR(time(one_shot, copied), 2 * 3e6 / 100, 1e-3);
+  EXPECT_NEAR(time(one_shot, shared), 2 * 4e6 / 100, 1e-3);
+  // 3/4 twice; shared: 3/4 in, 3/4 out, then 1/4 in for all, 3/4 out.
+  EXPECT_NEAR(time(two_step, copied), 2 * 1.5e6 / 100, 1e-3);
+  EXPECT_NEAR(time(two_step, shared), 2 * 2.5e6 / 100, 1e-3);
+  EXPECT_NEAR(time(ring, shared), 2 * 3e6 / 100, 1e-3);
+}
+
+TEST(Cost, of_a_measured_link_is_what_was_measured) {
+  const auto islands = find_islands(std::vector<uint32_t>{0, 1}, 2);
+  const auto one_host = find_islands(std::vector<uint32_t>{0, 0}, 2);
+  const LinkSpeed speed{.latency_us = 40, .bytes_per_us = 5'000};
+  for (const auto& start : {shared_memory_profile(2), loopback_tcp_profile(2), network_tcp_profile(2)}) {
+    const auto link = measured_profile(start, speed);
+    EXPECT_EQ(link.bytes_per_us, 5'000);
+    EXPECT_EQ(link.cores, start.cores);
+    EXPECT_NEAR(speed_of(link).latency_us, 40, 1e-9);
+    const auto& ranks = link.copied_by_cores ? one_host : islands;
+    const auto load = unisono::load({.collective = Collective::broadcast, .kind = direct, .islands = ranks, .world = 2});
+    // The first message, of no bytes.
+    EXPECT_NEAR(predicted_us({.load = load, .inside = link, .between = link, .bytes = 0, .largest_island = 1}), 40, 1e-9);
+  }
+  EXPECT_EQ(measured_profile(network_tcp_profile(2), {.latency_us = 0.1, .bytes_per_us = 1}).latency_us, 0);
+  EXPECT_EQ(measured_profile(network_tcp_profile(2), speed).host_bytes_per_us, 5'000);
 }
 
 TEST(Cost, grows_with_bytes_and_with_each_price) {
