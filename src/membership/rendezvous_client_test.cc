@@ -1,21 +1,9 @@
 #include "membership/rendezvous_client.h"
 
-#include <gtest/gtest.h>
-
-#include "membership/test_support.h"
+#include "membership/rendezvous_test_support.h"
 
 namespace unisono::rendezvous {
 namespace {
-
-using Phase = Client::Phase;
-
-Hello make_hello(uint32_t rank, uint32_t world) {
-  Hello hello;
-  hello.member = test::member(rank);
-  hello.job = "job";
-  hello.world_size = world;
-  return hello;
-}
 
 Client registered(uint32_t rank, uint32_t world) {
   Client client(make_hello(rank, world), 100 * second);

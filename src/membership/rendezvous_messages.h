@@ -13,13 +13,14 @@
 #include "base/bytes.h"
 #include "membership/roster.h"
 #include "unisono/status.h"
+#include "unisono/version.h"
 #include "wire/peer_id.h"
 
 namespace unisono::rendezvous {
 
 inline constexpr uint32_t message_magic = 0x52494E55;  // "UNIR" in memory order
 inline constexpr uint16_t protocol_version = 1;
-inline constexpr const char* library_version = "0.1.0";
+inline constexpr const char* library_version = UNISONO_VERSION;
 inline constexpr size_t envelope_bytes = 16;
 inline constexpr size_t version_bytes_max = 64;
 inline constexpr size_t job_bytes_max = 255;

@@ -120,7 +120,7 @@ TEST(RendezvousMessages, refused_cuts_a_text_that_is_too_long) {
 }
 
 TEST(RendezvousMessages, welcome_joiner_and_joiner_gone_survive_and_refuse_cuts) {
-  const auto welcome = payload_of(encode(Welcome{{1, 2}, "0.1.0"}));
+  const auto welcome = payload_of(encode(Welcome{{1, 2}, library_version}));
   EXPECT_EQ(decode_welcome(welcome)->server, (PeerId{1, 2}));
   EXPECT_FALSE(decode_welcome(ByteView(welcome).first(welcome.size() - 1)).ok());
   const auto joiner = payload_of(encode_joiner(test::member(2)));
