@@ -23,6 +23,8 @@ struct Options {
   Milliseconds join_timeout{60'000};     // for everyone to come together
   Milliseconds timeout{300'000};         // default deadline of an operation
   Milliseconds reform_timeout{200};      // how long a silent peer is waited for when the group is re-formed
+  uint32_t min_world = 1;                // fewer survivors of a re-forming end the group (unavailable); equal on all ranks
+  bool require_majority = false;         // likewise fewer than half the old members, or just half without rank 0
   uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
   bool payload_checksum = false;         // CRC-32C over payloads too (headers always have one)
 };

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace unisono {
 
 struct Report {
-  std::string operation;         // "all_reduce 17"
-  std::string schedule;          // "two_step", "ring", … or "none" where nothing moved
+  std::string_view operation = "none";  // "all_reduce"; static text, as the schedule's name
+  uint64_t number = 0;                  // of the operation in its group: by order of calls, CallOptions::id, or of messages with this tag
+  std::string_view schedule = "none";   // "two_step", "ring", … or "none" where nothing moved
   uint32_t world_size = 0;       // members of the group
   uint32_t contributors = 0;     // ranks whose data is in the result; world_size unless the result is partial
   uint64_t sent_bytes = 0;       // on the wire or in shared memory, headers included

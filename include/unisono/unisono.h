@@ -7,3 +7,4 @@
 #include "unisono/report.h"   // IWYU pragma: export
 #include "unisono/status.h"   // IWYU pragma: export
 #include "unisono/tensor.h"   // IWYU pragma: export
+#include "unisono/version.h"  // IWYU pragma: export

@@ -52,6 +52,8 @@ typedef struct unisono_options {
   int64_t join_timeout_ms;
   int64_t timeout_ms;
   int64_t reform_timeout_ms;
+  int32_t min_world;
+  int32_t require_majority;
 } unisono_options;
 
 /* Zero-initialised: the group's defaults. order: 0 automatic, 1 in rank order, 2 any. schedule: as unisono::ScheduleKind. */

@@ -187,7 +187,13 @@ class Sink {
 };
 
 BenchFacts gather_facts(const Group& group, const Plan& plan, Collective collective) {
-  BenchFacts facts{.host = read_host_facts(), .data = plan.run.data, .call = plan.run.call, .barrier = plan.run.barrier, .across = plan.run.across, .links = {}};
+  BenchFacts facts{.host = read_host_facts(),
+                   .data = plan.run.data,
+                   .call = plan.run.call,
+                   .barrier = plan.run.barrier,
+                   .across = plan.run.across,
+                   .links = {},
+                   .speeds = group.link_speeds()};
   facts.data.collective = collective;
   facts.data.world_size = group.world_size();
   for (const auto& member : group.members()) {

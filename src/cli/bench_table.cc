@@ -15,11 +15,6 @@ constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest
 constexpr const char* order_names[] = {"auto", "strict", "any"};
 constexpr const char* schedule_names[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
 
-std::string commit_suffix() {
-  const std::string commit = commit_text;
-  return commit.empty() ? "" : " (" + commit + ")";
-}
-
 // "shm x3; tcp x4": the kinds; the JSON has every link in full.
 std::string link_summary(const std::vector<std::string>& links) {
   std::map<std::string, size_t> counts;
@@ -65,12 +60,13 @@ double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
 }
 
 std::string table_head(const BenchFacts& facts) {
-  std::string text = fmt::format("# unisono {}{}: {}, world size {}, order {}, schedule {}\n", version_text, commit_suffix(),
+  std::string text = fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
                                  facts_of(facts.data.collective).name, facts.data.world_size, order_names[static_cast<size_t>(facts.call.order)],
                                  schedule_names[static_cast<size_t>(facts.call.schedule)]);
   text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
   text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
   text += fmt::format("# links of rank 0: {}\n", link_summary(facts.links));
+  text += fmt::format("# found when the group formed: {}\n", facts.speeds.to_string());
   text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n#\n",
                       across_names[static_cast<size_t>(facts.across)], facts.barrier ? ", a barrier before each" : "");
   const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
@@ -114,11 +110,15 @@ std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows) {
                      count > 0 ? sum / static_cast<double>(count) : 0.0);
 }
 
+static nlohmann::ordered_json json_of(const LinkSpeeds::Kind& kind) {
+  return {{"latency_us", kind.latency_us}, {"bytes_per_us", kind.bytes_per_us}, {"measured", kind.measured}};
+}
+
 std::string json_facts(const BenchFacts& facts) {
   nlohmann::ordered_json json;
   json["kind"] = "environment";
   json["version"] = version_text;
-  json["commit"] = commit_text;
+  json["commit"] = commit_text();
   json["host"] = facts.host.host;
   json["processor"] = facts.host.processor;
   json["cores"] = facts.host.cores;
@@ -126,6 +126,8 @@ std::string json_facts(const BenchFacts& facts) {
   json["congestion_control"] = facts.host.congestion_control;
   for (const auto& [name, mtu] : facts.host.interfaces) json["mtu"][name] = mtu;
   json["links"] = facts.links;
+  json["inside_hosts"] = json_of(facts.speeds.inside_hosts);
+  json["between_hosts"] = json_of(facts.speeds.between_hosts);
   json["barrier"] = facts.barrier;
   json["across"] = across_names[static_cast<size_t>(facts.across)];
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";

@@ -7,6 +7,7 @@
 
 #include "cli/bench_run.h"
 #include "cli/host_facts.h"
+#include "unisono/group.h"
 
 namespace unisono::cli {
 
@@ -17,6 +18,7 @@ struct BenchFacts {
   bool barrier = true;
   Across across = Across::mean;
   std::vector<std::string> links;   // of rank 0 to the others: "shm", "tcp 10.0.0.2:4711 (eth0)"
+  LinkSpeeds speeds = {};           // what schedules are chosen by
 };
 
 struct Row {

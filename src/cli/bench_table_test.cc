@@ -11,6 +11,7 @@ BenchFacts facts() {
   BenchFacts out;
   out.host = {"h", "CPU", 2, "6.1", "cubic", {{"lo", 65536}}};
   out.data = {.collective = Collective::all_reduce, .dtype = DType::f32, .op = ReduceOp::sum, .world_size = 4};
+  out.speeds.inside_hosts = {.measured = true, .latency_us = 0.5, .bytes_per_us = 9'000};
   out.links = {"shm pid 1", "shm pid 2", "tcp 10.0.0.2:1 (eth0)"};
   return out;
 }
@@ -32,7 +33,7 @@ TEST(BenchTable, bandwidths_follow_nccl_tests) {
 
 TEST(BenchTable, the_head_names_what_the_numbers_depend_on_and_is_all_comment) {
   const auto head = table_head(facts());
-  for (const char* part : {"all_reduce", "world size 4", "CPU", "kernel 6.1", "cubic", "lo 65536", "shm x2; tcp x1", "algbw", "busbw", "#wrong", "p99"}) {
+  for (const char* part : {"all_reduce", "world size 4", "CPU", "kernel 6.1", "cubic", "lo 65536", "shm x2; tcp x1", "inside hosts 0.5 us, 9 GB/s; between hosts 0 us, 0 GB/s (not measured)", "algbw", "busbw", "#wrong", "p99"}) {
     EXPECT_NE(head.find(part), std::string::npos) << part;
   }
   for (size_t at = 0; at < head.size(); at = head.find('\n', at) + 1) EXPECT_EQ(head[at], '#');

@@ -69,8 +69,7 @@ int run_tool(const Arguments& arguments) {
   }
   const auto& name = arguments.front();
   if (name == "--version" || name == "-V") {
-    const std::string commit = commit_text;
-    fmt::print("unisono {}{}\n", version_text, commit.empty() ? "" : " (" + commit + ")");
+    fmt::print("unisono {} ({})\n", version_text, commit_text());
     return 0;
   }
   const bool help = name == "--help" || name == "-h" || name == "help";

@@ -23,10 +23,12 @@ namespace {
 const CommandLineText help_text{
     .name = "unisono simulate",
     .usage = "unisono simulate [SCENARIO] [OPTIONS]",
-    .description = "Runs the library's own engine in many virtual processes, in virtual time, with faults chosen by seed, and checks every\n"
-                   "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
-                   "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
-                   "one process errs), reform (processes die or stop, the others re-form the group and go on).",
+    .description =
+        "Runs the library's own engine in many virtual processes, in virtual time, with faults chosen by seed, and checks "
+        "every\n"
+        "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
+        "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
+        "one process errs), reform (processes die or stop, the others re-form the group and go on).",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -68,7 +70,8 @@ void add_options(CLI::App& app, SimulateOptions& o) {
   app.add_option("-d,--dtype", o.dtype, "all-reduce: element type [f32]")->type_name("TYPE");
   app.add_option("-o,--op", o.op, "all-reduce: sum avg min max prod band bor bxor [sum]")->type_name("OP");
   app.add_option("--order", o.order, "all-reduce: auto, strict (sums in rank order) or any [auto]")->type_name("ORDER");
-  app.add_option("--schedule", o.schedule, "all-reduce: auto ring two_step halving_doubling hierarchical one_shot [auto]")->type_name("NAME");
+  app.add_option("--schedule", o.schedule, "all-reduce: auto ring two_step halving_doubling hierarchical one_shot [auto]")
+      ->type_name("NAME");
   app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
@@ -95,7 +98,8 @@ Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
   const auto order = parse_order(o.order);
   const auto dtype = parse_dtype(o.dtype);
   const auto op = parse_reduce_op(o.op);
-  for (const auto& status : {kind.status(), seeds.status(), peers.status(), bytes.status(), slice.status(), faults.status(), schedule.status(), order.status(), dtype.status(), op.status()}) {
+  for (const auto& status : {kind.status(), seeds.status(), peers.status(), bytes.status(), slice.status(), faults.status(),
+                             schedule.status(), order.status(), dtype.status(), op.status()}) {
     if (!status.ok()) return status;
   }
   if (!o.trace.empty() && seeds->first != seeds->last) return Status(Code::invalid, "--trace wants one seed, as in --seeds 17");
@@ -152,10 +156,13 @@ constexpr double shown_parts[] = {0, 0.5, 0.9, 0.99, 1};
 constexpr const char* shown_names[] = {"min", "p50", "p90", "p99", "max"};
 
 std::string table(const Totals& t, Nanos elapsed) {
-  std::string text = fmt::format("\n{:<22} {} passed, {} failed\n{:<22} {} ok", "seeds", t.seeds - t.failed, t.failed, "operations", t.operations_ok);
+  std::string text = fmt::format("\n{:<22} {} passed, {} failed\n{:<22} {} ok", "seeds", t.seeds - t.failed, t.failed,
+                                 "operations", t.operations_ok);
   for (const auto& [code, count] : t.errors) text += fmt::format(", {} {}", count, name(code));
   text += fmt::format("\n{:<22}", "virtual time");
-  for (size_t i = 0; i < std::size(shown_parts); ++i) text += fmt::format(" {} {}{}", shown_names[i], format_duration(t.virtual_time(shown_parts[i])), i + 1 < std::size(shown_parts) ? "," : "");
+  for (size_t i = 0; i < std::size(shown_parts); ++i)
+    text += fmt::format(" {} {}{}", shown_names[i], format_duration(t.virtual_time(shown_parts[i])),
+                        i + 1 < std::size(shown_parts) ? "," : "");
   text += fmt::format("\n{:<22} {} ({})\n{:<22} {}\n", "frames", t.frames, format_bytes(t.bytes), "events", t.events);
   if (t.schedules.size() == 1) text += fmt::format("{:<22} {}\n", "schedule", t.schedules.begin()->first);
   if (t.seeds == 1) text += fmt::format("{:<22} {:016x}\n", "trace hash", t.hash);
@@ -163,7 +170,9 @@ std::string table(const Totals& t, Nanos elapsed) {
 }
 
 std::string json_totals(const Totals& t, Nanos elapsed) {
-  nlohmann::json j{{"seeds", t.seeds}, {"failed", t.failed}, {"operations_ok", t.operations_ok}, {"frames", t.frames}, {"bytes", t.bytes}, {"events", t.events}, {"real_ns", elapsed}};
+  nlohmann::json j{{"seeds", t.seeds},   {"failed", t.failed}, {"operations_ok", t.operations_ok},
+                   {"frames", t.frames}, {"bytes", t.bytes},   {"events", t.events},
+                   {"real_ns", elapsed}};
   for (const auto& [code, count] : t.errors) j["errors"][name(code)] = count;
   for (size_t i = 0; i < std::size(shown_parts); ++i) j["virtual_ns"][shown_names[i]] = t.virtual_time(shown_parts[i]);
   if (t.seeds == 1) j["trace_hash"] = fmt::format("{:016x}", t.hash);
@@ -171,7 +180,8 @@ std::string json_totals(const Totals& t, Nanos elapsed) {
 }
 
 std::string failure_text(const sim::Outcome& o, const std::string& command, bool json) {
-  if (json) return nlohmann::json{{"seed", o.seed}, {"faults", o.plan}, {"problems", o.problems}, {"replay", command}}.dump() + "\n";
+  if (json)
+    return nlohmann::json{{"seed", o.seed}, {"faults", o.plan}, {"problems", o.problems}, {"replay", command}}.dump() + "\n";
   constexpr size_t shown_max = 5;
   std::string text = fmt::format("seed {} failed ({}):\n", o.seed, o.plan);
   for (size_t i = 0; i < std::min(o.problems.size(), shown_max); ++i) text += "  " + o.problems[i] + "\n";
@@ -194,8 +204,12 @@ void print(const std::string& text) {
 class Campaign {
  public:
   Campaign(const sim::SettingsLine& line, const SimulateOptions& options)
-      : line_(line), options_(options), count_(line.seeds.last - line.seeds.first + 1),
-        progress_({.label = "simulate", .total = count_, .style = progress_style(options.progress), .width = 80, .stream = stderr}, monotonic_now()) {}
+      : line_(line),
+        options_(options),
+        count_(line.seeds.last - line.seeds.first + 1),
+        progress_(
+            {.label = "simulate", .total = count_, .style = progress_style(options.progress), .width = 80, .stream = stderr},
+            monotonic_now()) {}
 
   Totals run(std::string* trace) {
     std::vector<std::thread> helpers;

@@ -1,18 +1,12 @@
 // Which build this is.
 #pragma once
 
-#include <string>
-
-#ifndef UNISONO_VERSION
-#define UNISONO_VERSION "0.1.0"
-#endif
-#ifndef UNISONO_COMMIT
-#define UNISONO_COMMIT ""
-#endif
+#include "unisono/version.h"
 
 namespace unisono::cli {
 
 inline constexpr const char* version_text = UNISONO_VERSION;
-inline constexpr const char* commit_text = UNISONO_COMMIT;  // empty where the build does not know
+// "1a2b3c4d5e", with "-dirty" behind it where files differ; "unknown" outside a checkout. Written by cmake/commit.cmake.
+const char* commit_text();
 
 }  // namespace unisono::cli

@@ -2,17 +2,13 @@
 #include "collectives/operation.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 
 namespace unisono {
-
-size_t Operation::lane_elements(const Lane& lane) const {
-  const auto begin = static_cast<size_t>(lane.slice) * slice_elements_;
-  const auto elements = places_[lane.chunk].elements;
-  return begin >= elements ? 0 : std::min(slice_elements_, elements - begin);
-}
 
 const std::byte* Operation::value(const Lane& lane) const {
   const auto& place = places_[lane.chunk];
@@ -36,10 +32,14 @@ void Operation::run(Nanos now) {
   now_ = now;
   if (running_) return;
   running_ = true;
-  for (size_t i = 0; i < ready_.size() && !done_; ++i) {
-    const auto lane = ready_[i];
-    lanes_[lane].ready = false;
-    advance(lane);
+  try {
+    for (size_t i = 0; i < ready_.size() && !done_; ++i) {
+      const auto lane = ready_[i];
+      lanes_[lane].ready = false;
+      advance(lane);
+    }
+  } catch (const std::bad_alloc&) {
+    out_of_memory(now);
   }
   ready_.clear();
   running_ = false;
@@ -98,10 +98,12 @@ FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
 void Operation::pump(Rank to) {
   auto& flow = flows_[to];
   while (flow.queue_head >= 0 && !done_) {
+    const bool allowed = flow.may_send(lane_bytes(lanes_[items_[static_cast<size_t>(flow.queue_head)].lane])) || (flow.may_overdraw() && bring_oldest_forward(flow));
+    if (!allowed) return;
+    if (port_->room(to) == 0) return plead(to);
     const auto item = items_[static_cast<size_t>(flow.queue_head)];
     auto& lane = lanes_[item.lane];
     const auto bytes = lane_bytes(lane);
-    if (!flow.may_send(bytes) || port_->room(to) == 0) return;
     flow.queue_head = item.next;
     if (flow.queue_head < 0) flow.queue_tail = -1;
     flow.send_used += bytes;
@@ -115,12 +117,61 @@ void Operation::pump(Rank to) {
   }
 }
 
+// Puts a message of the oldest lane first in the queue; false if it has none there.
+bool Operation::bring_oldest_forward(Flow& flow) {
+  if (oldest_ == lanes_.size() || !lanes_[oldest_].entered || lanes_[oldest_].sends_pending == 0) return false;
+  int32_t before = -1, at = flow.queue_head;
+  while (at >= 0 && items_[static_cast<size_t>(at)].lane != oldest_) before = std::exchange(at, items_[static_cast<size_t>(at)].next);
+  if (at < 0 || before < 0) return at >= 0;
+  items_[static_cast<size_t>(before)].next = items_[static_cast<size_t>(at)].next;
+  if (flow.queue_tail == at) flow.queue_tail = before;
+  items_[static_cast<size_t>(at)].next = std::exchange(flow.queue_head, at);
+  return true;
+}
+
+// There is no room. The partner may hold all that can be lent to it, with messages that wait for others: of later lanes, while all wait for
+// what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until there is room, to keep
+// copies instead, also of what is on its way.
+void Operation::plead(Rank to) {
+  auto& flow = flows_[to];
+  if (flow.pleaded || !port_->lends(to)) return;
+  const bool another = flow.send_used == 0 || !setup_.hold_lent;
+  if (!bring_oldest_forward(flow) && !another) return;
+  flow.pleaded = true;
+  port_->grant(to, 0);
+}
+
+void Operation::copy_out(Rank from) {
+  if (done_) return;
+  flows_[from].copies = true;
+  for (const auto& lane : lanes_) {
+    if (lane.finished || lane.computing) continue;
+    const auto& chunk = plan_->chunks[lane.chunk];
+    for (auto s = lane.stage; s < chunk.stage_end; ++s) {
+      const auto ranks = plan_->receives(plan_->stages[s]);
+      const auto at = std::lower_bound(ranks.begin(), ranks.end(), from);
+      if (at == ranks.end() || *at != from) continue;
+      const auto entry = lane.arrivals + plan_->stages[s].recv_before + static_cast<size_t>(at - ranks.begin());
+      if (arrivals_.state(entry) == ArrivalMap::State::held && arrivals_.piece(entry).handle != 0) arrivals_.hold(entry, copied(arrivals_.piece(entry)));
+    }
+  }
+}
+
+// The oldest lane is finished: what the next one has to send may have waited for that.
+void Operation::pass_oldest() {
+  while (oldest_ < lanes_.size() && lanes_[oldest_].finished) ++oldest_;
+  if (oldest_ == lanes_.size()) return;
+  const auto& lane = lanes_[oldest_];
+  if (!lane.entered || lane.sends_pending == 0) return;
+  for (const auto to : plan_->sends(plan_->stages[lane.stage])) pump(to);
+}
+
 Status Operation::locate(Rank from, const FrameHeader& header, Message& message) const {
   const auto wrong = [&](const std::string& what) {
-    return Status(Code::invalid, setup_.label + ": rank " + std::to_string(from) + " sent " + what);
+    return Status(Code::invalid, label() + ": rank " + std::to_string(from) + " sent " + what);
   };
   if (header.descriptor != descriptor_.bits || (descriptor_.amount != 0 && header.amount != descriptor_.amount)) {
-    return {Code::invalid, setup_.label + ": calls differ: rank " + std::to_string(from) + " " +
+    return {Code::invalid, label() + ": calls differ: rank " + std::to_string(from) + " " +
                                difference({header.descriptor, header.amount}, descriptor_)};
   }
   const auto chunk = plan_->find(header.chunk);
@@ -130,7 +181,7 @@ Status Operation::locate(Rank from, const FrameHeader& header, Message& message)
   if (descriptor_.amount == 0 && header.amount != elements) {
     return wrong("a block of " + std::to_string(header.amount) + " elements where this rank expects " + std::to_string(elements));
   }
-  if (header.slice >= slice_count(elements)) return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
+  if (header.slice >= slice_count(static_cast<size_t>(chunk))) return wrong("slice " + std::to_string(header.slice) + " beyond the chunk's end");
   const auto begin = plan_->stages.begin() + chunk_plan.stage_begin, end = plan_->stages.begin() + chunk_plan.stage_end;
   const auto stage = std::lower_bound(begin, end, header.round, [](const Stage& s, uint32_t round) { return s.round < round; });
   if (stage == end || stage->round != header.round) return wrong("a message of round " + std::to_string(header.round) + ", which has none");
@@ -165,27 +216,44 @@ std::byte* Operation::place(Rank from, const FrameHeader& header) {
   return target;
 }
 
+// The piece to hold until its lane needs it: where it was placed, as it was given, or a copy.
+Piece Operation::piece_to_hold(Rank from, const Message& message, const Piece& given) {
+  if (arrivals_.state(message.entry) == ArrivalMap::State::placing) return arrivals_.piece(message.entry);
+  if (given.handle == 0) return given;
+  const auto& lane = lanes_[message.lane];
+  const auto& stage = plan_->stages[message.stage];
+  if (flows_[from].copies) {
+    const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 && lane.got + 1 == stage.recv_end - stage.recv_begin;
+    return used_now ? given : copied(given);
+  }
+  return setup_.hold_lent || !stage.reduces ? given : copied(given);
+}
+
+Piece Operation::copied(const Piece& given) {
+  const Piece staged{.data = port_->stage(given.bytes), .bytes = given.bytes, .staged = true};
+  kernels::copy(const_cast<std::byte*>(staged.data), given.data, given.bytes);
+  port_->release(given);
+  return staged;
+}
+
 void Operation::received(Rank from, const FrameHeader& header, const Piece& given, Nanos now) {
   now_ = now;
   if (done_) return port_->release(given);
   Message message;
-  auto status = locate(from, header, message);
-  if (!status.ok()) {
+  try {
+    auto status = locate(from, header, message);
+    if (!status.ok()) {
+      port_->release(given);
+      return fail_here(std::move(status));
+    }
+    arrivals_.hold(message.entry, piece_to_hold(from, message, given));
+  } catch (const std::bad_alloc&) {
     port_->release(given);
-    return fail_here(std::move(status));
+    return out_of_memory(now);
   }
-  auto piece = given;
-  if (arrivals_.state(message.entry) == ArrivalMap::State::placing) {
-    piece = arrivals_.piece(message.entry);
-  } else if (piece.handle != 0 && !setup_.hold_lent && plan_->stages[message.stage].reduces && piece.bytes > 0) {
-    const Piece staged{.data = port_->stage(piece.bytes), .bytes = piece.bytes, .staged = true};
-    kernels::copy(const_cast<std::byte*>(staged.data), piece.data, piece.bytes);
-    port_->release(piece);
-    piece = staged;
-  }
-  arrivals_.hold(message.entry, piece);
   auto& flow = flows_[from];
   flow.recv_arrived += header.payload_bytes;
+  if (flow.is_overdrawn()) grant_more(from);
   if (flow.first_arrival == never) {
     flow.first_arrival = now;
     last_first_arrival_ = now;
@@ -246,7 +314,7 @@ bool Operation::reduce_lane(uint32_t index) {
   }
   if (!own_added) sources_.push_back(value(lane));
   lane.combined = true;
-  if (lane_elements(lane) == 0) return after_combine(index), true;
+  if (lane.elements == 0) return after_combine(index), true;
   const auto& place = places_[lane.chunk];
   const bool completes = chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
   const auto slot = acquire_result(index);
@@ -255,7 +323,7 @@ bool Operation::reduce_lane(uint32_t index) {
                           .sources = sources_,
                           .destination = output(lane),
                           .copy = slot.data,
-                          .count = lane_elements(lane),
+                          .count = lane.elements,
                           .divisor = completes && setup_.request.op == ReduceOp::avg ? setup_.world : 1};
   if (slot) slots_.emplace_back(index, slot);
   lane.computing = !port_->reduce(task, index);
@@ -295,7 +363,11 @@ void Operation::after_combine(uint32_t index) {
 void Operation::consume(Rank from, uint64_t bytes) {
   auto& flow = flows_[from];
   flow.recv_consumed += bytes;
-  const auto grant = flow.next_grant(setup_.limits);
+  grant_more(from);
+}
+
+void Operation::grant_more(Rank from) {
+  const auto grant = flows_[from].next_grant(setup_.limits);
   if (grant > 0) port_->grant(from, grant);
 }
 
@@ -306,12 +378,14 @@ void Operation::finish_lane(uint32_t index) {
     kernels::copy(output(lane), value(lane), lane_bytes(lane));
   }
   lane.finished = true;
-  if (--lanes_left_ == 0) finish({});
+  if (--lanes_left_ == 0) return finish({});
+  if (index == oldest_) pass_oldest();
 }
 
 void Operation::granted(Rank from, uint64_t bytes, Nanos now) {
   if (done_ || from >= flows_.size()) return;
   auto& flow = flows_[from];
+  flow.opened = true;
   flow.send_allowed = std::min(flow.send_total, std::max(flow.send_allowed, bytes));
   room(from, now);
 }
@@ -319,6 +393,7 @@ void Operation::granted(Rank from, uint64_t bytes, Nanos now) {
 void Operation::room(Rank to, Nanos now) {
   if (done_ || to >= flows_.size() || flows_[to].queue_head < 0) return;
   now_ = now;
+  flows_[to].pleaded = false;
   pump(to);
   run(now);
 }

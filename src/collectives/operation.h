@@ -31,7 +31,7 @@ struct OperationSetup {
   uint64_t slice_bytes = 256u << 10;
   FlowLimits limits;
   FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
-  std::string label;              // "all_reduce 17"
+  uint64_t number = 0;            // as people are told it
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
 };
 
@@ -40,23 +40,32 @@ inline constexpr Nanos inquiry_time = 50 * millisecond;
 
 class Operation {
  public:
+  // To be filled in before start; the former operation is over.
+  OperationSetup& new_setup() {
+    setup_.frame = {};
+    return setup_;
+  }
   // Sends what can be sent. May be done at return.
-  void start(OperationSetup setup, Port& port, Nanos now);
+  void start(Port& port, Nanos now);
 
   // Events.
   std::byte* place(Rank from, const FrameHeader& header);
+  // The piece is given back through Port::release, whatever comes of it.
   void received(Rank from, const FrameHeader& header, const Piece& piece, Nanos now);
   void granted(Rank from, uint64_t bytes, Nanos now);
+  // The rank has run out of memory to lend to this one: gives it back, and keeps copies of what has to wait, from now on.
+  void copy_out(Rank from);
   void room(Rank to, Nanos now);
   void sent(uint32_t lane, Nanos now);
   void computed(uint32_t lane, Nanos now);
   void peer_lost(Rank peer, const Status& why, Nanos now);
   void deadline(Nanos now);
-  // The deadline of another rank has passed; these are the ranks that it waits for.
-  void heard_late(Rank from, std::span<const uint32_t> waits_for, Nanos now);
-  // True once, when the others have to be told waits_for(): this rank is past its deadline.
+  // Another rank says whom it waits for, because its deadline has passed or because it was asked; it began `its_age` ago.
+  void heard_late(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now);
+  // True once, when the others have to be told waits_for() and age().
   bool take_inquiry() { return std::exchange(inquiry_due_, false); }
   const std::vector<uint32_t>& waits_for() const { return waits_for_; }
+  Nanos age() const { return now_ - started_; }
   // Ends it from outside. Everything held is given back; buffers are not touched any more.
   void fail(Status why, Nanos now);
   // To be called after a failure when the transports have been told to forget this operation: until then they may still write
@@ -65,12 +74,16 @@ class Operation {
   // As fail, for a reason found at this rank: failure_is_ours() holds.
   void fail_and_tell(Status why, Nanos now);
 
+  // Memory ran out in one of the events: it fails here, and the others have to be told. Needs none itself.
+  void out_of_memory(Nanos now) { fail_and_tell({Code::unavailable, "out of memory"}, now); }
+
   bool done() const { return done_; }
   bool finished_ok() const { return done_ && status_.ok(); }
   const Status& status() const { return status_; }
   Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
+  std::string label() const;  // "all_reduce 17"
   // CallDescriptor that every message must carry.
   const CallDescriptor& descriptor() const { return descriptor_; }
   // True if something is still expected from, or has still to go to, this rank.
@@ -85,6 +98,7 @@ class Operation {
     uint32_t slice = 0;
     uint32_t stage = 0;       // index into Plan::stages
     uint32_t arrivals = 0;    // first entry in arrivals_
+    uint32_t elements = 0;
     uint32_t sends_pending = 0;
     uint32_t got = 0;         // messages of the current stage that arrived
     bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false;
@@ -108,9 +122,8 @@ class Operation {
   void copy_local();
   void widen();
   void narrow();
-  size_t slice_count(size_t elements) const;
-  size_t lane_elements(const Lane& lane) const;
-  size_t lane_bytes(const Lane& lane) const { return lane_elements(lane) * element_size_; }
+  uint32_t slice_count(size_t chunk) const { return first_lane_[chunk + 1] - first_lane_[chunk]; }
+  size_t lane_bytes(const Lane& lane) const { return lane.elements * element_size_; }
   size_t lane_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
   const std::byte* value(const Lane& lane) const;
   std::byte* output(const Lane& lane) const;
@@ -128,16 +141,24 @@ class Operation {
   FrameHeader header_for(const Lane& lane, const Stage& stage) const;
   // The message a frame claims to be, or why it cannot be one of ours.
   Status locate(Rank from, const FrameHeader& header, Message& message) const;
+  Piece piece_to_hold(Rank from, const Message& message, const Piece& given);
+  Piece copied(const Piece& given);
+  bool bring_oldest_forward(Flow& flow);
+  void plead(Rank to);
+  void pass_oldest();
   void consume(Rank from, uint64_t bytes);
+  void grant_more(Rank from);
   void finish(Status status);
   void fail_here(Status why);
   void give_back_all();
   std::map<Rank, Missing> missing() const;
   std::map<Rank, Missing> first_missing() const;
   std::string missing_text(const std::map<Rank, Missing>& missing) const;
-  Status late(const std::string& silent, const std::map<Rank, Missing>& missing) const;
+  Status late(const std::string& who) const;
+  void answer();
   void begin_inquiry();
   void end_inquiry();
+  void end_inquiry_if_all_spoke();
   std::vector<Rank> pending_receivers() const;
 
   OperationSetup setup_;
@@ -147,7 +168,7 @@ class Operation {
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
   std::vector<ChunkPlace> places_;       // by index into Plan::chunks
-  std::vector<uint32_t> first_lane_;     // likewise
+  std::vector<uint32_t> first_lane_;     // likewise, and one more: the number of lanes
   std::vector<Lane> lanes_;
   std::vector<uint32_t> ready_;
   std::vector<SendItem> items_;
@@ -159,7 +180,8 @@ class Operation {
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
   size_t lanes_left_ = 0;
-  bool done_ = true, running_ = false, failure_is_ours_ = false, inquiring_ = false, inquiry_due_ = false;
+  uint32_t oldest_ = 0;                  // the first lane that is not finished; lanes have one order on all ranks
+  bool done_ = true, running_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
@@ -167,6 +189,7 @@ class Operation {
   std::vector<uint32_t> waits_for_;      // ranks, of which messages are missing here
   std::vector<Rank> waiter_of_;          // by rank: who said first that it waits for it
   std::vector<bool> spoke_;              // by rank: said whom it waits for
+  std::vector<Nanos> lags_;              // by rank: how much later it began, as far as it said so
   Nanos last_first_arrival_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };

@@ -33,7 +33,7 @@ void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
   if (!needs(peer)) return;
   now_ = now;
   const auto& flow = flows_[peer];
-  fail_here({Code::peer_lost, setup_.label + ": rank " + std::to_string(peer) + " was lost: " + why.message() + "; " +
+  fail_here({Code::peer_lost, label() + ": rank " + std::to_string(peer) + " was lost: " + why.message() + "; " +
                                   std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) +
                                   " bytes from it are missing; call reform()"});
 }
@@ -87,7 +87,9 @@ std::string Operation::missing_text(const std::map<Rank, Missing>& missing) cons
     if (m.unsent_bytes > 0) text += (m.messages > 0 ? std::string(" and") : std::string()) + " takes no more data, " + std::to_string(m.unsent_bytes) + " bytes unsent";
   }
   if (!text.empty()) return text;
-  for (const auto rank : pending_receivers()) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
+  const auto receivers = pending_receivers();
+  if (receivers.empty()) return "rank " + std::to_string(setup_.self) + ", this one, has all messages and is still at work";
+  for (const auto rank : receivers) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " (" + port_->place(rank) + ")";
   return "nothing is missing, but not all was taken that was sent to " + text;
 }
 
@@ -113,47 +115,67 @@ void Operation::deadline(Nanos now) {
   if (inquiring_) return end_inquiry();
   const auto missing = first_missing();
   const bool contribution = std::all_of(missing.begin(), missing.end(), [&](const auto& m) { return m.second.first.first == 0 && flows_[m.first].first_arrival == never; });
-  if (contribution || setup_.world == 2) return fail_here(late("", missing));
+  if (contribution || setup_.world == 2) return fail_here(late(missing_text(missing)));
   begin_inquiry();
 }
 
-Status Operation::late(const std::string& silent, const std::map<Rank, Missing>& missing) const {
-  return {Code::late, setup_.label + ": not finished after " + std::to_string((now_ - started_) / millisecond) + " ms: " + silent + missing_text(missing)};
+Status Operation::late(const std::string& who) const {
+  return {Code::late, label() + ": not finished after " + std::to_string(age() / millisecond) + " ms: " + who};
 }
 
-void Operation::begin_inquiry() {
-  inquiring_ = inquiry_due_ = true;
-  inquiry_ends_ = now_ + inquiry_time;
+// This rank has not yet said whom it waits for.
+void Operation::answer() {
+  answered_ = inquiry_due_ = true;
   spoke_.assign(setup_.world, false);
   spoke_[setup_.self] = true;
+  lags_.assign(setup_.world, 0);
   waiter_of_.assign(setup_.world, UINT32_MAX);
   waits_for_ = pending_receivers();
   for (const auto& [rank, m] : missing()) waits_for_.push_back(rank);
   for (const auto rank : waits_for_) waiter_of_[rank] = setup_.self;
 }
 
-void Operation::heard_late(Rank from, std::span<const uint32_t> waits_for, Nanos now) {
+// Only who is past its own deadline gives up; the others have answered, and hear what came of it.
+void Operation::begin_inquiry() {
+  if (!answered_) answer();
+  inquiring_ = true;
+  inquiry_ends_ = now_ + inquiry_time;
+  end_inquiry_if_all_spoke();
+}
+
+void Operation::heard_late(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now) {
   if (done_ || from >= setup_.world) return;
   now_ = now;
-  if (!inquiring_) begin_inquiry();
+  if (!answered_) answer();
   spoke_[from] = true;
+  lags_[from] = age() - its_age;
   for (const auto rank : waits_for) {
     if (rank < setup_.world && waiter_of_[rank] == UINT32_MAX) waiter_of_[rank] = from;
   }
-  if (std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
+  end_inquiry_if_all_spoke();
 }
 
+void Operation::end_inquiry_if_all_spoke() {
+  if (inquiring_ && std::find(spoke_.begin(), spoke_.end(), false) == spoke_.end()) end_inquiry();
+}
+
+// Who is silent, though somebody waits for it, is to blame. If nobody is: who made the call much later than this rank. Else: who holds
+// all up from here.
 void Operation::end_inquiry() {
   auto missing = this->missing();
-  std::string silent;
+  std::string silent, behind;
   for (Rank rank = 0; rank < setup_.world; ++rank) {
-    if (spoke_[rank] || waiter_of_[rank] == UINT32_MAX || missing.contains(rank)) continue;
-    silent += "rank " + std::to_string(rank) + " (" + port_->place(rank) + ") does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it; ";
+    const auto who = [&] { return "rank " + std::to_string(rank) + " (" + port_->place(rank) + ")"; };
+    if (spoke_[rank]) {
+      if (lags_[rank] > setup_.request.timeout / 2) behind += (behind.empty() ? "" : "; ") + who() + " made its call " + std::to_string(lags_[rank] / millisecond) + " ms later";
+    } else if (waiter_of_[rank] != UINT32_MAX && !missing.contains(rank)) {
+      silent += (silent.empty() ? "" : "; ") + who() + " does not answer, rank " + std::to_string(waiter_of_[rank]) + " waits for it";
+    }
   }
-  // Who is silent and missing here, is named by what is missing; who has spoken is named only if there is nobody else.
+  // Who is silent and missing here, is named by what is missing.
   std::erase_if(missing, [&](const auto& each) { return spoke_[each.first]; });
-  if (missing.empty()) missing = first_missing();
-  fail_here(late(silent, missing));
+  if (!missing.empty()) silent += (silent.empty() ? "" : "; ") + missing_text(missing);
+  fail_here(late(!silent.empty() ? silent : !behind.empty() ? behind : missing_text(first_missing())));
 }
 
 }  // namespace unisono

@@ -20,13 +20,12 @@ size_t total_elements(const OperationRequest& q, uint32_t world) {
 
 }  // namespace
 
-void Operation::start(OperationSetup setup, Port& port, Nanos now) {
-  setup_ = std::move(setup);
+void Operation::start(Port& port, Nanos now) {
   plan_ = setup_.plan;
   port_ = &port;
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
-  done_ = failure_is_ours_ = widened_ = inquiring_ = inquiry_due_ = false;
+  done_ = running_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
@@ -44,14 +43,14 @@ void Operation::start(OperationSetup setup, Port& port, Nanos now) {
   make_lanes();
   if (lanes_left_ == 0) return finish({});
   for (const auto rank : plan_->partners) {
-    const auto grant = flows_[rank].next_grant(setup_.limits);
+    const auto grant = flows_[rank].first_grant(setup_.limits);
     if (grant > 0) port_->grant(rank, grant);
   }
-  size_t slices = 0;
-  for (const auto& place : places_) slices = std::max(slices, slice_count(place.elements));
-  for (size_t slice = 0; slice < slices; ++slice) {
+  uint32_t slices = 0;
+  for (const auto index : plan_->order) slices = std::max(slices, slice_count(index));
+  for (uint32_t slice = 0; slice < slices; ++slice) {
     for (const auto index : plan_->order) {
-      if (slice < slice_count(places_[index].elements)) make_ready(first_lane_[index] + static_cast<uint32_t>(slice));
+      if (slice < slice_count(index)) make_ready(first_lane_[index] + slice);
     }
   }
   run(now);
@@ -107,8 +106,6 @@ Status Operation::prepare_memory() {
   return {};
 }
 
-size_t Operation::slice_count(size_t elements) const { return std::max<size_t>(1, (elements + slice_elements_ - 1) / slice_elements_); }
-
 void Operation::make_lanes() {
   lanes_.clear();
   first_lane_.clear();
@@ -116,10 +113,12 @@ void Operation::make_lanes() {
   size_t entries = 0;
   for (uint32_t i = 0; i < plan_->chunks.size(); ++i) {
     const auto& chunk = plan_->chunks[i];
-    const auto slices = slice_count(places_[i].elements);
     first_lane_.push_back(static_cast<uint32_t>(lanes_.size()));
-    for (uint32_t slice = 0; slice < slices; ++slice) {
-      lanes_.push_back({.chunk = i, .slice = slice, .stage = chunk.stage_begin, .arrivals = static_cast<uint32_t>(entries)});
+    size_t left = places_[i].elements;
+    for (uint32_t slice = 0; slice == 0 || left > 0; ++slice) {
+      const auto elements = std::min(left, slice_elements_);
+      lanes_.push_back({.chunk = i, .slice = slice, .stage = chunk.stage_begin, .arrivals = static_cast<uint32_t>(entries), .elements = static_cast<uint32_t>(elements)});
+      left -= elements;
       entries += chunk.recv_count;
     }
     const auto bytes = places_[i].elements * element_size_;
@@ -128,9 +127,11 @@ void Operation::make_lanes() {
       for (const auto rank : plan_->receives(plan_->stages[s])) flows_[rank].recv_total += bytes;
     }
   }
+  first_lane_.push_back(static_cast<uint32_t>(lanes_.size()));
   for (const auto rank : plan_->partners) flows_[rank].open(setup_.limits);
   arrivals_.reset(entries);
   lanes_left_ = lanes_.size();
+  oldest_ = 0;
 }
 
 // Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when all else is done.
@@ -209,9 +210,12 @@ void Operation::cancelled() {
   }
 }
 
+std::string Operation::label() const { return std::string(name(setup_.request.collective)) + " " + std::to_string(setup_.number); }
+
 Report Operation::report(Nanos now) const {
   auto report = counts_;
-  report.operation = setup_.label;
+  report.operation = name(setup_.request.collective);
+  report.number = setup_.number;
   report.schedule = plan_->chunks.empty() ? "none" : name(plan_->kind);
   report.world_size = setup_.world;
   report.contributors = finished_ok() ? setup_.world : 0;

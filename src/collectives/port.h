@@ -48,7 +48,7 @@ class Port {
   virtual void release(const Piece& piece) = 0;
   // Memory for one incoming contribution.
   virtual std::byte* stage(size_t bytes) = 0;
-  // Allows a rank to send this operation's messages up to `bytes` in total.
+  // Allows a rank to send this operation's messages up to `bytes` in total. 0: asks it to give back, of all operations, what is lent to it.
   virtual void grant(Rank to, uint64_t bytes) = 0;
   // "host b, pid 42": what lies behind a rank, for messages.
   virtual std::string place(Rank rank) const = 0;

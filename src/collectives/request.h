@@ -23,8 +23,8 @@ struct OperationRequest {
   const void* input = nullptr;       // what this rank gives; may be null where it gives nothing
   void* output = nullptr;            // what this rank gets; may equal input
   size_t count = 0;                  // elements: of the tensor (all_reduce, broadcast, reduce, send, recv) or of one block
-  std::vector<size_t> send_counts;   // all_to_all, scatter (root), reduce_scatter with uneven blocks; else empty
-  std::vector<size_t> recv_counts;   // all_to_all, gather (root), all_gather with uneven blocks; else empty
+  std::vector<size_t> send_counts = {};  // all_to_all, scatter (root), reduce_scatter with uneven blocks; else empty
+  std::vector<size_t> recv_counts = {};  // all_to_all, gather (root), all_gather with uneven blocks; else empty
   bool in_place_blocks = false;      // reduce_scatter, all_gather: input == output == the whole buffer
   Rank root = 0;                     // broadcast, reduce, gather, scatter; the other rank for send and recv
   Order order = Order::automatic;

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <vector>
+#include <utility>
 
 namespace unisono {
 
@@ -25,31 +25,29 @@ class BufferPool {
       out_ = block->next;
       ::operator delete(block, alignment);
     }
-    for (auto& list : free_) {
-      for (auto* block : list) ::operator delete(block, alignment);
+    for (auto* block : free_) {
+      while (block != nullptr) ::operator delete(std::exchange(block, block->next), alignment);
     }
   }
 
   std::byte* take(size_t bytes) {
     const auto shift = class_of(bytes);
     const auto size = size_t{1} << shift;
-    used_bytes_ += size;
-    auto& list = free_[shift];
-    Block* block = nullptr;
-    if (list.empty()) {
+    auto* block = free_[shift];
+    if (block == nullptr) {
       block = new (::operator new(sizeof(Block) + size, alignment)) Block;
     } else {
-      block = list.back();
-      list.pop_back();
+      free_[shift] = block->next;
       kept_bytes_ -= size;
     }
+    used_bytes_ += size;
     block->next = out_;
     block->previous = nullptr;
     if (out_ != nullptr) out_->previous = block;
     out_ = block;
     return reinterpret_cast<std::byte*>(block + 1);
   }
-  // bytes as given to take.
+  // bytes as given to take. Needs no memory, so that what is given back is never lost.
   void give(const std::byte* data, size_t bytes) {
     auto* block = reinterpret_cast<Block*>(const_cast<std::byte*>(data)) - 1;
     if (block->next != nullptr) block->next->previous = block->previous;
@@ -59,13 +57,13 @@ class BufferPool {
     used_bytes_ -= size;
     if (kept_bytes_ + size > keep_bytes_) return ::operator delete(block, alignment);
     kept_bytes_ += size;
-    free_[shift].push_back(block);
+    block->next = std::exchange(free_[shift], block);
   }
   size_t used_bytes() const { return used_bytes_; }
 
  private:
   static constexpr std::align_val_t alignment{64};
-  struct alignas(64) Block {  // before every buffer: the list of those that are out
+  struct alignas(64) Block {  // before every buffer: its place in the list of those that are out, or free and as large
     Block* next = nullptr;
     Block* previous = nullptr;
   };
@@ -74,7 +72,7 @@ class BufferPool {
   size_t keep_bytes_;
   size_t used_bytes_ = 0, kept_bytes_ = 0;
   Block* out_ = nullptr;
-  std::array<std::vector<Block*>, 64> free_;
+  std::array<Block*, 64> free_{};
 };
 
 }  // namespace unisono

@@ -81,7 +81,7 @@ std::string text(const char* s) { return s == nullptr ? std::string() : std::str
 
 extern "C" {
 
-const char* unisono_version(void) { return "0.1.0"; }
+const char* unisono_version(void) { return UNISONO_VERSION; }
 const char* unisono_last_error(void) { return last_error.c_str(); }
 
 int unisono_join(const unisono_options* o, unisono_group** group) {
@@ -96,6 +96,8 @@ int unisono_join(const unisono_options* o, unisono_group** group) {
     if (o->join_timeout_ms > 0) options.join_timeout = Milliseconds(o->join_timeout_ms);
     if (o->timeout_ms > 0) options.timeout = Milliseconds(o->timeout_ms);
     if (o->reform_timeout_ms > 0) options.reform_timeout = Milliseconds(o->reform_timeout_ms);
+    if (o->min_world > 0) options.min_world = static_cast<uint32_t>(o->min_world);
+    options.require_majority = o->require_majority != 0;
   }
   auto joined = unisono::Group::join(options);
   if (!joined) return keep(joined.status());

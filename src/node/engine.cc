@@ -2,6 +2,7 @@
 #include "node/engine.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 #include "node/engine_active.h"
@@ -13,9 +14,26 @@ namespace {
 
 constexpr Nanos news_age_max = 10 * millisecond;
 
+// Short enough to need no memory itself.
+Status no_memory_left() { return {Code::unavailable, "out of memory"}; }
+
+// What cannot be done then is left: the transports are not polled again.
+template <typename F>
+void without_memory(F&& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+  }
+}
+constexpr size_t completions_kept = 16;
+
 }  // namespace
 
-Engine::Engine(const EngineLimits& limits, Compute& compute) : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes) {}
+Engine::Engine(const EngineLimits& limits, Compute& compute)
+    : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
+  no_memory_->done = true;
+  no_memory_->status = no_memory_left();
+}
 
 Engine::~Engine() {
   for (auto& u : unexpected_) pool_.give(u.data, u.header.payload_bytes);
@@ -104,8 +122,8 @@ void Engine::set_epoch(uint32_t epoch) {
 }
 
 // Messages to different ranks may have one number: it is the sender's count for each of them.
-bool Engine::Active::concerns(uint64_t operation, PeerIndex from) const {
-  return number == operation && ((operation & message_id_bit) == 0 || group->members[this->operation.setup().request.root] == from);
+bool Engine::Active::concerns(uint64_t wanted, PeerIndex from) const {
+  return number == wanted && ((wanted & message_id_bit) == 0 || group->members[operation.setup().request.root] == from);
 }
 
 Engine::Active* Engine::find(uint32_t group, uint64_t operation, PeerIndex from) {
@@ -123,6 +141,18 @@ Engine::Active& Engine::take_active() {
   const auto slot = free_slots_.back();
   free_slots_.pop_back();
   return *slots_[slot];
+}
+
+std::shared_ptr<Completion> Engine::take_completion() {
+  if (completions_.empty()) return std::make_shared<Completion>();
+  auto completion = std::move(completions_.back());
+  completions_.pop_back();
+  completion->done = false;
+  return completion;
+}
+
+void Engine::reuse(std::shared_ptr<Completion> completion) {
+  if (completion.use_count() == 1 && completions_.size() < completions_kept) completions_.push_back(std::move(completion));
 }
 
 uint64_t Engine::number_operation(GroupCore& group, const OperationRequest& request, uint64_t id) {
@@ -168,7 +198,19 @@ Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q
   return static_cast<const Plan*>(plan.get());
 }
 
-std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now) {
+std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
+  if (gave_up_) return no_memory_;
+  try {
+    auto completion = start(group, std::move(request), id, now);
+    if (must_give_up_) give_up();
+    return completion;
+  } catch (const std::bad_alloc&) {
+    give_up();
+    return no_memory_;
+  }
+}
+
+std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
   // After a pause the news come first: the group may have ended meanwhile.
   if (now - polled_ > news_age_max) poll(now);
   now_ = now;
@@ -188,9 +230,9 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   active.group = &group;
   active.number = number;
   active.compute = 0;
-  active.completion = std::make_shared<Completion>();
+  active.completion = take_completion();
   auto completion = active.completion;
-  OperationSetup setup;
+  auto& setup = active.operation.new_setup();
   setup.plan = *plan;
   setup.self = group.self;
   setup.world = group.world();
@@ -200,12 +242,11 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   setup.frame.group = group.number;
   setup.frame.operation = number;
   setup.frame.sender = group.self;
-  const uint64_t shown = message ? (number & 0xFFFFFFFF) : (number & ~user_id_bit);
-  setup.label = std::string(name(request.collective)) + " " + std::to_string(shown);
+  setup.number = message ? (number & 0xFFFFFFFF) : (number & ~user_id_bit);
   setup.hold_lent = active_.empty();
   setup.request = std::move(request);
   active_.push_back(&active);
-  active.operation.start(std::move(setup), active.port, now);
+  attempt(active.operation, [&] { active.operation.start(active.port, now); });
   if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   // Who has gone may have sent all it had to before: that is enough.
@@ -216,6 +257,30 @@ std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest re
   settle(active);
   settle_all();
   return completion;
+}
+
+// There is no memory to go on with: everything ends, and the others find the links closed. Needs no memory, and is for good: what an
+// event left undone in the transports cannot be known. The process has to leave and to join again.
+void Engine::give_up() {
+  gave_up_ = true;
+  for (auto& [number, group] : groups_) group->ended = no_memory_left();
+  for (auto* active : active_) {
+    active->operation.fail(no_memory_left(), now_);
+    for (auto* transport : transports_) without_memory([&] { transport->cancel(event_id(active->slot, active->generation, 0), 0xFFFFFFFF00000000ull, active->group->number, active->number); });
+    active->operation.cancelled();
+    const auto completion = std::move(active->completion);
+    if (completion == nullptr) continue;
+    completion->report = active->operation.report(now_);
+    completion->status = active->operation.finished_ok() ? Status() : no_memory_left();
+    completion->done = true;
+  }
+  active_.clear();
+  for (PeerIndex peer = 0; peer < peers_.size(); ++peer) {
+    auto& p = peers_[peer];
+    if (p.route == nullptr || !p.lost.ok()) continue;
+    p.lost = no_memory_left();
+    without_memory([&] { p.route->close(peer); });
+  }
 }
 
 bool Engine::has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const {
@@ -242,6 +307,7 @@ void Engine::inquire(Active& active) {
   ByteWriter writer;
   writer.write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed");
   const auto& waits_for = active.operation.waits_for();
+  writer.write(static_cast<uint64_t>(active.operation.age()));
   writer.write(static_cast<uint32_t>(waits_for.size()));
   for (const auto rank : waits_for) writer.write(rank);
   tell_members(active, std::move(writer).take());
@@ -299,12 +365,23 @@ void Engine::settle_all() {
 }
 
 bool Engine::poll(Nanos now) {
+  if (gave_up_) return false;
+  try {
+    const bool progress = poll_all(now);
+    if (!must_give_up_) return progress;
+  } catch (const std::bad_alloc&) {
+  }
+  give_up();
+  return true;
+}
+
+bool Engine::poll_all(Nanos now) {
   now_ = polled_ = now;
   bool progress = false;
   for (auto* transport : transports_) progress |= transport->poll(now, *this);
   for (auto* active : active_) {
     if (now >= active->operation.deadline_at()) {
-      active->operation.deadline(now);
+      attempt(active->operation, [&] { active->operation.deadline(now); });
       if (active->operation.take_inquiry()) inquire(*active);
       settle_needed_ = progress = true;
     }
@@ -319,6 +396,7 @@ bool Engine::poll(Nanos now) {
 }
 
 Nanos Engine::next_deadline() const {
+  if (gave_up_) return never;
   Nanos next = active_.empty() ? never : wind_down_by_;
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());

@@ -3,11 +3,14 @@
 // It owns the operations and groups, routes frames between them and the transports, keeps messages for operations that have
 // not started here yet, ends operations at their deadlines, and tells the other members when one fails here. Two drivers run
 // it: node/event_loop and sim/. All calls come from one thread at a time.
+//
+// Memory that runs out while operations run ends the operation that needed more, with unavailable: "out of memory"; the others are
+// told. Where no operation can be named, or there is no memory even for that, the engine gives up: see give_up().
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -42,6 +45,11 @@ struct Completion {
   bool done = false;
   Status status;
   Report report;
+
+  Result<Report> outcome() const {
+    if (!status.ok()) return status;
+    return report;
+  }
 };
 
 class Engine final : public Sink {
@@ -63,19 +71,23 @@ class Engine final : public Sink {
   void end_group(uint32_t number, const Status& why, Nanos now);
 
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
-  std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest request, uint64_t id, Nanos now);
+  std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
+
+  // Gives back the completion of a finished operation that nobody else has, to be used for another.
+  void reuse(std::shared_ptr<Completion> completion);
 
   // Ends all groups, as end_group does for one, and goes between epochs: frames of any epoch are kept until set_epoch.
   void end_all_groups(const Status& why, Nanos now);
   // Ends what is running in all groups and refuses what comes after, with `why`; groups stay.
   void stop_all_groups(const Status& why, Nanos now);
-  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it, gives the rest until
-  // `by`, and refuses what comes after, with `why`.
+  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it (nothing at once if it is
+  // self_peer), gives the rest until `by`, and refuses what comes after, with `why`.
   void wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now);
   // From now on frames of other epochs are dropped and counted.
   void set_epoch(uint32_t epoch);
   // What schedules are chosen by; set before the first operation, equal on all ranks.
   void set_topology(const Topology& topology) { topology_ = topology; }
+  const Topology& topology() const { return topology_; }
 
   bool poll(Nanos now);
   Nanos next_deadline() const;
@@ -87,7 +99,9 @@ class Engine final : public Sink {
   void on_control(ControlHandler handler) { control_ = std::move(handler); }
   using LostHandler = std::function<void(PeerIndex peer, const Status& why)>;
   void on_lost(LostHandler handler) { lost_ = std::move(handler); }
-  void send_control(PeerIndex to, Bytes message);
+  void send_control(PeerIndex to, Bytes message) { send_control(to, std::make_shared<Bytes>(std::move(message))); }
+  // Many may share one message.
+  void send_control(PeerIndex to, std::shared_ptr<Bytes> message);
   // Tells a peer that it was removed from the group; always fits. Its engine calls on_removed.
   void send_removed(PeerIndex to);
   using RemovedHandler = std::function<void(PeerIndex by)>;
@@ -100,6 +114,8 @@ class Engine final : public Sink {
   // Sink.
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
+  // An operation has ended: the next message may be for one that starts next, and finds it then.
+  bool has_enough() const override { return settle_needed_; }
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
   void room(PeerIndex peer) override;
@@ -111,7 +127,7 @@ class Engine final : public Sink {
     Transport* route = nullptr;
     std::string label;
     Status lost;
-    std::deque<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control and failure frames without room
+    std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control and failure frames without room
   };
   struct Unexpected {
     PeerIndex from = 0;
@@ -121,13 +137,21 @@ class Engine final : public Sink {
 
   Active* find(uint32_t group, uint64_t operation, PeerIndex from);
   Active& take_active();
+  std::shared_ptr<Completion> take_completion();
   Result<const Plan*> plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes);
   uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
+  std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
+  bool poll_all(Nanos now);
+  // An event of one operation, which memory that runs out ends.
+  template <typename Event>
+  void attempt(Operation& operation, Event&& event);
+  void give_up();
   void replay_unexpected(Active& active);
   void keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view);
   bool has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const;
   void received_data(PeerIndex from, const FrameHeader& header, const View& view);
+  void copy_out(PeerIndex from);
   void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
   void received_failure(Active& active, Rank from, ByteView payload);
   void release_lent(PeerIndex from, const View& view);
@@ -147,7 +171,9 @@ class Engine final : public Sink {
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<uint32_t> free_slots_;
   std::vector<Active*> active_;  // oldest first
+  std::vector<std::shared_ptr<Completion>> completions_;  // to be used again
   std::vector<Unexpected> unexpected_;
+  std::vector<Unexpected> replayed_;  // empty but for its memory, except in replay_unexpected
   size_t unexpected_bytes_ = 0;
   std::unordered_map<uint64_t, std::shared_ptr<Bytes>> control_in_flight_;
   uint64_t next_control_ = 0;
@@ -162,6 +188,8 @@ class Engine final : public Sink {
   Status wind_down_why_;
   Nanos polled_ = 0;  // when news were last asked for
   bool settle_needed_ = false;
+  const std::shared_ptr<Completion> no_memory_;  // of operations that could not even be refused
+  bool must_give_up_ = false, gave_up_ = false;
 };
 
 }  // namespace unisono

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "node/engine.h"
@@ -41,10 +42,20 @@ class Engine::OperationPort final : public Port {
   std::vector<PeerIndex> peers_;
 };
 
+template <typename Event>
+void Engine::attempt(Operation& operation, Event&& event) {
+  try {
+    event();
+  } catch (const std::bad_alloc&) {
+    operation.out_of_memory(now_);
+  }
+  settle_needed_ |= operation.done();
+}
+
 struct Engine::Active {
   explicit Active(Engine& engine, uint32_t index) : slot(index), port(engine, *this) {}
   // Whether a frame of this operation number, from this peer, is for it.
-  bool concerns(uint64_t operation, PeerIndex from) const;
+  bool concerns(uint64_t wanted, PeerIndex from) const;
   uint32_t slot = 0;
   uint32_t generation = 0;
   GroupCore* group = nullptr;

@@ -15,10 +15,13 @@ std::byte* Engine::place(PeerIndex from, const FrameHeader& header) {
   auto* active = find(header.group, header.operation, from);
   if (active == nullptr || active->group->epoch != header.epoch) return nullptr;
   const auto rank = active->group->rank_of(from);
-  return rank < 0 ? nullptr : active->operation.place(static_cast<Rank>(rank), header);
+  std::byte* target = nullptr;
+  if (rank >= 0) attempt(active->operation, [&] { target = active->operation.place(static_cast<Rank>(rank), header); });
+  return target;
 }
 
-void Engine::received(PeerIndex from, const FrameHeader& header, const View& view) {
+// Only poll() ends the engine, not an upcall: the transports are in the middle of something.
+void Engine::received(PeerIndex from, const FrameHeader& header, const View& view) try {
   switch (header.kind) {
     case FrameKind::control: {
       // The handler may change anything, so the view is given back first.
@@ -36,6 +39,8 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
       return;
     default: return release_lent(from, view);
   }
+} catch (const std::bad_alloc&) {
+  must_give_up_ = true;
 }
 
 void Engine::received_data(PeerIndex from, const FrameHeader& header, const View& view) {
@@ -43,6 +48,10 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
   const bool known = group != groups_.end();
   if (epoch_ != 0 && header.epoch != epoch_) {
     ++counters_.frames_other_epoch;
+    return release_lent(from, view);
+  }
+  if (header.kind == FrameKind::credit && header.amount == 0) {
+    copy_out(from);
     return release_lent(from, view);
   }
   auto* active = known ? find(header.group, header.operation, from) : nullptr;
@@ -64,11 +73,21 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     const Piece piece{.data = view.data, .bytes = view.bytes, .handle = view.handle, .route = from};
     operation.received(header.sender, header, piece, now_);
   } else {
-    if (header.kind == FrameKind::credit) operation.granted(header.sender, header.amount, now_);
-    else received_failure(*active, header.sender, {view.data, view.bytes});
+    attempt(operation, [&] {
+      if (header.kind == FrameKind::credit) operation.granted(header.sender, header.amount, now_);
+      else received_failure(*active, header.sender, {view.data, view.bytes});
+    });
     release_lent(from, view);
   }
   settle_needed_ |= operation.done();
+}
+
+// Whatever operation the peer has no room for, any may hold the memory.
+void Engine::copy_out(PeerIndex from) {
+  for (auto* active : active_) {
+    const auto rank = active->group->rank_of(from);
+    if (rank >= 0) attempt(active->operation, [&] { active->operation.copy_out(static_cast<Rank>(rank)); });
+  }
 }
 
 // An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
@@ -88,8 +107,9 @@ void Engine::received_failure(Active& active, Rank from, ByteView payload) {
   const auto text = reader.read_string(failure_text_max);
   if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) {
     std::vector<uint32_t> waits_for;
+    const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
     for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
-    active.operation.heard_late(from, waits_for, now_);
+    active.operation.heard_late(from, age, waits_for, now_);
     if (active.operation.take_inquiry()) inquire(active);
     return;
   }
@@ -118,7 +138,8 @@ void Engine::keep_unexpected(PeerIndex from, const FrameHeader& header, const Vi
 
 void Engine::replay_unexpected(Active& active) {
   // In the order of arrival. Taken out first: an operation that ends meanwhile must not leave entries behind.
-  std::vector<Unexpected> mine;
+  auto mine = std::move(replayed_);
+  mine.reserve(unexpected_.size());
   std::erase_if(unexpected_, [&](const Unexpected& u) {
     const bool match = u.header.group == active.group->number && active.concerns(u.header.operation, u.from);
     if (match) mine.push_back(u);
@@ -132,10 +153,14 @@ void Engine::replay_unexpected(Active& active) {
       active.operation.received(u.header.sender, u.header, {.data = u.data, .bytes = u.header.payload_bytes, .staged = true}, now_);
       continue;  // the piece is the operation's now
     }
-    if (ours && u.header.kind == FrameKind::credit) active.operation.granted(u.header.sender, u.header.amount, now_);
-    if (ours && u.header.kind == FrameKind::failed) received_failure(active, u.header.sender, {u.data, u.header.payload_bytes});
+    attempt(active.operation, [&] {
+      if (ours && u.header.kind == FrameKind::credit) active.operation.granted(u.header.sender, u.header.amount, now_);
+      if (ours && u.header.kind == FrameKind::failed) received_failure(active, u.header.sender, {u.data, u.header.payload_bytes});
+    });
     pool_.give(u.data, u.header.payload_bytes);
   }
+  mine.clear();
+  replayed_ = std::move(mine);
 }
 
 void Engine::sent(uint64_t id) {
@@ -147,34 +172,36 @@ void Engine::sent(uint64_t id) {
   if (slot >= slots_.size()) return;
   auto& active = *slots_[slot];
   if ((active.generation & 0xFFFF) != (id >> 32 & 0xFFFF) || active.completion == nullptr) return;
-  active.operation.sent(static_cast<uint32_t>(id), now_);
-  settle_needed_ |= active.operation.done();
+  attempt(active.operation, [&] { active.operation.sent(static_cast<uint32_t>(id), now_); });
 }
 
-void Engine::computed(uint64_t id, Nanos now) {
+void Engine::computed(uint64_t id, Nanos now) try {
   now_ = now;
   const auto slot = static_cast<uint32_t>(id >> 48);
   if (slot >= slots_.size()) return;
   auto& active = *slots_[slot];
   if ((active.generation & 0xFFFF) != (id >> 32 & 0xFFFF) || active.completion == nullptr) return;
-  active.operation.computed(static_cast<uint32_t>(id), now);
-  settle_needed_ |= active.operation.done();
+  attempt(active.operation, [&] { active.operation.computed(static_cast<uint32_t>(id), now); });
   settle_all();
+} catch (const std::bad_alloc&) {
+  give_up();
 }
 
-void Engine::lost(PeerIndex peer, const Status& why) {
+void Engine::lost(PeerIndex peer, const Status& why) try {
   if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
   peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
   peers_[peer].waiting.clear();
   for (auto* active : active_) {
     const auto rank = active->group->rank_of(peer);
-    if (rank >= 0) active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_);
+    if (rank >= 0) attempt(active->operation, [&] { active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_); });
   }
   settle_needed_ = true;
   if (lost_) lost_(peer, peers_[peer].lost);
+} catch (const std::bad_alloc&) {
+  must_give_up_ = true;
 }
 
-void Engine::room(PeerIndex peer) {
+void Engine::room(PeerIndex peer) try {
   auto& p = peers_[peer];
   while (!p.waiting.empty() && p.route->room(peer) > 0) {
     auto [header, payload] = std::move(p.waiting.front());
@@ -183,16 +210,17 @@ void Engine::room(PeerIndex peer) {
   }
   for (size_t i = 0; i < active_.size(); ++i) {
     const auto rank = active_[i]->group->rank_of(peer);
-    if (rank >= 0) active_[i]->operation.room(static_cast<Rank>(rank), now_);
-    settle_needed_ |= active_[i]->operation.done();
+    if (rank >= 0) attempt(active_[i]->operation, [&] { active_[i]->operation.room(static_cast<Rank>(rank), now_); });
   }
+} catch (const std::bad_alloc&) {
+  must_give_up_ = true;
 }
 
-void Engine::send_control(PeerIndex to, Bytes message) {
+void Engine::send_control(PeerIndex to, std::shared_ptr<Bytes> message) {
   FrameHeader header;
   header.kind = FrameKind::control;
-  header.payload_bytes = static_cast<uint32_t>(message.size());
-  send_owned(to, header, std::make_shared<Bytes>(std::move(message)));
+  header.payload_bytes = static_cast<uint32_t>(message->size());
+  send_owned(to, header, std::move(message));
 }
 
 void Engine::send_removed(PeerIndex to) {

@@ -237,6 +237,22 @@ Status resolve_switch(const Environment& environment, const char* name, bool giv
   return {};
 }
 
+// A group that could not even be formed needs no members to be lost to end: a mistake, and said at once.
+Status resolve_min_world(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  resolved.min_world = options.min_world;
+  if (const auto text = lookup(environment, "UNISONO_MIN_WORLD"); text && options.min_world == Options{}.min_world) {
+    auto value = parse_number<uint32_t>("UNISONO_MIN_WORLD", *text, 1, world_size_limit);
+    if (!value.ok()) return value.status();
+    resolved.min_world = *value;
+  }
+  if (resolved.min_world < 1 || (!resolved.join_running && resolved.min_world > resolved.world_size)) {
+    return invalid("UNISONO_MIN_WORLD or Options::min_world is " + std::to_string(resolved.min_world) +
+                   "; needed: 1 to the world size" +
+                   (resolved.join_running ? std::string() : ", " + std::to_string(resolved.world_size)));
+  }
+  return {};
+}
+
 Status resolve_details(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   const Options defaults;
   resolved.interface = options.interface.empty() ? text_of(environment, "UNISONO_INTERFACE") : options.interface;
@@ -259,6 +275,10 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (auto s = resolve_switch(environment, "UNISONO_PAYLOAD_CHECKSUM", options.payload_checksum, resolved.payload_checksum);
       !s.ok())
     return s;
+  if (auto s = resolve_switch(environment, "UNISONO_REQUIRE_MAJORITY", options.require_majority, resolved.require_majority);
+      !s.ok())
+    return s;
+  if (auto s = resolve_min_world(options, environment, resolved); !s.ok()) return s;
   resolved.streams_per_link = options.streams_per_link;
   if (const auto text = lookup(environment, "UNISONO_STREAMS_PER_LINK"); text && options.streams_per_link == 0) {
     auto value = parse_number<uint32_t>("UNISONO_STREAMS_PER_LINK", *text, 0, streams_limit);

@@ -46,6 +46,8 @@ struct ResolvedOptions {
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};
   Milliseconds reform_timeout{200};
+  uint32_t min_world = 1;
+  bool require_majority = false;
   uint32_t streams_per_link = 0;
   bool payload_checksum = false;
   // A listening socket inherited from the launcher, which rank 0 serves the rendezvous on; -1 = rank 0 opens one.

@@ -222,6 +222,25 @@ TEST(Environment, times_and_switches_are_checked) {
   expect_refused(options, torchrun, {"Options::join_timeout is -1 ms"});
 }
 
+TEST(Environment, says_with_how_few_a_group_goes_on) {
+  EXPECT_EQ(resolve({}, torchrun).min_world, 1u);
+  EXPECT_FALSE(resolve({}, torchrun).require_majority);
+  const auto limits = with(torchrun, {{"UNISONO_MIN_WORLD", "2"}, {"UNISONO_REQUIRE_MAJORITY", "1"}});
+  EXPECT_EQ(resolve({}, limits).min_world, 2u);
+  EXPECT_TRUE(resolve({}, limits).require_majority);
+  Options options;
+  options.min_world = 3;
+  options.require_majority = true;
+  EXPECT_EQ(resolve(options, limits).min_world, 3u);
+  EXPECT_TRUE(resolve(options, torchrun).require_majority);
+  expect_refused({}, with(torchrun, {{"UNISONO_MIN_WORLD", "0"}}), {"UNISONO_MIN_WORLD is '0'"});
+  expect_refused({}, with(torchrun, {{"UNISONO_REQUIRE_MAJORITY", "some"}}), {"UNISONO_REQUIRE_MAJORITY is 'some'"});
+  options.min_world = 0;
+  expect_refused(options, torchrun, {"min_world", "is 0"});
+  options.min_world = 4097;
+  expect_refused(options, torchrun, {"min_world", "is 4097", "world size"});
+}
+
 TEST(RendezvousAddress, is_parsed_and_printed) {
   for (const char* text : {"tcp://host:29500", "tcp://10.0.0.1:1", "tcp://[::1]:65535", "file:///tmp/a b"}) {
     const auto address = parse_rendezvous(text);

@@ -2,6 +2,7 @@
 #include "unisono/group.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 
 #include "base/random.h"
@@ -17,18 +18,36 @@ using internal::GroupState;
 using internal::WorkState;
 
 std::string Report::to_string() const {
-  return operation + " " + schedule + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
+  return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
          std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
          "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
          (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "");
+}
+
+std::string LinkSpeeds::to_string() const {
+  const auto text = [](const char* name, const Kind& kind) {
+    char numbers[96];
+    std::snprintf(numbers, sizeof(numbers), "%s %.3g us, %.3g GB/s%s", name, kind.latency_us, kind.bytes_per_us / 1000,
+                  kind.measured ? "" : " (not measured)");
+    return std::string(numbers);
+  };
+  return text("inside hosts", inside_hosts) + "; " + text("between hosts", between_hosts);
 }
 
 namespace {
 
 constexpr Nanos grace = 10 * second;  // a safety net: the engine itself ends an operation at its deadline
 
-// The roster has changed since this group was made; its core is gone. Under the mutex.
-bool ended(const GroupState& group) { return group.core == nullptr || group.epoch != group.node->roster().epoch; }
+// Re-forming has begun since this group was made, however it ended or will end; its core is gone. Under the mutex.
+bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.node->formation(); }
+
+Status why_ended(const GroupState& group, const char* what) {
+  auto& node = *group.node;
+  const auto says = [&](Code code, const std::string& why) { return Status(code, std::string(what) + ": " + why); };
+  if (!node.removed().ok()) return says(node.removed().code(), node.removed().message());
+  if (group.epoch == node.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
+  return says(Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch));
+}
 
 std::shared_ptr<WorkState> failed_work(Status why) {
   auto completion = std::make_shared<Completion>();
@@ -37,47 +56,56 @@ std::shared_ptr<WorkState> failed_work(Status why) {
   return std::make_shared<WorkState>(WorkState{nullptr, std::move(completion), never});
 }
 
-std::shared_ptr<WorkState> start(GroupState& group, Result<OperationRequest> request, uint64_t id, const char* what) {
-  if (!request) return failed_work({request.status().code(), std::string(what) + ": " + request.status().message()});
+// A call as the user made it, checked.
+struct Call {
+  Result<OperationRequest> request;
+  uint64_t id;
+  const char* what;
+};
+
+// Submits under the mutex. overdue: when it should have ended by any measure.
+Result<std::shared_ptr<Completion>> submit(GroupState& group, Call& call, Nanos now, Nanos& overdue) {
+  if (ended(group)) return why_ended(group, call.what);
+  overdue = now + call.request->timeout + grace;
+  return group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
+}
+
+Status refusal(const Call& call) { return {call.request.status().code(), std::string(call.what) + ": " + call.request.status().message()}; }
+
+std::shared_ptr<WorkState> start(GroupState& group, Call call) {
+  if (!call.request) return failed_work(refusal(call));
   return group.node->locked([&] {
-    auto& node = *group.node;
-    const auto now = monotonic_now();
-    if (ended(group)) {
-      return failed_work({Code::peer_lost, std::string(what) + ": this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)});
-    }
-    const auto timeout = request->timeout;
-    auto completion = node.engine().submit(*group.core, std::move(*request), id, now);
-    return std::make_shared<WorkState>(WorkState{group.node, std::move(completion), now + timeout + grace});
+    Nanos overdue = never;
+    auto completion = submit(group, call, monotonic_now(), overdue);
+    if (!completion) return failed_work(completion.status());
+    return std::make_shared<WorkState>(WorkState{group.node, std::move(*completion), overdue});
   });
 }
 
-Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout}; }
-
-Result<Report> outcome(const Completion& completion) {
-  if (!completion.status.ok()) return completion.status;
-  return completion.report;
+Result<Report> run(GroupState& group, Call call) {
+  if (!call.request) return refusal(call);
+  return group.node->run([&](Nanos now, Nanos& overdue) { return submit(group, call, now, overdue); });
 }
+
+Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout}; }
 
 }  // namespace
 
 Result<Report> Work::wait() {
   if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
   auto& s = *state_;
-  // Twice: a process that was stopped until after the deadline has its last words with the others still before it.
-  if (s.node != nullptr && !s.node->wait(*s.completion, s.give_up) && !s.node->wait(*s.completion, monotonic_now() + grace)) {
-    return Status(Code::internal, "an operation outlived its deadline");
-  }
-  return outcome(*s.completion);
+  if (s.node == nullptr) return s.completion->outcome();
+  return s.node->outcome(s.completion, s.overdue);
 }
 
 Result<Report> Work::wait_for(Milliseconds time) {
   if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
   auto& s = *state_;
-  const auto until = std::min(s.give_up, monotonic_now() + time.count() * millisecond);
+  const auto until = std::min(s.overdue, monotonic_now() + time.count() * millisecond);
   if (s.node != nullptr && !s.node->wait(*s.completion, until)) {
     return Status(Code::late, "still running after waiting " + std::to_string(time.count()) + " ms");
   }
-  return outcome(*s.completion);
+  return s.completion->outcome();
 }
 
 bool Work::done() const {
@@ -116,6 +144,7 @@ void form_world_group(Node& node, GroupState& state) {
   state.self = state.core->self;
   state.world = state.core->world();
   state.epoch = roster.epoch;
+  state.formation = node.formation();
   state.subgroups.clear();
   state.timeout = node.options().timeout.count() * millisecond;
   node.engine().set_epoch(state.core->epoch);
@@ -149,43 +178,96 @@ std::vector<Member> Group::members() const {
   });
 }
 
+LinkSpeeds Group::link_speeds() const {
+  const auto topology = state_->node->locked([&] { return state_->node->engine().topology(); });
+  const auto kind = [](const LinkProfile& link, bool measured) {
+    const auto speed = speed_of(link);
+    return LinkSpeeds::Kind{.measured = measured, .latency_us = speed.latency_us, .bytes_per_us = speed.bytes_per_us};
+  };
+  return {.inside_hosts = kind(topology.inside, topology.inside_measured),
+          .between_hosts = kind(topology.between, topology.between_measured)};
+}
+
+// Each collective twice: started, and started and waited for.
 Work Group::all_reduce_async(Tensor t, const CallOptions& o) { return all_reduce_async(ConstTensor(t), t, o); }
+Result<Report> Group::all_reduce(Tensor t, const CallOptions& o) { return all_reduce(ConstTensor(t), t, o); }
 Work Group::all_reduce_async(ConstTensor in, Tensor out, const CallOptions& o) {
-  return Work(start(*state_, all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"));
+  return Work(start(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"}));
+}
+Result<Report> Group::all_reduce(ConstTensor in, Tensor out, const CallOptions& o) {
+  return run(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"});
 }
 Work Group::reduce_scatter_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"));
+  return Work(start(*state_, {reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"}));
+}
+Result<Report> Group::reduce_scatter(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return run(*state_, {reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"});
 }
 Work Group::reduce_scatter_async(Tensor t, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"));
+  return Work(start(*state_, {reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"}));
+}
+Result<Report> Group::reduce_scatter(Tensor t, Counts counts, const CallOptions& o) {
+  return run(*state_, {reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"});
 }
 Work Group::all_gather_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"));
+  return Work(start(*state_, {all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"}));
+}
+Result<Report> Group::all_gather(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return run(*state_, {all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"});
 }
 Work Group::all_gather_async(Tensor t, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"));
+  return Work(start(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"}));
+}
+Result<Report> Group::all_gather(Tensor t, Counts counts, const CallOptions& o) {
+  return run(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"});
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
-  return Work(start(*state_, broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"));
+  return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));
+}
+Result<Report> Group::broadcast(Tensor t, uint32_t root, const CallOptions& o) {
+  return run(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"});
 }
 Work Group::reduce_async(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o) {
-  return Work(start(*state_, reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"));
+  return Work(start(*state_, {reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"}));
+}
+Result<Report> Group::reduce(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o) {
+  return run(*state_, {reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"});
 }
 Work Group::gather_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"));
+  return Work(start(*state_, {gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"}));
+}
+Result<Report> Group::gather(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return run(*state_, {gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"});
 }
 Work Group::scatter_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
-  return Work(start(*state_, scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"));
+  return Work(start(*state_, {scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"}));
+}
+Result<Report> Group::scatter(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return run(*state_, {scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"});
 }
 Work Group::all_to_all_async(ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
-  return Work(start(*state_, all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"));
+  return Work(start(*state_, {all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"}));
 }
-Work Group::barrier_async(const CallOptions& o) { return Work(start(*state_, barrier_call(caller_of(*state_), o), o.id, "barrier")); }
+Result<Report> Group::all_to_all(ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
+  return run(*state_, {all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"});
+}
+Work Group::barrier_async(const CallOptions& o) {
+  return Work(start(*state_, {barrier_call(caller_of(*state_), o), o.id, "barrier"}));
+}
+Result<Report> Group::barrier(const CallOptions& o) {
+  return run(*state_, {barrier_call(caller_of(*state_), o), o.id, "barrier"});
+}
 Work Group::send_async(ConstTensor in, uint32_t to, uint32_t tag, const CallOptions& o) {
-  return Work(start(*state_, message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"));
+  return Work(start(*state_, {message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"}));
+}
+Result<Report> Group::send(ConstTensor in, uint32_t to, uint32_t tag, const CallOptions& o) {
+  return run(*state_, {message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"});
 }
 Work Group::recv_async(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
-  return Work(start(*state_, message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"));
+  return Work(start(*state_, {message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"}));
+}
+Result<Report> Group::recv(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
+  return run(*state_, {message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"});
 }
 
 Result<Group> Group::split(std::span<const uint32_t> ranks) {
@@ -202,7 +284,7 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
   if (!seen[state_->self]) return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
   return state_->node->locked([&]() -> Result<Group> {
     auto& node = *state_->node;
-    if (ended(*state_)) return Status(Code::peer_lost, "split: this group ended when the roster changed");
+    if (ended(*state_)) return why_ended(*state_, "split");
     auto state = std::make_shared<GroupState>(*state_);
     std::vector<PeerIndex> members;
     std::vector<uint32_t> islands;

@@ -14,14 +14,15 @@ namespace internal {
 struct WorkState {
   std::shared_ptr<Node> node;
   std::shared_ptr<Completion> completion;
-  Nanos give_up = never;  // a little after the operation's own deadline
+  Nanos overdue = never;  // a little after the operation's own deadline
 };
 
 struct GroupState {
   std::shared_ptr<Node> node;
-  GroupCore* core = nullptr;        // owned by the engine; null after the group has ended
+  GroupCore* core = nullptr;        // owned by the engine, which forgets it when re-forming begins
   uint32_t number = 0;
   uint32_t epoch = 0;               // of the roster it was made under
+  uint32_t formation = 0;           // of the node's; when that has gone on, core is gone
   std::map<uint64_t, uint32_t> subgroups;  // by hash of their ranks: how many were made, part of their numbers
   Rank self = 0;
   uint32_t world = 1;

@@ -1,10 +1,10 @@
 #include "node/joining.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
-#include <thread>
 
+#include "node/agreement.h"
+#include "node/control_kind.h"
 #include "node/reforming.h"
 #include "transports/shm_transport.h"
 #include "transports/tcp_transport.h"
@@ -70,37 +70,9 @@ bool is_up(Node& node, PeerIndex peer) {
   return std::any_of(node.links().begin(), node.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
 }
 
-// Why the members cannot come together as they are: the first one whose link is gone, or that re-forms already.
-Status trouble(Node& node) {
-  for (Rank rank = 0; rank < node.peers().size(); ++rank) {
-    if (node.peers()[rank] == self_peer) continue;
-    const auto& status = node.engine().peer_status(node.peers()[rank]);
-    if (!status.ok()) return {status.code(), "rank " + std::to_string(rank) + ", " + status.message()};
-  }
-  if (!node.removed().ok()) return node.removed();
-  if (node.reform() != nullptr && node.reform()->wanted()) return {Code::peer_lost, "another member re-forms the group; call reform()"};
-  return {};
-}
-
 // Processes of the roster on this host, this one included.
 uint32_t local_world(const Roster& roster, Rank self) {
   return static_cast<uint32_t>(std::count_if(roster.members.begin(), roster.members.end(), [&](const auto& m) { return m.host == roster.members[self].host; }));
-}
-
-void on_topology(Node& node, ByteView bytes) {
-  ByteReader reader(bytes);
-  Topology topology;
-  topology.inside = reader.read<LinkProfile>();
-  topology.between = reader.read<LinkProfile>();
-  if (!reader.done()) return;
-  node.engine().set_topology(topology);
-  node.topology_known() = true;
-}
-
-void on_ready(Node& node, PeerIndex from, ByteView bytes) {
-  ByteReader reader(bytes);
-  const auto epoch = reader.read<uint32_t>();
-  if (reader.done()) node.ready()[from] = epoch;
 }
 
 void on_reform(Node& node, PeerIndex from, ByteView bytes) {
@@ -118,9 +90,12 @@ void on_reform(Node& node, PeerIndex from, ByteView bytes) {
   }
   if (reform.wanted() && node.removed().ok()) {
     // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
+    // Where a link has several streams this news may have overtaken that part, so all may wait for it, but not as long.
     const auto now = monotonic_now();
-    const auto by = now + node.options().reform_timeout.count() * millisecond / 2;
-    node.engine().wind_down(from, {Code::peer_lost, "another member re-forms the group; call reform()"}, by, now);
+    const auto patience = node.options().reform_timeout.count() * millisecond;
+    const bool in_order = node.options().streams_per_link <= 1;
+    node.engine().wind_down(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
+                            now + (in_order ? patience / 2 : patience / 4), now);
   }
 }
 
@@ -129,8 +104,7 @@ void install_handlers(Node& node) {
   engine.on_control([&node](PeerIndex from, ByteView message) {
     if (message.empty() || from >= node.process_ids().size()) return;
     const auto kind = static_cast<ControlKind>(message.front());
-    if (kind == ControlKind::topology) on_topology(node, message.subspan(1));
-    if (kind == ControlKind::ready) on_ready(node, from, message.subspan(1));
+    hear_agreement(node, from, message);
     if (kind == ControlKind::reform && node.reform() != nullptr) on_reform(node, from, message.subspan(1));
   });
   engine.on_lost([&node](PeerIndex peer, const Status&) {
@@ -142,16 +116,6 @@ void install_handlers(Node& node) {
     node.removed() = Status(Code::peer_lost, "this process was removed from the group: " + who + " and others re-formed it without this rank, which had not answered in time");
     node.engine().stop_all_groups(node.removed(), monotonic_now());
   });
-}
-
-// Starting points by the kind of links (docs/algorithms.md).
-Topology initial_topology(const Node& node, uint32_t local) {
-  const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  Topology topology;
-  topology.inside = node.options().transport == "tcp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores);
-  topology.between = network_tcp_profile(cores);
-  (void)local;
-  return topology;
 }
 
 }  // namespace
@@ -191,53 +155,6 @@ Status wait_for_links(Node& node, Nanos deadline) {
   return {Code::late, "links to the other members are not up in time"};
 }
 
-// Rank 0: until all have said that they are ready, then tells them.
-static Status lead_agreement(Node& node, Nanos deadline) {
-  Status failed;
-  std::string missing;
-  const auto ready = [&] {
-    failed = trouble(node);
-    if (!failed.ok()) return true;
-    missing.clear();
-    for (Rank rank = 0; rank < node.peers().size(); ++rank) {
-      const auto said = node.ready().find(node.peers()[rank]);
-      const bool here = node.peers()[rank] == self_peer || (said != node.ready().end() && said->second == node.roster().epoch);
-      if (!here) missing += (missing.empty() ? "" : ", ") + label(node.roster().members[rank]);
-    }
-    return missing.empty();
-  };
-  if (!node.wait(ready, deadline)) return {Code::late, "not ready in time: " + missing};
-  if (!failed.ok()) return failed;
-  node.locked([&] {
-    const auto topology = initial_topology(node, local_world(node.roster(), 0));
-    node.engine().set_topology(topology);
-    for (const auto peer : node.peers()) {
-      if (peer == self_peer) continue;
-      ByteWriter message;
-      message.write(ControlKind::topology).write(topology.inside).write(topology.between);
-      node.engine().send_control(peer, std::move(message).take());
-    }
-    node.topology_known() = true;
-  });
-  return {};
-}
-
-Status agree_on_topology(Node& node, Nanos deadline) {
-  if (node.locked([&] { return node.peers()[0] == self_peer; })) return lead_agreement(node, deadline);
-  node.locked([&] {
-    ByteWriter message;
-    message.write(ControlKind::ready).write(node.roster().epoch);
-    node.engine().send_control(node.peers()[0], std::move(message).take());
-  });
-  Status failed;
-  const auto known = [&] {
-    failed = trouble(node);
-    return node.topology_known() || !failed.ok();
-  };
-  if (!node.wait(known, deadline)) return {Code::late, "rank 0 has not sent the group's parameters in time"};
-  return node.locked([&] { return node.topology_known() ? Status() : failed; });
-}
-
 Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options) {
   const auto deadline = monotonic_now() + options.join_timeout.count() * millisecond;
   const auto self = random_peer_id();
@@ -267,7 +184,7 @@ Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options) {
   });
   auto status = link_up(node, deadline);
   if (status.ok()) status = wait_for_links(node, deadline);
-  if (status.ok()) status = agree_on_topology(node, deadline);
+  if (status.ok()) status = agree_on_topology(node, deadline, Measuring::always);
   if (!status.ok()) return status;
   node.start_background();
   return made;

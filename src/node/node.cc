@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,19 +28,25 @@ void drain(int fd) {
   [[maybe_unused]] const auto got = ::read(fd, &count, sizeof(count));
 }
 
-constexpr int polls_per_reading = 4;
+constexpr int polls_per_reading = 16;
+
+void set_timer(int fd, Nanos after) {
+  const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};
+  ::timerfd_settime(fd, 0, &time, nullptr);
+}
+constexpr Nanos overdue_by = 10 * second;
 
 }  // namespace
 
 Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
   const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  const int rest_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  const int rest_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Node>(new Node(options, self, std::move(links), wake_fd, rest_fd));
   const std::string why = std::strerror(errno);
   for (const int fd : {wake_fd, rest_fd}) {
     if (fd >= 0) ::close(fd);
   }
-  return Status(Code::unavailable, "eventfd: " + why);
+  return Status(Code::unavailable, "eventfd or timerfd: " + why);
 }
 
 Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
@@ -52,7 +59,7 @@ Node::~Node() {
     Entry entry(*this);
     stop_ = true;
     notify(wake_fd_);
-    notify(rest_fd_);
+    set_timer(rest_fd_, 1);
   }
   if (background_.joinable()) background_.join();
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
@@ -75,12 +82,11 @@ Node::Entry::Entry(Node& node) : node_(node) {
 
 Node::Entry::~Entry() {
   const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
-  const bool rested = undriven && node_.resting_;
+  if ((undriven && node_.resting_) || node_.forgets_links()) node_.call_background();
   // A sleeping driver must learn of an earlier deadline.
   const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
-  if (node_.driving_ || node_.waiters_ > 0) node_.free_.notify_all();
+  node_.announce();
   node_.mutex_.unlock();
-  if (rested) notify(node_.rest_fd_);
   if (earlier) node_.wake();
 }
 
@@ -95,6 +101,17 @@ void Node::set_local_world(uint32_t processes) {
 }
 
 void Node::wake() { notify(wake_fd_); }
+
+bool Node::forgets_links() const {
+  return resting_ && !rests_on_links_ && std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->lingers(); });
+}
+
+void Node::call_background() {
+  const auto now = monotonic_now();
+  if (now < called_for_) return;
+  called_for_ = now + call_delay_;
+  set_timer(rest_fd_, call_delay_);
+}
 
 void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
   std::array<pollfd, wait_handles_max> fds;
@@ -126,20 +143,19 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
 
 // Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for spin_.
 template <typename Done>
-void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until) {
-  auto last_progress = monotonic_now();
-  while (!done() && !stop_) {
-    const auto now = monotonic_now();
-    if (now >= until) return;
+void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+  auto last_progress = now;
+  while (!stop_) {
     bool progress = engine_.poll(now);
     // Reading the clock costs as much as an empty poll; a few polls may share one reading.
     for (int i = 0; i < polls_per_reading && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0; ++i) progress = engine_.poll(now);
+    if (progress && waiters_ > 1) free_.notify_all();
+    if (done()) return;
+    now = monotonic_now();
+    if (now >= until) return;
     if (progress) {
       last_progress = now;
-      if (waiters_ > 1) free_.notify_all();
-      continue;
-    }
-    if (entering_.load(std::memory_order_relaxed) > 0) {
+    } else if (entering_.load(std::memory_order_relaxed) > 0) {
       lock.unlock();
       sched_yield();
       lock.lock();
@@ -149,38 +165,73 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
     } else if (yield_) {
       sched_yield();
     }
+    if (done()) return;
   }
 }
 
-template <typename Done>
-bool Node::wait_until(const Done& done, Nanos until) {
+std::unique_lock<std::mutex> Node::enter() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) return lock;
   entering_.fetch_add(1, std::memory_order_relaxed);
-  std::unique_lock lock(mutex_);
+  lock.lock();
   entering_.fetch_sub(1, std::memory_order_relaxed);
+  return lock;
+}
+
+void Node::announce() {
+  if (driving_ || waiters_ > 0) free_.notify_all();
+}
+
+template <typename Done>
+bool Node::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
   ++waiters_;
-  while (!done() && !stop_ && monotonic_now() < until) {
+  while (!done() && !stop_ && now < until) {
     if (!driving_) {
       driving_ = true;
-      drive(lock, done, until);
+      drive(lock, done, until, now);
       driving_ = false;
-      continue;
+      if (done()) break;
+    } else {
+      if (sleeping_) wake();
+      const auto left = std::min(until - now, sleep_max);
+      free_.wait_for(lock, std::chrono::nanoseconds(std::max<Nanos>(left, 0)));
     }
-    if (sleeping_) wake();
-    const auto left = std::min(until - monotonic_now(), sleep_max);
-    free_.wait_for(lock, std::chrono::nanoseconds(std::max<Nanos>(left, 0)));
+    now = monotonic_now();
   }
   --waiters_;
   if (waiters_ > 0) free_.notify_all();
-  else if (engine_.active() > 0 && resting_) notify(rest_fd_);
+  else if ((engine_.active() > 0 && resting_) || forgets_links()) call_background();
   // Whoever was stopped, or kept from running, for longer than it wanted to wait hears the news before it judges.
   if (!done() && !stop_) engine_.poll(monotonic_now());
   return done();
 }
 
-bool Node::wait(const std::function<bool()>& done, Nanos until) { return wait_until(done, until); }
+bool Node::wait(const std::function<bool()>& done, Nanos until) {
+  auto lock = enter();
+  return wait_locked(lock, done, until, monotonic_now());
+}
 
 bool Node::wait(const Completion& completion, Nanos until) {
-  return wait_until([&] { return completion.done; }, until);
+  auto lock = enter();
+  return wait_locked(lock, [&] { return completion.done; }, until, monotonic_now());
+}
+
+Result<Report> Node::outcome(std::shared_ptr<Completion> completion, Nanos overdue) {
+  auto lock = enter();
+  return outcome(lock, std::move(completion), overdue, monotonic_now());
+}
+
+Result<Report> Node::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
+  const auto done = [&] { return completion->done; };
+  if (done()) {
+    announce();
+  } else if (!wait_locked(lock, done, overdue, now) && !wait_locked(lock, done, monotonic_now() + overdue_by, monotonic_now())) {
+    // Twice: a process that was stopped until after the deadline has its last words with the others still before it.
+    return Status(Code::internal, "an operation outlived its deadline");
+  }
+  auto outcome = completion->outcome();
+  engine_.reuse(std::move(completion));
+  return outcome;
 }
 
 void Node::start_background() {
@@ -189,15 +240,26 @@ void Node::start_background() {
 
 // Until there is something to drive; meanwhile the rendezvous is served, so that who wants to join is known at the next re-forming.
 void Node::rest(std::unique_lock<std::mutex>& lock) {
-  std::array<pollfd, 2> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
+  std::array<pollfd, wait_handles_max> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
+  nfds_t count = 2;
+  for (auto& link : links_) {
+    if (link.transport->lingers() && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
+  }
   resting_ = true;
+  rests_on_links_ = count > 2;
   lock.unlock();
-  ::ppoll(fds.data(), fds.size(), nullptr, nullptr);
+  ::ppoll(fds.data(), count, nullptr, nullptr);
   entering_.fetch_add(1, std::memory_order_relaxed);
   lock.lock();
   entering_.fetch_sub(1, std::memory_order_relaxed);
   resting_ = false;
-  if (fds[0].revents != 0) drain(rest_fd_);
+  if (fds[0].revents != 0) {
+    drain(rest_fd_);
+    const bool needed = engine_.active() > 0 && waiters_ == 0 && !driving_;
+    call_delay_ = needed ? call_delay_min : std::min(2 * call_delay_, call_delay_max);
+  }
+  const bool news = std::any_of(fds.begin() + 2, fds.begin() + count, [](const pollfd& fd) { return fd.revents != 0; });
+  if (news && !driving_ && !stop_) engine_.poll(monotonic_now());
   if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
 }
 
@@ -209,7 +271,7 @@ void Node::background() {
       continue;
     }
     driving_ = true;
-    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0; }, never);
+    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0; }, never, monotonic_now());
     driving_ = false;
     free_.notify_all();
   }

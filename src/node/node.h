@@ -2,7 +2,8 @@
 //
 // At most one thread drives at a time: it polls for a short bounded time, then sleeps in the kernel without the mutex. Other
 // waiting threads sleep on a condition variable until their operation is done or the driver's place is free. When operations are
-// outstanding and nobody waits, a background thread drives; else it sleeps, and wakes up for processes that come to the rendezvous.
+// outstanding and nobody waits, a background thread drives, a little later (most callers wait soon, and then it would only be in the
+// way); else it sleeps, and wakes up for processes that come to the rendezvous.
 // Nothing here runs user code under the mutex.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "node/engine.h"
 #include "node/environment.h"
 #include "node/inline_compute.h"
+#include "node/link_probe.h"
 #include "node/rendezvous_socket.h"
 #include "transports/connector.h"
 #include "transports/transport.h"
@@ -30,6 +33,11 @@ namespace unisono {
 struct Link {
   std::unique_ptr<Transport> transport;
   Connector* connector = nullptr;  // the same object
+};
+
+struct ProbedLink {
+  PeerIndex peer = 0;
+  LinkProbe probe;
 };
 
 class Node {
@@ -44,6 +52,19 @@ class Node {
   bool wait(const std::function<bool()>& done, Nanos until);
   // As wait, for one operation.
   bool wait(const Completion& completion, Nanos until);
+  // Submits an operation and drives it to its end; nobody else is woken for it. submit(now, overdue), called under the mutex, gives
+  // its Result<std::shared_ptr<Completion>>, and when it should have ended by any measure.
+  template <typename F>
+  Result<Report> run(F&& submit) {
+    auto lock = enter();
+    const auto now = monotonic_now();
+    Nanos overdue = never;
+    auto completion = submit(now, overdue);
+    if (!completion) return completion.status();
+    return outcome(lock, std::move(*completion), overdue, now);
+  }
+  // Drives an operation to its end; overdue: when it should have ended by any measure.
+  Result<Report> outcome(std::shared_ptr<Completion> completion, Nanos overdue);
   // Runs f under the mutex and, if it left operations outstanding, sees to it that somebody drives.
   template <typename F>
   auto locked(F&& f) {
@@ -67,6 +88,11 @@ class Node {
   // Why this process is not a member any more; ok while it is.
   Status& removed() { return removed_; }
   bool& topology_known() { return topology_known_; }
+  // Counts re-formings, also those that fail: groups of an earlier one do not exist any more.
+  uint32_t& formation() { return formation_; }
+  // Rank 0: the link that it measures just now.
+  std::optional<ProbedLink>& probe() { return probe_; }
+  uint32_t next_probe() { return ++probes_; }
   // Rank 0: the epoch of which each member has said last that it is ready for it.
   std::map<PeerIndex, uint32_t>& ready() { return ready_; }
   // How long to poll before sleeping, from the number of processes on this host.
@@ -75,6 +101,9 @@ class Node {
   void start_background();
 
  private:
+  // How long an operation may be left alone before the background thread takes it up: more while it finds nothing to do.
+  static constexpr Nanos call_delay_min = 50 * microsecond, call_delay_max = 400 * microsecond;
+
   // Holds the mutex for a caller; asks a polling driver to let go of it soon.
   class Entry {
    public:
@@ -85,12 +114,19 @@ class Node {
   };
 
   Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
+  std::unique_lock<std::mutex> enter();
+  // After a change under the mutex: whoever waits looks again.
+  void announce();
+  Result<Report> outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now);
   template <typename Done>
-  bool wait_until(const Done& done, Nanos until);
+  bool wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
   template <typename Done>
-  void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until);
+  void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until);
   void wake();
+  void call_background();
+  // Closed links still have something to write, and the background thread sleeps without looking at them.
+  bool forgets_links() const;
   void background();
   void rest(std::unique_lock<std::mutex>& lock);
 
@@ -106,7 +142,10 @@ class Node {
   std::unique_ptr<Reform> reform_;
   Status removed_;
   bool topology_known_ = false;  // of the current epoch
+  uint32_t formation_ = 0;
   std::map<PeerIndex, uint32_t> ready_;
+  std::optional<ProbedLink> probe_;
+  uint32_t probes_ = 0;
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done
@@ -114,11 +153,14 @@ class Node {
   uint32_t waiters_ = 0;               // callers in wait(), the driver included
   bool driving_ = false, sleeping_ = false, stop_ = false;
   bool resting_ = false;  // the background thread waits for something to do
+  bool rests_on_links_ = false;
   Nanos sleeps_until_ = 0;
   Nanos spin_ = 50 * microsecond;
   bool yield_ = false;
   int wake_fd_ = -1;  // for the driver
-  int rest_fd_ = -1;  // for the background thread
+  int rest_fd_ = -1;  // for the background thread, a timer
+  Nanos called_for_ = 0;  // when it is to look, or has last looked, for something to drive
+  Nanos call_delay_ = call_delay_min;
   std::thread background_;
 };
 

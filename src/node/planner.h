@@ -6,7 +6,7 @@
 
 #include "collectives/plan.h"
 #include "collectives/request.h"
-#include "schedules/cost.h"
+#include "node/topology.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -16,12 +16,6 @@ struct PlanChoice {
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
   uint64_t slice_bytes = 256u << 10;
   uint64_t key = 0;  // equal keys: equal plans
-};
-
-// What the choice depends on besides the request. Must be equal on all ranks: rank 0's view, spread when the group is formed.
-struct Topology {
-  LinkProfile inside;   // between ranks of one host
-  LinkProfile between;  // between hosts
 };
 
 // The group's place in it all.

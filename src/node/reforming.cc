@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "node/agreement.h"
+#include "node/control_kind.h"
 #include "node/group_state.h"
 #include "node/joining.h"
 
@@ -26,8 +28,14 @@ Status begin(Node& node, const internal::GroupState& state) {
     if (state.epoch != node.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)};
     const auto now = monotonic_now();
     node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
+    ++node.formation();
     node.topology_known() = false;
-    ReformRequest request{.dead = {}, .joiners = {}, .timeout = node.options().reform_timeout.count() * millisecond};
+    const auto& options = node.options();
+    ReformRequest request{.dead = {},
+                          .joiners = {},
+                          .timeout = options.reform_timeout.count() * millisecond,
+                          .min_world = options.min_world,
+                          .require_majority = options.require_majority};
     for (size_t rank = 0; rank < node.peers().size(); ++rank) {
       const auto peer = node.peers()[rank];
       if (peer != self_peer && !node.engine().peer_status(peer).ok()) request.dead.push_back(node.roster().members[rank].id);
@@ -101,7 +109,7 @@ void flush_reform_sends(Node& node) {
 
 // One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be lost
 // again before all are linked up.
-static Status reform_once(Node& node, internal::GroupState& state, Status& settled) {
+static Status reform_once(Node& node, internal::GroupState& state, Measuring& measuring, Status& settled) {
   auto status = begin(node, state);
   if (!status.ok()) return status;
   auto result = agree(node);
@@ -116,7 +124,8 @@ static Status reform_once(Node& node, internal::GroupState& state, Status& settl
   const auto deadline = monotonic_now() + patience;
   settled = link_up(node, deadline);
   if (settled.ok() && !result->joined.empty()) settled = wait_for_links(node, deadline);
-  if (settled.ok()) settled = agree_on_topology(node, deadline);
+  if (!result->joined.empty()) measuring = Measuring::always;
+  if (settled.ok()) settled = agree_on_topology(node, deadline, measuring);
   return node.locked([&] {
     form_world_group(node, state);
     return node.removed();
@@ -136,8 +145,9 @@ Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
   const auto started = monotonic_now();
   const auto before = node.locked([&] { return node.roster(); });
   Status settled;
+  auto measuring = Measuring::not_again;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    if (auto status = reform_once(node, state, settled); !status.ok()) return status;
+    if (auto status = reform_once(node, state, measuring, settled); !status.ok()) return status;
     if (!settled.ok()) continue;
     const auto after = node.locked([&] { return node.roster(); });
     return Reformed{.epoch = state.epoch,

@@ -1,0 +1,10 @@
+// The first byte of a control message: which of the node's state machines it is for.
+#pragma once
+
+#include <cstdint>
+
+namespace unisono {
+
+enum class ControlKind : uint8_t { reform = 1, topology = 2, ready = 3, probe = 4, probe_answer = 5 };
+
+}  // namespace unisono

@@ -1,0 +1,50 @@
+#include "node/topology.h"
+
+namespace unisono {
+namespace {
+
+enum ProfileFlags : uint8_t { measured = 1, copied_by_cores = 2, shares_payloads = 4 };
+
+void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
+  for (const double field : {link.latency_us, link.bytes_per_us, link.host_bytes_per_us, link.per_message_cpu_us,
+                             link.per_batch_cpu_us, link.reduce_bytes_per_us, link.slice_bytes, link.switch_us}) {
+    writer.write(field);
+  }
+  uint8_t flags = is_measured ? measured : 0;
+  if (link.copied_by_cores) flags |= copied_by_cores;
+  if (link.shares_payloads) flags |= shares_payloads;
+  writer.write(link.cores).write(flags);
+}
+
+LinkProfile read(ByteReader& reader, bool& is_measured) {
+  LinkProfile link;
+  for (auto* field : {&link.latency_us, &link.bytes_per_us, &link.host_bytes_per_us, &link.per_message_cpu_us,
+                      &link.per_batch_cpu_us, &link.reduce_bytes_per_us, &link.slice_bytes, &link.switch_us}) {
+    *field = reader.read<double>();
+  }
+  link.cores = reader.read<uint32_t>();
+  const auto flags = reader.read<uint8_t>();
+  is_measured = (flags & measured) != 0;
+  link.copied_by_cores = (flags & copied_by_cores) != 0;
+  link.shares_payloads = (flags & shares_payloads) != 0;
+  return link;
+}
+
+}  // namespace
+
+Bytes encode(const Topology& topology) {
+  ByteWriter writer;
+  write(writer, topology.inside, topology.inside_measured);
+  write(writer, topology.between, topology.between_measured);
+  return std::move(writer).take();
+}
+
+std::optional<Topology> decode_topology(ByteView bytes) {
+  ByteReader reader(bytes);
+  Topology topology;
+  topology.inside = read(reader, topology.inside_measured);
+  topology.between = read(reader, topology.between_measured);
+  return reader.done() ? std::optional(topology) : std::nullopt;
+}
+
+}  // namespace unisono

@@ -1,0 +1,29 @@
+#include "node/topology.h"
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+TEST(Topology, arrives_as_it_was_sent_to_the_last_bit) {
+  Topology topology{.inside = shared_memory_profile(3), .between = network_tcp_profile(5), .inside_measured = true};
+  topology.inside.latency_us = 0.1 + 0.2;
+  topology.between.bytes_per_us = 1.0 / 3;
+  EXPECT_EQ(decode_topology(encode(topology)), topology);
+  std::swap(topology.inside, topology.between);
+  std::swap(topology.inside_measured, topology.between_measured);
+  EXPECT_EQ(decode_topology(encode(topology)), topology);
+}
+
+TEST(Topology, of_other_length_is_none) {
+  const auto bytes = encode(Topology{});
+  EXPECT_TRUE(decode_topology(bytes).has_value());
+  auto longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_topology(longer).has_value());
+  EXPECT_FALSE(decode_topology(ByteView(bytes).first(bytes.size() - 1)).has_value());
+  EXPECT_FALSE(decode_topology({}).has_value());
+}
+
+}  // namespace
+}  // namespace unisono
