@@ -45,9 +45,11 @@ static void move_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   finish(unisono_all_gather(group, in, out, count, NULL, UNISONO_I32, NULL, &work), &work, "all_gather");
   for (uint32_t r = 0; r < world; ++r) require(out[(size_t)r * count + 5] == (int32_t)(r * 100000 + 5), "a gathered block");
   finish(unisono_all_to_all(group, in, out, count, NULL, NULL, UNISONO_I32, NULL, &work), &work, "all_to_all");
-  for (uint32_t r = 0; r < world; ++r) require(out[(size_t)r * count] == (int32_t)(r * 100000 + rank * count), "an exchanged block");
+  for (uint32_t r = 0; r < world; ++r)
+    require(out[(size_t)r * count] == (int32_t)(r * 100000 + rank * count), "an exchanged block");
   finish(unisono_gather(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), &work, "gather");
-  for (uint32_t r = 0; rank == 1 && r < world; ++r) require(out[(size_t)r * count] == (int32_t)(r * 100000), "a block at the root");
+  for (uint32_t r = 0; rank == 1 && r < world; ++r)
+    require(out[(size_t)r * count] == (int32_t)(r * 100000), "a block at the root");
   finish(unisono_scatter(group, in, out, count, NULL, UNISONO_I32, 1, NULL, &work), &work, "scatter");
   require(out[0] == (int32_t)(100000 + rank * count), "a block from the root");
   finish(unisono_broadcast(group, in, count, UNISONO_I32, 0, NULL, &work), &work, "broadcast");
@@ -70,7 +72,9 @@ static void errors(unisono_group* group, uint32_t rank) {
   float value = 1;
   memset(&call, 0, sizeof(call));
   call.timeout_ms = 200;
-  require(unisono_broadcast(group, &value, 1, UNISONO_F32, 77, NULL, &work) == UNISONO_INVALID || unisono_wait(work, NULL) == UNISONO_INVALID, "a wrong root");
+  require(unisono_broadcast(group, &value, 1, UNISONO_F32, 77, NULL, &work) == UNISONO_INVALID ||
+              unisono_wait(work, NULL) == UNISONO_INVALID,
+          "a wrong root");
   require(strlen(unisono_last_error()) > 0, "a message");
   work = NULL;
   if (rank == 0) {
@@ -89,6 +93,10 @@ int main(void) {
   int32_t sum = 1;
   memset(&options, 0, sizeof(options));
   options.timeout_ms = 20000;
+  options.min_world = world_max + 1;
+  require(unisono_join(&options, &group) == UNISONO_INVALID && strstr(unisono_last_error(), "min_world is 9") != NULL, "too large a smallest world");
+  options.min_world = 2;
+  options.require_majority = 1;
   require(unisono_join(&options, &group) == UNISONO_OK, "join");
   const uint32_t rank = unisono_rank(group), world = unisono_world_size(group);
   require(world >= 2 && world <= world_max, "the size");
@@ -99,7 +107,8 @@ int main(void) {
     const uint32_t ranks[] = {1, 0};
     require(unisono_split(group, ranks, 2, &half) == UNISONO_OK, "split");
     require(unisono_rank(half) == 1 - rank, "the rank in the sub-group");
-    finish(unisono_all_reduce(half, &sum, &sum, 1, UNISONO_I32, UNISONO_SUM, NULL, &work), &work, "all_reduce of the sub-group");
+    finish(unisono_all_reduce(half, &sum, &sum, 1, UNISONO_I32, UNISONO_SUM, NULL, &work), &work,
+           "all_reduce of the sub-group");
     require(sum == 2, "the sum of the sub-group");
     unisono_leave(half);
   }

@@ -1,6 +1,5 @@
 #include "group_call.h"
 
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -20,13 +19,17 @@ bool is_one_of(const std::string& word, std::initializer_list<const char*> words
 
 size_t uneven_count(size_t count, uint32_t rank) { return rank % 3 == 1 ? 0 : count + rank * 3; }
 
-Call::Call(Group group, CallPlan plan) : group_(std::move(group)), plan_(std::move(plan)), rank_(group_.rank()), world_(group_.world_size()) { prepare(); }
+Call::Call(Group group, CallPlan plan)
+    : group_(std::move(group)), plan_(std::move(plan)), rank_(group_.rank()), world_(group_.world_size()) {
+  prepare();
+}
 
 Call::~Call() {
   if (work_) (void)work_.wait();
 }
 
-// Buffers filled with the right input, and the result to be expected in wanted_.
+// Buffers filled with the right input, and what the result is to be. The result itself is made only when it is compared: what a process
+// holds in memory is what the kernel has to take down when it is killed.
 void Call::prepare() {
   const auto size = element_bytes(plan_.dtype);
   const auto make = [&](size_t elements) { return std::make_unique<Buffer>(elements * size, plan_.offset); };
@@ -38,12 +41,12 @@ void Call::prepare() {
     const bool gives = plan_.collective != "recv" && (plan_.collective != "broadcast" || rank_ == plan_.root);
     if (gives) fill(plan_.dtype, input_->data(), plan_.count, giver, plan_.seed);
     has_result_ = !is_one_of(plan_.collective, {"send", "barrier"}) && (plan_.collective != "reduce" || rank_ == plan_.root);
-    if (has_result_ && rooted) expect_pieces({{giver, plan_.count}});
-    else if (has_result_) wanted_ = reduced(plan_.dtype, plan_.options.op, plan_.count, world_, plan_.seed);
+    if (has_result_ && rooted) pieces_ = {{giver, plan_.count}};
+    else if (has_result_) reduced_count_ = plan_.count;
   } else {
     prepare_blocks();
   }
-  input_before_.assign(input_->data(), input_->data() + input_->bytes());
+  input_hash_ = hash_of(input_->data(), input_->bytes());
 }
 
 void Call::prepare_blocks() {
@@ -58,33 +61,29 @@ void Call::prepare_blocks() {
     input_ = make(total(blocks));
     output_ = make(blocks[rank_]);
     fill(plan_.dtype, input_->data(), total(blocks), rank_, plan_.seed);
-    const auto all = reduced(plan_.dtype, plan_.options.op, total(blocks), world_, plan_.seed);
-    const auto at = static_cast<std::ptrdiff_t>(begin(rank_) * size);
-    wanted_.assign(all.begin() + at, all.begin() + at + static_cast<std::ptrdiff_t>(blocks[rank_] * size));
+    reduced_begin_ = begin(rank_);
+    reduced_count_ = blocks[rank_];
     if (plan_.in_place) result_at_ = begin(rank_) * size;
   } else if (c == "all_gather" || c == "gather") {
     input_ = make(plan_.in_place ? total(blocks) : blocks[rank_]);
     has_result_ = c == "all_gather" || rank_ == plan_.root;
     output_ = make(has_result_ ? total(blocks) : 0);
     fill(plan_.dtype, input_->data() + (plan_.in_place ? begin(rank_) * size : 0), blocks[rank_], rank_, plan_.seed);
-    std::vector<std::pair<uint64_t, size_t>> pieces;
-    for (uint32_t rank = 0; rank < world_; ++rank) pieces.emplace_back(rank, blocks[rank]);
-    expect_pieces(pieces);
+    for (uint32_t rank = 0; rank < world_; ++rank) pieces_.emplace_back(rank, blocks[rank]);
   } else if (c == "scatter") {
     input_ = make(rank_ == plan_.root ? total(blocks) : 0);
     output_ = make(blocks[rank_]);
     for (uint32_t rank = 0; rank < world_ && rank_ == plan_.root; ++rank) {
       fill(plan_.dtype, input_->data() + begin(rank) * size, blocks[rank], pair_giver(plan_.root, rank), plan_.seed);
     }
-    expect_pieces({{pair_giver(plan_.root, rank_), blocks[rank_]}});
+    pieces_ = {{pair_giver(plan_.root, rank_), blocks[rank_]}};
   } else {  // all_to_all: rank s sends d a block whose size is d's, plus s where blocks are uneven
     const auto pair_count = [&](uint32_t from, uint32_t to) { return plan_.uneven ? blocks[to] + from : blocks[to]; };
     std::vector<size_t> sends, receives;
-    std::vector<std::pair<uint64_t, size_t>> pieces;
     for (uint32_t rank = 0; rank < world_; ++rank) {
       sends.push_back(pair_count(rank_, rank));
       receives.push_back(pair_count(rank, rank_));
-      pieces.emplace_back(pair_giver(rank, rank_), receives.back());
+      pieces_.emplace_back(pair_giver(rank, rank_), receives.back());
     }
     input_ = make(total(sends));
     output_ = make(total(receives));
@@ -93,17 +92,24 @@ void Call::prepare_blocks() {
       fill(plan_.dtype, at, sends[rank], pair_giver(rank_, rank), plan_.seed);
       at += sends[rank] * size;
     }
-    expect_pieces(pieces);
     if (plan_.uneven) send_counts_ = sends, recv_counts_ = receives;
   }
 }
 
-void Call::expect_pieces(const std::vector<std::pair<uint64_t, size_t>>& pieces) {
-  for (const auto& [giver, count] : pieces) {
-    const auto at = wanted_.size();
-    wanted_.resize(at + count * element_bytes(plan_.dtype));
-    fill(plan_.dtype, wanted_.data() + at, count, giver, plan_.seed);
+std::vector<std::byte> Call::wanted() const {
+  const auto size = element_bytes(plan_.dtype);
+  if (pieces_.empty()) {
+    auto all = reduced(plan_.dtype, plan_.options.op, reduced_begin_ + reduced_count_, world_, plan_.seed);
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(reduced_begin_ * size));
+    return all;
   }
+  std::vector<std::byte> all;
+  for (const auto& [giver, count] : pieces_) {
+    const auto at = all.size();
+    all.resize(at + count * size);
+    fill(plan_.dtype, all.data() + at, count, giver, plan_.seed);
+  }
+  return all;
 }
 
 void Call::start() {
@@ -113,8 +119,10 @@ void Call::start() {
   const ConstTensor input = in(*input_);
   if (c == "all_reduce") work_ = plan_.in_place ? group_.all_reduce_async(out(), o) : group_.all_reduce_async(input, out(), o);
   else if (c == "reduce") work_ = group_.reduce_async(input, out(), plan_.root, o);
-  else if (c == "reduce_scatter") work_ = plan_.in_place ? group_.reduce_scatter_async(out(), sends, o) : group_.reduce_scatter_async(input, out(), sends, o);
-  else if (c == "all_gather") work_ = plan_.in_place ? group_.all_gather_async(out(), receives, o) : group_.all_gather_async(input, out(), receives, o);
+  else if (c == "reduce_scatter")
+    work_ = plan_.in_place ? group_.reduce_scatter_async(out(), sends, o) : group_.reduce_scatter_async(input, out(), sends, o);
+  else if (c == "all_gather")
+    work_ = plan_.in_place ? group_.all_gather_async(out(), receives, o) : group_.all_gather_async(input, out(), receives, o);
   else if (c == "gather") work_ = group_.gather_async(input, out(), plan_.root, rank_ == plan_.root ? receives : Counts(), o);
   else if (c == "scatter") work_ = group_.scatter_async(input, out(), plan_.root, rank_ == plan_.root ? sends : Counts(), o);
   else if (c == "all_to_all") work_ = group_.all_to_all_async(input, out(), sends, receives, o);
@@ -126,10 +134,11 @@ void Call::start() {
 
 std::string Call::check() const {
   if (!input_->guards_hold() || !output_->guards_hold()) return "bytes outside the tensor were written";
-  if (!result_in_input() && input_->bytes() > 0 && std::memcmp(input_before_.data(), input_->data(), input_->bytes()) != 0) return "the input was written";
+  if (!result_in_input() && hash_of(input_->data(), input_->bytes()) != input_hash_) return "the input was written";
   if (!has_result_) return {};
-  if (result_at_ + wanted_.size() > result().bytes()) return "the result does not fit: a mistake of the test";
-  return difference(plan_.dtype, result().data() + result_at_, wanted_.data(), wanted_.size() / element_bytes(plan_.dtype));
+  const auto all = wanted();
+  if (result_at_ + all.size() > result().bytes()) return "the result does not fit: a mistake of the test";
+  return difference(plan_.dtype, result().data() + result_at_, all.data(), all.size() / element_bytes(plan_.dtype));
 }
 
 }  // namespace unisono::testing

@@ -12,13 +12,13 @@ namespace unisono::testing {
 
 struct CallPlan {
   std::string collective = "all_reduce";
-  size_t count = 1;             // elements of the tensor, or of an even block
+  size_t count = 1;  // elements of the tensor, or of an even block
   DType dtype = DType::f32;
-  uint32_t root = 0;            // of rooted collectives; the other rank of send and recv
+  uint32_t root = 0;  // of rooted collectives; the other rank of send and recv
   uint32_t tag = 0;
   bool in_place = false;
-  bool uneven = false;          // blocks of different sizes, empty ones among them
-  size_t offset = 0;            // bytes by which the buffers are out of alignment
+  bool uneven = false;  // blocks of different sizes, empty ones among them
+  size_t offset = 0;    // bytes by which the buffers are out of alignment
   uint64_t seed = 1;
   CallOptions options = {};
 };
@@ -42,7 +42,7 @@ class Call {
  private:
   void prepare();
   void prepare_blocks();
-  void expect_pieces(const std::vector<std::pair<uint64_t, size_t>>& pieces);
+  std::vector<std::byte> wanted() const;
   bool result_in_input() const { return plan_.in_place || plan_.collective == "broadcast"; }
   const Buffer& result() const { return result_in_input() ? *input_ : *output_; }
   Tensor out() { return in(plan_.in_place ? *input_ : *output_); }
@@ -54,11 +54,13 @@ class Call {
   const CallPlan plan_;
   const uint32_t rank_, world_;
   std::unique_ptr<Buffer> input_, output_;
-  std::vector<std::byte> input_before_;
+  uint64_t input_hash_ = 0;  // of the input as it was given
   std::vector<size_t> send_counts_, recv_counts_;
   bool has_result_ = true;
-  size_t result_at_ = 0;  // bytes in the result's buffer where wanted_ stands
-  std::vector<std::byte> wanted_;
+  size_t result_at_ = 0;  // bytes in the result's buffer where what is wanted stands
+  // What is wanted: givers' elements one after another, or the reduction of all givers' (elements, first of them).
+  std::vector<std::pair<uint64_t, size_t>> pieces_;
+  size_t reduced_count_ = 0, reduced_begin_ = 0;
   Work work_;
 };
 

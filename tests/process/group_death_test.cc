@@ -167,6 +167,35 @@ TEST_P(Death, a_rank_that_leaves_in_order_is_lost_to_the_others_at_once) {
   group.finish({0, 1});
 }
 
+TEST_P(Death, too_few_survivors_end_the_group) {
+  auto few = options();
+  few.environment = {"UNISONO_MIN_WORLD=2"};
+  Cluster group(3, few);
+  group[1].signal(SIGKILL);
+  for (const auto& line : group.ask({0, 2}, "all_reduce:count=10")) EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  expect_to_go_on(group, {0, 2}, 1);
+  group[0].signal(SIGKILL);
+  EXPECT_EQ(group[2].ask("all_reduce:count=10").code(), "peer_lost");
+  const auto told = group[2].ask("reform");
+  EXPECT_EQ(told.code(), "unavailable") << told.text;
+  EXPECT_TRUE(told.says("1 of 2 ranks left, at least 2 are required")) << told.text;
+  const auto after = group[2].ask("all_reduce:count=10");
+  EXPECT_EQ(after.code(), "unavailable") << after.text;
+  EXPECT_TRUE(after.says("all_reduce: re-forming after epoch 2: 1 of 2 ranks left")) << after.text;
+  EXPECT_EQ(group[2].ask("reform").code(), "unavailable");
+}
+
+TEST_P(Death, a_minority_ends_where_a_majority_is_required) {
+  auto most = options();
+  most.environment = {"UNISONO_REQUIRE_MAJORITY=1"};
+  Cluster group(3, most);
+  for (const size_t victim : {1u, 2u}) group[victim].signal(SIGKILL);
+  EXPECT_EQ(group[0].ask("all_reduce:count=10").code(), "peer_lost");
+  const auto told = group[0].ask("reform");
+  EXPECT_EQ(told.code(), "unavailable") << told.text;
+  EXPECT_TRUE(told.says("a majority (or half, with rank 0) is required")) << told.text;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Death, ::testing::Values("shm", "tcp"), name_of);
 
 }  // namespace

@@ -31,7 +31,8 @@ Port parse_port(const std::string& text) {
   Port port;
   const auto number = htons(static_cast<uint16_t>(std::strtoul(text.c_str() + colon + 1, nullptr, 16)));
   uint32_t words[4] = {};
-  for (size_t i = 0; i < colon / 8; ++i) words[i] = static_cast<uint32_t>(std::strtoul(text.substr(i * 8, 8).c_str(), nullptr, 16));
+  for (size_t i = 0; i < colon / 8; ++i)
+    words[i] = static_cast<uint32_t>(std::strtoul(text.substr(i * 8, 8).c_str(), nullptr, 16));
   if (colon == 8) {
     auto& v4 = reinterpret_cast<sockaddr_in&>(port.address);
     v4.sin_family = AF_INET;
@@ -210,10 +211,11 @@ TEST(SecondJob, at_the_same_rendezvous_is_told_and_does_no_harm) {
   const auto loops = group.tell({0, 1}, "all_reduce:count=50000,iters=100,check=1");
   std::vector<std::unique_ptr<RankProcess>> others;
   for (int rank = 0; rank < 2; ++rank) {
-    others.push_back(std::make_unique<RankProcess>(
-        group.folder(), "other" + std::to_string(rank),
-        std::vector<std::string>{"UNISONO_JOB=other", "UNISONO_RENDEZVOUS=" + meeting.address(), "RANK=" + std::to_string(rank), "WORLD_SIZE=2"},
-        std::vector<std::string>{"join:timeout=2000"}));
+    others.push_back(
+        std::make_unique<RankProcess>(group.folder(), "other" + std::to_string(rank),
+                                      std::vector<std::string>{"UNISONO_JOB=other", "UNISONO_RENDEZVOUS=" + meeting.address(),
+                                                               "RANK=" + std::to_string(rank), "WORLD_SIZE=2"},
+                                      std::vector<std::string>{"join:timeout=2000"}));
   }
   for (auto& other : others) {
     const auto line = other->answer(0);

@@ -48,7 +48,9 @@ TEST_P(Mismatches, are_named_on_every_rank_and_the_group_goes_on) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mismatches, ::testing::Combine(::testing::Values("shm", "tcp"), ::testing::ValuesIn(mismatches)),
-                         [](const ::testing::TestParamInfo<Mismatches::ParamType>& p) { return std::get<0>(p.param) + "_" + std::get<1>(p.param).what; });
+                         [](const ::testing::TestParamInfo<Mismatches::ParamType>& p) {
+                           return std::get<0>(p.param) + "_" + std::get<1>(p.param).what;
+                         });
 
 TEST(Order, of_calls_that_differs_is_named) {
   Cluster group(2, {.environment = {"UNISONO_TIMEOUT_MS=10000"}});
@@ -70,7 +72,9 @@ TEST(Order, of_calls_that_differs_is_named) {
 TEST(Order, of_roots_that_differs_ends_by_the_deadline) {
   Cluster group(3, {});
   std::vector<size_t> numbers;
-  for (size_t rank = 0; rank < 3; ++rank) numbers.push_back(group[rank].tell(rank == 1 ? "reduce:count=500,root=1,timeout=500" : "reduce:count=500,root=0,timeout=500"));
+  for (size_t rank = 0; rank < 3; ++rank)
+    numbers.push_back(
+        group[rank].tell(rank == 1 ? "reduce:count=500,root=1,timeout=500" : "reduce:count=500,root=0,timeout=500"));
   const auto lines = group.answers({0, 1, 2}, numbers);
   for (const size_t root : {0u, 1u}) {
     EXPECT_TRUE(lines[root].code() == "late" || lines[root].code() == "invalid") << lines[root].text;

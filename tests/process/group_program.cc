@@ -24,7 +24,9 @@
 namespace unisono::testing {
 namespace {
 
-int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void put(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
@@ -138,8 +140,8 @@ class Program {
     failed_ |= !answer.status.ok();
     std::string message = answer.status.message();
     for (auto& c : message) c = c == '\n' ? ' ' : c;
-    put("at=" + std::to_string(now_ns()) + " event=" + command.name + " code=" + name(answer.status.code()) + answer.details + " message=" + message + " end=" +
-        std::to_string(number) + "\n");
+    put("at=" + std::to_string(now_ns()) + " event=" + command.name + " code=" + name(answer.status.code()) + answer.details +
+        " message=" + message + " end=" + std::to_string(number) + "\n");
     return true;
   }
   int exit_code() const { return strict_ && failed_ ? 3 : 0; }
@@ -157,10 +159,12 @@ class Program {
 
   Answer answer_to(const Command& command) {
     static const std::map<std::string, Answer (Program::*)(const Command&)> own = {
-        {"join", &Program::join},       {"leave", &Program::leave},     {"members", &Program::members}, {"reform", &Program::reform},
-        {"split", &Program::split},     {"start", &Program::start},     {"wait", &Program::wait},       {"report", &Program::report},
-        {"matrix", &Program::matrix},   {"flights", &Program::flights}, {"threads", &Program::threads}, {"usage", &Program::usage},
-        {"pin", &Program::pin},         {"signal", &Program::signal},   {"messages", &Program::messages}, {"big", &Program::big}};
+        {"join", &Program::join},       {"leave", &Program::leave},     {"members", &Program::members},
+        {"reform", &Program::reform},   {"split", &Program::split},     {"start", &Program::start},
+        {"wait", &Program::wait},       {"report", &Program::report},   {"matrix", &Program::matrix},
+        {"flights", &Program::flights}, {"threads", &Program::threads}, {"usage", &Program::usage},
+        {"pin", &Program::pin},         {"signal", &Program::signal},   {"messages", &Program::messages},
+        {"big", &Program::big},         {"links", &Program::links}};
     const auto found = own.find(command.name);
     if (found != own.end()) return (this->*found->second)(command);
     return collective(command);
@@ -187,7 +191,22 @@ class Program {
     return {};
   }
   Answer place(const Group& group) {
-    return Answer().add("rank", group.rank()).add("world", group.world_size()).add("epoch", group.epoch()).add("pid", ::getpid());
+    return Answer()
+        .add("rank", group.rank())
+        .add("world", group.world_size())
+        .add("epoch", group.epoch())
+        .add("pid", ::getpid());
+  }
+  // The numbers to the last bit.
+  Answer links(const Command& command) {
+    const auto speeds = group(command).link_speeds();
+    Answer answer;
+    for (const auto& [name, kind] : {std::pair("inside", speeds.inside_hosts), std::pair("between", speeds.between_hosts)}) {
+      char numbers[96];
+      std::snprintf(numbers, sizeof(numbers), "%a/%a/%s", kind.latency_us, kind.bytes_per_us, kind.measured ? "measured" : "starting");
+      answer.add(name, std::string(numbers));
+    }
+    return answer;
   }
   Answer members(const Command& command) {
     Answer answer = place(group(command));
@@ -217,14 +236,19 @@ class Program {
       for (const auto& m : members) list += (list.empty() ? "" : "/") + std::to_string(m.rank) + ":" + std::to_string(m.pid);
       return list;
     };
-    return Answer().add("rank", outcome->rank).add("world", outcome->world_size).add("epoch", outcome->epoch).add("us", took_us)
-        .add("lost", pids(outcome->lost)).add("joined", pids(outcome->joined));
+    return Answer()
+        .add("rank", outcome->rank)
+        .add("world", outcome->world_size)
+        .add("epoch", outcome->epoch)
+        .add("us", took_us)
+        .add("lost", pids(outcome->lost))
+        .add("joined", pids(outcome->joined));
   }
 
   static Answer checked(Call& call, const Result<Report>& outcome) {
     if (!outcome) return {outcome.status(), {}};
     const auto wrong = call.check();
-    if (!wrong.empty()) return {Status(Code::internal, "WRONG RESULT: " + outcome->operation + ": " + wrong), {}};
+    if (!wrong.empty()) return {Status(Code::internal, "WRONG RESULT: " + std::string(outcome->operation) + ": " + wrong), {}};
     return {};
   }
 
@@ -247,7 +271,8 @@ class Program {
       if (done == 0 && iterations > 1) put("going seq=" + std::to_string(current_) + "\n");
     }
     answer.add("us", (now_ns() - began) / 1000).add("done", done);
-    if (answer.status.ok()) answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
+    if (answer.status.ok())
+      answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
     if (command.number("hash", 0) != 0) answer.add("hash", call.hash());
     return answer;
   }
@@ -262,15 +287,22 @@ class Program {
   Answer wait(const Command& command) {
     auto& call = *pending_.at(command.text("name", "call"));
     const auto began = now_ns();
-    const auto outcome = command.arguments.contains("ms") ? call.work().wait_for(Milliseconds(command.number("ms", 0))) : call.work().wait();
+    const auto outcome =
+        command.arguments.contains("ms") ? call.work().wait_for(Milliseconds(command.number("ms", 0))) : call.work().wait();
     const bool done = call.work().done();
     return checked(call, outcome).add("done", done).add("us", (now_ns() - began) / 1000);
   }
   Answer report(const Command& command) {
     auto& call = *pending_.at(command.text("name", "call"));
     const auto r = call.work().report();
-    return Answer().add("contributors", r.contributors).add("world", r.world_size).add("sent", r.sent_bytes).add("received", r.received_bytes)
-        .add("total_us", r.total_us).add("last", r.last_rank).add("schedule", r.schedule);
+    return Answer()
+        .add("contributors", r.contributors)
+        .add("world", r.world_size)
+        .add("sent", r.sent_bytes)
+        .add("received", r.received_bytes)
+        .add("total_us", r.total_us)
+        .add("last", r.last_rank)
+        .add("schedule", r.schedule);
   }
 
   // Every collective with every type, operation and size given, in and out of place, aligned and not.
@@ -292,9 +324,10 @@ class Program {
       auto status = checked(call, call.work().wait()).status;
       ++cases;
       if (status.ok()) return;
-      bad = Status(status.code(), plan.collective + " " + name(plan.dtype) + " " + name(plan.options.op) + " count " + std::to_string(plan.count) + " root " +
-                                      std::to_string(plan.root) + " schedule " +
-                                      std::to_string(static_cast<int>(plan.options.schedule)) + (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
+      bad = Status(status.code(), plan.collective + " " + name(plan.dtype) + " " + name(plan.options.op) + " count " +
+                                      std::to_string(plan.count) + " root " + std::to_string(plan.root) + " schedule " +
+                                      std::to_string(static_cast<int>(plan.options.schedule)) +
+                                      (plan.in_place ? " in place" : "") + (plan.uneven ? " uneven" : "") + " seed " +
                                       std::to_string(plan.seed) + ": " + status.message());
     };
     for (int type = 0; type < dtype_count; ++type) {
@@ -313,7 +346,8 @@ class Program {
           plan.in_place = flag;
           plan.collective = "all_gather", try_one(plan);
           plan.in_place = false;
-          for (const auto* collective : {"gather", "scatter", "all_to_all", "broadcast"}) plan.collective = collective, try_one(plan);
+          for (const auto* collective : {"gather", "scatter", "all_to_all", "broadcast"})
+            plan.collective = collective, try_one(plan);
         }
         plan.uneven = false;
         plan.in_place = true;
@@ -331,7 +365,9 @@ class Program {
     std::map<uint64_t, std::unique_ptr<Call>> calls;
     for (uint64_t i = 0; i < n; ++i) {
       const auto which = ids ? (i + group(command).rank() * 3) % n : i;
-      CallPlan plan{.collective = kinds[which % 6], .count = 1 + which * which * command.number("step", 997), .seed = which + command.number("seed", 1)};
+      CallPlan plan{.collective = kinds[which % 6],
+                    .count = 1 + which * which * command.number("step", 997),
+                    .seed = which + command.number("seed", 1)};
       if (ids) plan.options.id = 1 + which;
       calls[which] = std::make_unique<Call>(group(command), plan);
       calls[which]->start();
@@ -356,7 +392,9 @@ class Program {
     const auto work = [&](int which) {
       Group mine = ids ? group(command) : which == 0 ? *first : *second;
       for (uint64_t i = 0; i < iterations && outcome[which].ok(); ++i) {
-        CallPlan plan{.collective = (i + static_cast<uint64_t>(which)) % 3 == 0 ? "all_gather" : "all_reduce", .count = 1 + i * command.number("step", 37), .seed = 2 * i + static_cast<uint64_t>(which)};
+        CallPlan plan{.collective = (i + static_cast<uint64_t>(which)) % 3 == 0 ? "all_gather" : "all_reduce",
+                      .count = 1 + i * command.number("step", 37),
+                      .seed = 2 * i + static_cast<uint64_t>(which)};
         if (ids) plan.options.id = 100 + 2 * i + static_cast<uint64_t>(which);
         Call call(mine, plan);
         call.start();
@@ -389,20 +427,20 @@ class Program {
     return {};
   }
 
-  // A tensor of bytes too large for 32 bits, in place: element i is i * 31 + rank, so the sum is known at every place.
+  // A tensor of bytes too large for 32 bits, in place and with no second one beside it.
   Answer big(const Command& command) {
     const auto count = command.number("count", 0);
     const auto world = group(command).world_size(), rank = group(command).rank();
-    std::vector<uint8_t> bytes(count);
-    for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + (i >> 32) + rank);
+    const std::unique_ptr<std::byte[]> bytes(new std::byte[count]);
+    fill(DType::u8, bytes.get(), count, rank, 1);
     const auto began = now_ns();
-    const auto outcome = group(command).all_reduce(std::span<uint8_t>(bytes));
+    const auto outcome = group(command).all_reduce(Tensor(bytes.get(), count, DType::u8));
     const auto took_us = (now_ns() - began) / 1000;
     if (!outcome) return {outcome.status(), {}};
-    const auto ranks = static_cast<uint8_t>(world * (world - 1) / 2);
-    for (size_t i = 0; i < count; ++i) {
-      const auto wanted = static_cast<uint8_t>(static_cast<uint8_t>(i * 31 + (i >> 32)) * world + ranks);
-      if (bytes[i] != wanted) return {Status(Code::internal, "WRONG RESULT: element " + std::to_string(i)), {}};
+    const auto wanted = reduced(DType::u8, ReduceOp::sum, value_period, world, 1);
+    for (size_t at = 0; at < count; at += value_period) {
+      const auto wrong = difference(DType::u8, bytes.get() + at, wanted.data(), std::min(value_period, count - at));
+      if (!wrong.empty()) return {Status(Code::internal, "WRONG RESULT: from " + std::to_string(at) + " on, " + wrong), {}};
     }
     return Answer().add("us", took_us).add("schedule", outcome->schedule).add("sent", outcome->sent_bytes);
   }
@@ -411,7 +449,10 @@ class Program {
     rusage use{};
     ::getrusage(RUSAGE_SELF, &use);
     const auto us = [](const timeval& t) { return int64_t{t.tv_sec} * 1'000'000 + t.tv_usec; };
-    return Answer().add("cpu_us", us(use.ru_utime) + us(use.ru_stime)).add("voluntary", use.ru_nvcsw).add("involuntary", use.ru_nivcsw);
+    return Answer()
+        .add("cpu_us", us(use.ru_utime) + us(use.ru_stime))
+        .add("voluntary", use.ru_nvcsw)
+        .add("involuntary", use.ru_nivcsw);
   }
   Answer pin(const Command& command) {
     cpu_set_t set;

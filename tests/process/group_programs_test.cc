@@ -10,8 +10,9 @@ TEST(CProgram, does_everything_that_the_c_header_offers) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (int rank = 0; rank < 3; ++rank) {
       ranks.push_back(std::make_unique<ChildProcess>(
-          std::vector<std::string>{C_PROGRAM}, ChildOptions{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=3", "UNISONO_TRANSPORT=" + transport,
-                                                                           "UNISONO_RENDEZVOUS=file://" + folder.path() + "/meeting"}}));
+          std::vector<std::string>{C_PROGRAM},
+          ChildOptions{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=3", "UNISONO_TRANSPORT=" + transport,
+                                       "UNISONO_RENDEZVOUS=file://" + folder.path() + "/meeting"}}));
     }
     for (auto& rank : ranks) {
       const auto done = rank->wait();
@@ -23,8 +24,8 @@ TEST(CProgram, does_everything_that_the_c_header_offers) {
 
 #ifdef UNISONO_TOOL
 TEST(LaunchedProgram, runs_as_four_ranks_on_one_host) {
-  const auto done = run({UNISONO_TOOL, "launch", "-n", "4", "--", GROUP_PROGRAM, "strict", "join", "matrix:counts=0/5/1000", "all_reduce:count=300001,iters=5", "reform",
-                         "all_reduce:count=300001"});
+  const auto done = run({UNISONO_TOOL, "launch", "-n", "4", "--", GROUP_PROGRAM, "strict", "join", "matrix:counts=0/5/1000",
+                         "all_reduce:count=300001,iters=5", "reform", "all_reduce:count=300001"});
   EXPECT_EQ(done.code, 0) << done.out << done.error;
   EXPECT_EQ(count_of(done.out, "event=all_reduce code=ok"), 8u) << done.out;
   for (const auto* prefix : {"[0] at=", "[1] at=", "[2] at=", "[3] at="}) EXPECT_EQ(count_of(done.out, prefix), 5u) << done.out;
@@ -32,7 +33,8 @@ TEST(LaunchedProgram, runs_as_four_ranks_on_one_host) {
 
 TEST(LaunchedProgram, that_loses_a_rank_is_ended_and_the_first_to_fail_is_named) {
   const auto done = run({UNISONO_TOOL, "launch", "-n", "3", "--", "sh", "-c",
-                         "if [ $RANK = 1 ]; then exec \"$0\" join all_reduce:count=1000 signal:number=9; else exec \"$0\" strict join all_reduce:count=1000,iters=100000000; fi",
+                         "if [ $RANK = 1 ]; then exec \"$0\" join all_reduce:count=1000 signal:number=9; else exec \"$0\" "
+                         "strict join all_reduce:count=1000,iters=100000000; fi",
                          GROUP_PROGRAM});
   EXPECT_NE(done.code, 0);
   EXPECT_NE(done.error.find("rank 1"), std::string::npos) << done.error;

@@ -30,7 +30,8 @@ TEST_P(Quiet, ranks_that_wait_a_second_for_another_spend_nearly_nothing) {
   const auto after = group.ask(waiting, "usage");
   for (size_t i = 0; i < waiting.size(); ++i) {
     const auto spent = between(before[i], after[i]);
-    std::printf("    waiting 1 s: %lld us of CPU, %lld sleeps\n", static_cast<long long>(spent.cpu_us), static_cast<long long>(spent.voluntary));
+    std::printf("    waiting 1 s: %lld us of CPU, %lld sleeps\n", static_cast<long long>(spent.cpu_us),
+                static_cast<long long>(spent.voluntary));
     EXPECT_LT(spent.cpu_us, 50'000 * slowness);
   }
   group.finish();
@@ -53,8 +54,8 @@ TEST_P(Quiet, an_idle_group_does_nothing_also_after_a_death) {
     const auto after = group.ask(left, "usage");
     for (size_t i = 0; i < left.size(); ++i) {
       const auto spent = between(before[i], after[i]);
-      std::printf("    idle 1 s%s: %lld us of CPU, %lld sleeps\n", dead ? ", rank 0 dead" : "", static_cast<long long>(spent.cpu_us),
-                  static_cast<long long>(spent.voluntary));
+      std::printf("    idle 1 s%s: %lld us of CPU, %lld sleeps\n", dead ? ", rank 0 dead" : "",
+                  static_cast<long long>(spent.cpu_us), static_cast<long long>(spent.voluntary));
       EXPECT_LT(spent.cpu_us, 20'000 * slowness);
       EXPECT_LE(spent.voluntary, 20);
     }
@@ -82,7 +83,9 @@ TEST_P(Quiet, eight_ranks_on_few_cores_get_on) {
 }
 
 TEST_P(Quiet, ranks_pinned_to_one_core_before_they_join_get_on) {
-  Cluster group(4, {.transport = GetParam(), .wrappers = {{"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}}});
+  Cluster group(4,
+                {.transport = GetParam(),
+                 .wrappers = {{"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}, {"taskset", "-c", "0"}}});
   expect_bounded(group, "4 ranks on one core", 8000);
   group.finish();
 }

@@ -26,7 +26,8 @@ void stop(RankProcess& rank) {
 std::vector<std::string> links_of(const Line& members) {
   std::vector<std::string> links;
   std::istringstream in(members.value("members"));
-  for (std::string member; std::getline(in, member, ';');) links.push_back(member.substr(member.find('/', member.find('/') + 1) + 1));
+  for (std::string member; std::getline(in, member, ';');)
+    links.push_back(member.substr(member.find('/', member.find('/') + 1) + 1));
   return links;
 }
 
@@ -37,7 +38,8 @@ void expect_links_kept(const std::vector<Line>& before, const std::vector<Line>&
     const auto old_links = links_of(before[i]);
     const auto links = links_of(after[i]);
     EXPECT_EQ(links.size() + 1, old_links.size()) << after[i].text;
-    for (const auto& link : links) EXPECT_NE(std::find(old_links.begin(), old_links.end(), link), old_links.end()) << link << " is new";
+    for (const auto& link : links)
+      EXPECT_NE(std::find(old_links.begin(), old_links.end(), link), old_links.end()) << link << " is new";
   }
 }
 
@@ -59,8 +61,10 @@ TEST_P(Stop, is_late_by_the_deadline_then_re_formed_and_the_stopped_rank_is_told
   stop(group[2]);
   for (const auto& line : group.ask(left, "all_reduce:count=300000,timeout=500")) {
     EXPECT_EQ(line.code(), "late") << line.text;
-    for (const auto* word : {"rank 2", "bytes", "phase", "host"}) EXPECT_TRUE(line.says(word)) << line.text << " should name " << word;
-    for (const auto* innocent : {"rank 0 (", "rank 1 (", "rank 3 ("}) EXPECT_FALSE(line.says(innocent)) << line.text << " should not blame " << innocent;
+    for (const auto* word : {"rank 2", "bytes", "phase", "host"})
+      EXPECT_TRUE(line.says(word)) << line.text << " should name " << word;
+    for (const auto* innocent : {"rank 0 (", "rank 1 (", "rank 3 ("})
+      EXPECT_FALSE(line.says(innocent)) << line.text << " should not blame " << innocent;
     expect_within("late after", line.number("us") * 1000, 500 + 200);
   }
   const auto lines = reform_without(group, left);

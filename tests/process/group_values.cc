@@ -12,12 +12,10 @@ namespace {
 
 constexpr size_t guard_bytes = 64;
 constexpr std::byte guard_value{0xA5};
-// Values repeat after so many elements, which fits no slice and no chunk: large tensors are then as cheap as a copy.
-constexpr size_t period = 8191;
 
-// Fills the rest of `count` elements with the first `period` of them.
+// Fills the rest of `count` elements with the first period of them.
 void repeat(std::byte* out, size_t count, size_t size) {
-  for (size_t done = period; done < count;) {
+  for (size_t done = value_period; done < count;) {
     const auto more = std::min(done, count - done);  // whole periods, twice as many each time
     std::memcpy(out + done * size, out, more * size);
     done += more;
@@ -57,7 +55,9 @@ template <typename T>
 Wide<T> given(uint64_t giver, uint64_t index, uint64_t seed) {
   const auto bits = mix64(seed ^ mix64(giver + 1) ^ (index * 0x9E3779B97F4A7C15ull));
   if constexpr (std::is_integral_v<T>) return static_cast<T>(bits);
-  else return static_cast<Wide<T>>(static_cast<int>(bits % 6) < 3 ? static_cast<int>(bits % 6) - 3 : static_cast<int>(bits % 6) - 2);
+  else
+    return static_cast<Wide<T>>(static_cast<int>(bits % 6) < 3 ? static_cast<int>(bits % 6) - 3
+                                                               : static_cast<int>(bits % 6) - 2);
 }
 
 template <typename T>
@@ -91,7 +91,8 @@ W combine(ReduceOp op, W a, W b) {
 // The whole divided by the number of ranks; integers wider than the number keep their sign.
 template <typename W>
 W divided(W sum, uint32_t world) {
-  if constexpr (std::is_signed_v<W> && std::is_integral_v<W>) return static_cast<W>(static_cast<int64_t>(sum) / static_cast<int64_t>(world));
+  if constexpr (std::is_signed_v<W> && std::is_integral_v<W>)
+    return static_cast<W>(static_cast<int64_t>(sum) / static_cast<int64_t>(world));
   else if constexpr (std::is_integral_v<W>) return static_cast<W>(static_cast<uint64_t>(sum) / world);
   else return sum / static_cast<W>(world);
 }
@@ -117,7 +118,8 @@ void with_type(DType type, F&& f) {
 
 }  // namespace
 
-Buffer::Buffer(size_t bytes, size_t offset) : begin_(guard_bytes + offset), bytes_(bytes), storage_(begin_ + bytes + guard_bytes, guard_value) {}
+Buffer::Buffer(size_t bytes, size_t offset)
+    : begin_(guard_bytes + offset), bytes_(bytes), storage_(begin_ + bytes + guard_bytes, guard_value) {}
 
 bool Buffer::guards_hold() const {
   const auto holds = [](std::byte b) { return b == guard_value; };
@@ -128,7 +130,7 @@ bool Buffer::guards_hold() const {
 void fill(DType type, std::byte* out, size_t count, uint64_t giver, uint64_t seed) {
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    for (size_t i = 0; i < std::min(count, period); ++i) {
+    for (size_t i = 0; i < std::min(count, value_period); ++i) {
       const T value = stored<T>(given<T>(giver, i, seed));
       std::memcpy(out + i * sizeof(T), &value, sizeof(T));
     }
@@ -140,7 +142,7 @@ std::vector<std::byte> reduced(DType type, ReduceOp op, size_t count, uint32_t w
   std::vector<std::byte> out(count * element_bytes(type));
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
-    for (size_t i = 0; i < std::min(count, period); ++i) {
+    for (size_t i = 0; i < std::min(count, value_period); ++i) {
       auto sum = given<T>(0, i, seed);
       for (uint32_t rank = 1; rank < world; ++rank) sum = combine(op, sum, given<T>(rank, i, seed));
       const T value = stored<T>(op == ReduceOp::avg ? divided(sum, world) : sum);
@@ -163,7 +165,8 @@ std::string difference(DType type, const std::byte* got, const std::byte* wanted
   };
   for (size_t i = 0; i < count; ++i) {
     if (std::memcmp(got + i * size, wanted + i * size, size) == 0) continue;
-    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + hex(got + i * size) + ", should be " + hex(wanted + i * size);
+    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + hex(got + i * size) + ", should be " +
+           hex(wanted + i * size);
   }
   return {};
 }
@@ -183,8 +186,13 @@ std::optional<ReduceOp> op_from(const std::string& text) {
 }
 
 uint64_t hash_of(const std::byte* data, size_t bytes) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<uint64_t>(data[i])) * 0x100000001b3ull;
+  uint64_t hash = bytes;
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + at, std::min(sizeof(word), bytes - at));
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+    hash ^= hash >> 29;
+  }
   return hash;
 }
 

@@ -14,6 +14,9 @@
 
 namespace unisono::testing {
 
+// Values repeat after so many elements, which fits no slice, no chunk and no power of two: large tensors are as cheap as a copy.
+inline constexpr size_t value_period = 8191;
+
 // Memory with any alignment between two guards; whoever writes outside is found.
 class Buffer {
  public:
@@ -40,7 +43,7 @@ std::string difference(DType type, const std::byte* got, const std::byte* wanted
 std::optional<DType> dtype_from(const std::string& name);
 std::optional<ReduceOp> op_from(const std::string& name);
 
-// FNV-1a (public, by Fowler, Noll and Vo): to compare results of processes.
+// To compare memory with what it was, and results of processes with each other; eight bytes at a step.
 uint64_t hash_of(const std::byte* data, size_t bytes);
 
 }  // namespace unisono::testing

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "child_process.h"
+#include "unisono/version.h"
 
 namespace unisono::testing {
 namespace {
@@ -32,7 +33,8 @@ TEST(Tool, every_command_explains_itself_with_examples_and_exit_codes) {
 TEST(Tool, the_version_is_told) {
   const auto done = run({UNISONO_TOOL, "--version"});
   EXPECT_EQ(done.code, 0);
-  EXPECT_TRUE(done.out.starts_with("unisono 0.")) << done.out;
+  EXPECT_TRUE(done.out.starts_with("unisono " UNISONO_VERSION " (")) << done.out;
+  EXPECT_TRUE(done.out.ends_with(")\n") && !contains(done.out, "()")) << done.out;  // the commit, or "unknown"
 }
 
 TEST(Tool, without_a_command_the_overview_goes_to_standard_error) {
