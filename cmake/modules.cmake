@@ -16,15 +16,27 @@ endif()
 add_library(unisono_flags INTERFACE)
 target_include_directories(unisono_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
-# No contraction and no fast-math: results are promised to the bit.
+# No contraction and no fast-math: results are promised to the bit. Nobody replaces our functions at load time, so the compiler may
+# inline them although the code is position-independent.
 target_compile_options(unisono_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror=return-type -ffp-contract=off -fno-math-errno>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Werror=return-type -ffp-contract=off -fno-math-errno -fno-semantic-interposition>)
 if(UNISONO_SANITIZE)
   target_compile_options(unisono_flags INTERFACE -fsanitize=${UNISONO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(unisono_flags INTERFACE -fsanitize=${UNISONO_SANITIZE})
 endif()
 if(UNISONO_FUZZ)
   target_compile_options(unisono_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# Tests themselves need not be fast: what they test is. With sanitizers, optimising them takes three times as long as compiling them.
+if(UNISONO_TESTS)
+  add_library(unisono_test_flags INTERFACE)
+  if(UNISONO_SANITIZE)
+    target_compile_options(unisono_test_flags INTERFACE -O0)
+  else()
+    target_compile_options(unisono_test_flags INTERFACE -O1)
+  endif()
+  target_link_libraries(unisono_test_flags INTERFACE GTest::gtest GTest::gtest_main)
 endif()
 
 set_property(GLOBAL PROPERTY UNISONO_MODULES "")
@@ -49,7 +61,7 @@ function(unisono_module name)
   endif()
   if(UNISONO_TESTS AND tests)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE unisono_${name} GTest::gtest GTest::gtest_main)
+    target_link_libraries(${name}_test PRIVATE unisono_${name} unisono_test_flags)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
   endif()
 endfunction()

@@ -149,10 +149,11 @@ class Sizes(Tree):
         problem = self.expect({"src/base/a_test.cc": self.function(121, "TEST(A, b)")}, "function", "src/base/a_test.cc")
         self.assertEqual(problem.key, "TEST(A, b)")
 
-    def test_headers_250_sources_500_tests_any(self):
-        self.expect_good({"src/base/a.h": GOOD_HEADER + "\n" * 248, "src/base/a.cc": "\n" * 500, "src/base/a_test.cc": "\n" * 900})
+    def test_headers_250_sources_500_tests_too(self):
+        self.expect_good({"src/base/a.h": GOOD_HEADER + "\n" * 248, "src/base/a.cc": "\n" * 500, "src/base/a_test.cc": "\n" * 500})
         self.expect({"src/base/a.h": GOOD_HEADER + "\n" * 249}, "size", "src/base/a.h")
         self.expect({"src/base/a.cc": "\n" * 501}, "size", "src/base/a.cc")
+        self.expect({"src/base/a_test.cc": "\n" * 501}, "size", "src/base/a_test.cc")
 
     def test_python_counts_too(self):
         self.expect({"tools/a.py": "def f():\n" + "    g()\n" * 70}, "function", "tools/a.py", 1)

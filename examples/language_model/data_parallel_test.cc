@@ -102,7 +102,8 @@ TEST(GroupExchange, statistics_count_the_gradients_alone) {
     ASSERT_TRUE(exchange.finish().ok());
     const double ideal = 2.0 * 3 / 4 * 400'000;
     EXPECT_GE(static_cast<double>(exchange.statistics().sent_bytes), ideal);
-    EXPECT_LE(static_cast<double>(exchange.statistics().sent_bytes), 1.05 * ideal);
+    const double in_one_shot = 3 * 400'000;  // short buckets may go whole to everybody, where that is faster
+    EXPECT_LE(static_cast<double>(exchange.statistics().sent_bytes), 1.05 * in_one_shot);
     EXPECT_GT(exchange.statistics().waited_s, 0);
     EXPECT_GE(exchange.statistics().overlapped_s, 0);
   });
