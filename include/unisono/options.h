@@ -39,7 +39,7 @@ struct CallOptions {
   ReduceOp op = ReduceOp::sum;
   Order order = Order::automatic;
   ScheduleKind schedule = ScheduleKind::automatic;
-  Milliseconds timeout{0};      // 0 = the group's default
+  Milliseconds timeout{0};      // 0 = the group's default; at most 30 days
   uint64_t id = 0;              // not 0: operations are matched by this number instead of by the order of calls; below 2^56
   uint64_t slice_bytes = 0;     // 0 = automatic
 };

@@ -13,5 +13,11 @@ inline constexpr Nanos never = std::numeric_limits<Nanos>::max();
 inline constexpr Nanos microsecond = 1'000;
 inline constexpr Nanos millisecond = 1'000'000;
 inline constexpr Nanos second = 1'000'000'000;
+inline constexpr Nanos timeout_max = 30 * 24 * 3600 * second;  // of anything that a caller may wait for
+
+// When `milliseconds`, however many, have passed since now.
+constexpr Nanos after(Nanos now, int64_t milliseconds) {
+  return milliseconds > timeout_max / millisecond ? now + timeout_max : now + milliseconds * millisecond;
+}
 
 }  // namespace unisono

@@ -117,7 +117,7 @@ class Operation {
     size_t entry = 0;
   };
 
-  Status prepare_memory();
+  void prepare_memory();
   void make_lanes();
   void copy_local();
   void widen();

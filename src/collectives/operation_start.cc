@@ -34,10 +34,7 @@ void Operation::start(Port& port, Nanos now) {
   items_.clear();
   slots_.clear();
   widen();
-  element_size_ = element_bytes(setup_.request.dtype);
-  slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
-  auto status = prepare_memory();
-  if (!status.ok()) return fail_here(std::move(status));
+  prepare_memory();
   // A window that holds less than two slices would never open: grants come when half of it has been used.
   setup_.limits.window_bytes = std::max<uint64_t>(setup_.limits.window_bytes, 2 * slice_elements_ * element_size_);
   make_lanes();
@@ -84,7 +81,7 @@ static OperationRequest working_request(const OperationRequest& q, bool widened,
   return w;
 }
 
-Status Operation::prepare_memory() {
+void Operation::prepare_memory() {
   const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
   element_size_ = element_bytes(request.dtype);
   slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
@@ -103,7 +100,6 @@ Status Operation::prepare_memory() {
       at += places_[i].elements * element_size_;
     }
   }
-  return {};
 }
 
 void Operation::make_lanes() {

@@ -30,7 +30,9 @@ class Checks {
 
   bool options(const CallOptions& o) {
     if (o.id >= id_max) return fail("id " + number(o.id) + " is not below 2^56");
-    if (o.timeout.count() < 0) return fail("timeout is negative");
+    if (o.timeout.count() < 0 || o.timeout.count() > timeout_max / millisecond) {
+      return fail("timeout is " + std::to_string(o.timeout.count()) + " ms; needed: 0 (the group's) to " + number(timeout_max / millisecond));
+    }
     if (o.slice_bytes != 0 && (o.slice_bytes < slice_bytes_min || o.slice_bytes > slice_bytes_max)) {
       return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" + number(slice_bytes_max));
     }

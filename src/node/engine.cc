@@ -13,6 +13,7 @@ namespace unisono {
 namespace {
 
 constexpr Nanos news_age_max = 10 * millisecond;
+constexpr size_t completions_kept = 16;
 
 // Short enough to need no memory itself.
 Status no_memory_left() { return {Code::unavailable, "out of memory"}; }
@@ -25,7 +26,6 @@ void without_memory(F&& call) {
   } catch (const std::bad_alloc&) {
   }
 }
-constexpr size_t completions_kept = 16;
 
 }  // namespace
 
@@ -147,8 +147,22 @@ std::shared_ptr<Completion> Engine::take_completion() {
   if (completions_.empty()) return std::make_shared<Completion>();
   auto completion = std::move(completions_.back());
   completions_.pop_back();
-  completion->done = false;
+  *completion = {};
   return completion;
+}
+
+Report Engine::report_of(const Active& active, Nanos now) const {
+  auto report = active.operation.report(now);
+  report.compute_us = active.compute / microsecond;
+  report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
+  return report;
+}
+
+Report Engine::report(const Completion& completion, Nanos now) const {
+  for (const auto* active : active_) {
+    if (active->completion.get() == &completion) return report_of(*active, now);
+  }
+  return completion.report;
 }
 
 void Engine::reuse(std::shared_ptr<Completion> completion) {
@@ -270,7 +284,7 @@ void Engine::give_up() {
     active->operation.cancelled();
     const auto completion = std::move(active->completion);
     if (completion == nullptr) continue;
-    completion->report = active->operation.report(now_);
+    completion->report = report_of(*active, now_);
     completion->status = active->operation.finished_ok() ? Status() : no_memory_left();
     completion->done = true;
   }
@@ -343,9 +357,7 @@ void Engine::settle(Active& active) {
   if (!op.status().ok()) GroupCore::remember(group.failed, group.failed_at, active.number);
   ++(op.status().ok() ? counters_.operations_ok : counters_.operations_failed);
   auto completion = std::move(active.completion);
-  completion->report = op.report(now_);
-  completion->report.compute_us = active.compute / microsecond;
-  completion->report.transfer_us = std::max<int64_t>(0, completion->report.total_us - completion->report.wait_us - completion->report.compute_us);
+  completion->report = report_of(active, now_);
   completion->status = op.status();
   completion->done = true;
   std::erase(active_, &active);

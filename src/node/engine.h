@@ -73,6 +73,9 @@ class Engine final : public Sink {
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
   std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
 
+  // What happened so far; of an operation that has ended, what it ended with.
+  Report report(const Completion& completion, Nanos now) const;
+
   // Gives back the completion of a finished operation that nobody else has, to be used for another.
   void reuse(std::shared_ptr<Completion> completion);
 
@@ -155,6 +158,7 @@ class Engine final : public Sink {
   void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
   void received_failure(Active& active, Rank from, ByteView payload);
   void release_lent(PeerIndex from, const View& view);
+  Report report_of(const Active& active, Nanos now) const;
   void settle(Active& active);
   void settle_all();
   void tell_failure(const Active& active);

@@ -109,6 +109,10 @@ void Engine::received_failure(Active& active, Rank from, ByteView payload) {
     std::vector<uint32_t> waits_for;
     const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
     for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
+    if (!reader.done()) {
+      ++counters_.frames_refused;
+      return;
+    }
     active.operation.heard_late(from, age, waits_for, now_);
     if (active.operation.take_inquiry()) inquire(active);
     return;

@@ -386,6 +386,34 @@ TEST(Engine, a_rank_that_dies_is_named_and_later_calls_are_refused) {
   EXPECT_NE(refused->status.message().find("reform"), std::string::npos);
 }
 
+TEST(Engine, an_operation_reports_what_it_has_done_so_far) {
+  TestCluster cluster(2);
+  std::vector<Ints> data(2, Ints(1000));
+  const auto reduce = [&](Rank r) { return cluster.submit(r, all_reduce_call(cluster.caller(r), in(data[r]), out(data[r]), {})); };
+  auto before = std::vector{reduce(0), reduce(1)};
+  cluster.finish(before);
+  EXPECT_EQ(cluster.engine(0).report(*before[0], cluster.now()).received_messages, 1u);
+  cluster.engine(0).reuse(std::exchange(before[0], nullptr));
+  int32_t value = 0;
+  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 1, 1, {}), 1);
+  cluster.pass(3 * millisecond);
+  const auto report = cluster.engine(0).report(*waits, cluster.now());
+  EXPECT_EQ(report.operation, "recv");
+  EXPECT_EQ(report.received_messages, 0u);
+  EXPECT_EQ(report.total_us, 3000);
+}
+
+TEST(Engine, whom_a_late_rank_waits_for_is_not_believed_from_half_a_list) {
+  TestCluster cluster(3);
+  Ints data(1000);
+  const auto waits = cluster.submit(0, all_reduce_call(cluster.caller(0), in(data), out(data), {}));
+  Bytes list = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed").write(uint64_t{1}).write(uint32_t{2}).write(uint32_t{0})).take();
+  const FrameHeader header{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = cluster.group(0).next_operation - 1, .sender = 1, .payload_bytes = static_cast<uint32_t>(list.size())};
+  cluster.engine(0).received(1, header, {.data = list.data(), .bytes = list.size()});
+  EXPECT_EQ(cluster.engine(0).counters().frames_refused, 1u);
+  EXPECT_FALSE(waits->done);
+}
+
 TEST(Engine, what_a_rank_sent_before_it_left_is_enough) {
   TestCluster cluster(3);
   std::vector<Ints> data(3, Ints(1000));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/random.h"
 
 namespace unisono {
@@ -208,7 +209,7 @@ std::string resolve_job(const Options& options, const Environment& environment, 
 // A time whose value in Options is still the default may come from the environment; 0 and less are refused.
 Status resolve_time(const Environment& environment, const char* name, const char* field, Milliseconds given,
                     Milliseconds fallback, Milliseconds& out) {
-  constexpr int64_t most = int64_t{30} * 24 * 3600 * 1000;
+  constexpr int64_t most = timeout_max / millisecond;
   out = given;
   if (const auto text = lookup(environment, name); text && given == fallback) {
     auto value = parse_number<int64_t>(name, *text, 1, most);

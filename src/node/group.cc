@@ -36,8 +36,6 @@ std::string LinkSpeeds::to_string() const {
 
 namespace {
 
-constexpr Nanos grace = 10 * second;  // a safety net: the engine itself ends an operation at its deadline
-
 // Re-forming has begun since this group was made, however it ended or will end; its core is gone. Under the mutex.
 bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.node->formation(); }
 
@@ -66,7 +64,7 @@ struct Call {
 // Submits under the mutex. overdue: when it should have ended by any measure.
 Result<std::shared_ptr<Completion>> submit(GroupState& group, Call& call, Nanos now, Nanos& overdue) {
   if (ended(group)) return why_ended(group, call.what);
-  overdue = now + call.request->timeout + grace;
+  overdue = now + call.request->timeout + Node::overdue_by;
   return group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
 }
 
@@ -101,7 +99,7 @@ Result<Report> Work::wait() {
 Result<Report> Work::wait_for(Milliseconds time) {
   if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
   auto& s = *state_;
-  const auto until = std::min(s.overdue, monotonic_now() + time.count() * millisecond);
+  const auto until = std::min(s.overdue, after(monotonic_now(), time.count()));
   if (s.node != nullptr && !s.node->wait(*s.completion, until)) {
     return Status(Code::late, "still running after waiting " + std::to_string(time.count()) + " ms");
   }
@@ -117,7 +115,7 @@ bool Work::done() const {
 Report Work::report() const {
   if (state_ == nullptr) return {};
   if (state_->node == nullptr) return state_->completion->report;
-  return state_->node->locked([&] { return state_->completion->report; });
+  return state_->node->locked([&] { return state_->node->engine().report(*state_->completion, monotonic_now()); });
 }
 
 static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Node>& node) {

@@ -34,7 +34,6 @@ void set_timer(int fd, Nanos after) {
   const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};
   ::timerfd_settime(fd, 0, &time, nullptr);
 }
-constexpr Nanos overdue_by = 10 * second;
 
 }  // namespace
 
@@ -74,19 +73,13 @@ Node::~Node() {
   ::close(rest_fd_);
 }
 
-Node::Entry::Entry(Node& node) : node_(node) {
-  node_.entering_.fetch_add(1, std::memory_order_relaxed);
-  node_.mutex_.lock();
-  node_.entering_.fetch_sub(1, std::memory_order_relaxed);
-}
-
 Node::Entry::~Entry() {
   const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
   if ((undriven && node_.resting_) || node_.forgets_links()) node_.call_background();
   // A sleeping driver must learn of an earlier deadline.
   const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
   node_.announce();
-  node_.mutex_.unlock();
+  lock_.unlock();
   if (earlier) node_.wake();
 }
 

@@ -42,6 +42,9 @@ struct ProbedLink {
 
 class Node {
  public:
+  // A safety net: the engine itself ends an operation at its deadline; this much later it can only be a mistake of ours.
+  static constexpr Nanos overdue_by = 10 * second;
+
   // The transports are made and listening; nobody is known yet.
   static Result<std::shared_ptr<Node>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
   ~Node();
@@ -107,10 +110,11 @@ class Node {
   // Holds the mutex for a caller; asks a polling driver to let go of it soon.
   class Entry {
    public:
-    explicit Entry(Node& node);
+    explicit Entry(Node& node) : node_(node), lock_(node.enter()) {}
     ~Entry();
    private:
     Node& node_;
+    std::unique_lock<std::mutex> lock_;
   };
 
   Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);

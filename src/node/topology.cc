@@ -1,5 +1,7 @@
 #include "node/topology.h"
 
+#include <cmath>
+
 namespace unisono {
 namespace {
 
@@ -14,6 +16,14 @@ void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
   if (link.copied_by_cores) flags |= copied_by_cores;
   if (link.shares_payloads) flags |= shares_payloads;
   writer.write(link.cores).write(flags);
+}
+
+// Nothing that a cost could be computed from is missing.
+bool is_sound(const LinkProfile& link) {
+  const auto positive = [](double field) { return std::isfinite(field) && field > 0; };
+  const auto not_negative = [](double field) { return std::isfinite(field) && field >= 0; };
+  return not_negative(link.latency_us) && positive(link.bytes_per_us) && not_negative(link.host_bytes_per_us) && not_negative(link.per_message_cpu_us) &&
+         not_negative(link.per_batch_cpu_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && not_negative(link.switch_us) && link.cores > 0;
 }
 
 LinkProfile read(ByteReader& reader, bool& is_measured) {
@@ -44,7 +54,7 @@ std::optional<Topology> decode_topology(ByteView bytes) {
   Topology topology;
   topology.inside = read(reader, topology.inside_measured);
   topology.between = read(reader, topology.between_measured);
-  return reader.done() ? std::optional(topology) : std::nullopt;
+  return reader.done() && is_sound(topology.inside) && is_sound(topology.between) ? std::optional(topology) : std::nullopt;
 }
 
 }  // namespace unisono

@@ -16,7 +16,7 @@ struct Topology {
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 
-// Exact: what is decoded is what was encoded. Nothing if the bytes are no topology.
+// Exact: what is decoded is what was encoded. Nothing if the bytes are no topology, or one with numbers that no link has.
 Bytes encode(const Topology& topology);
 std::optional<Topology> decode_topology(ByteView bytes);
 

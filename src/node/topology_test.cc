@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace unisono {
 namespace {
 
@@ -23,6 +25,20 @@ TEST(Topology, of_other_length_is_none) {
   EXPECT_FALSE(decode_topology(longer).has_value());
   EXPECT_FALSE(decode_topology(ByteView(bytes).first(bytes.size() - 1)).has_value());
   EXPECT_FALSE(decode_topology({}).has_value());
+}
+
+TEST(Topology, with_numbers_that_no_link_has_is_none) {
+  const auto sound = [](auto&& change) {
+    Topology topology;
+    change(topology.between);
+    return decode_topology(encode(topology)).has_value();
+  };
+  EXPECT_TRUE(sound([](LinkProfile& link) { link.latency_us = 0; }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.latency_us = -1; }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.bytes_per_us = 0; }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.reduce_bytes_per_us = std::numeric_limits<double>::quiet_NaN(); }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.slice_bytes = std::numeric_limits<double>::infinity(); }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.cores = 0; }));
 }
 
 }  // namespace
