@@ -9,7 +9,28 @@
 namespace unisono::conformance {
 namespace {
 
-using TcpStrangers = TcpPair;
+class TcpStrangers : public TcpPair {
+ protected:
+  // What a member of this name says on the two streams of its link.
+  void say_both(Stranger& first, Stranger& second) {
+    auto hello = two_streams();
+    first.say(hello);
+    hello.stream_index = 1;
+    seal_hello(hello);
+    second.say(hello);
+  }
+  TcpHello two_streams() const {
+    auto hello = hello_from(member_id, id_b);
+    hello.stream_count = 2;
+    seal_hello(hello);
+    return hello;
+  }
+  // Polls at one time, so that no time-out passes.
+  void poll_at(Nanos now, int times = 100) {
+    for (int i = 0; i < times; ++i) b->poll(now, *hear_b);
+  }
+  const PeerId member_id{7, 7};
+};
 
 TEST_F(TcpStrangers, an_http_client_is_closed_without_an_answer) {
   link();
@@ -172,73 +193,51 @@ TEST_F(TcpStrangers, a_link_that_ends_inside_a_frame_says_so) {
 }
 
 TEST_F(TcpStrangers, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
-  const PeerId peer{7, 7};
-  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
   Stranger first(*b), second(*b);
-  auto hello = hello_from(peer, id_b);
-  hello.stream_count = 2;
-  seal_hello(hello);
-  first.say(hello);
-  hello.stream_index = 1;
-  seal_hello(hello);
-  second.say(hello);
-  Nanos now = clock_now();
-  for (int i = 0; i < 1000 && b->state(0) != LinkState::up; ++i) b->poll(now, *hear_b);
-  ASSERT_EQ(b->state(0), LinkState::up);
+  say_both(first, second);
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   EXPECT_FALSE(first.closed());
   EXPECT_FALSE(second.closed());
+  const auto now = clock_now();
   second.go();
-  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  poll_at(now);
   EXPECT_TRUE(hear_b->losses.empty());
   EXPECT_LE(b->next_deadline(), now + 100 * millisecond);
   auto header = data_header(5, 0);
   seal_frame(header);
   first.say(std::as_bytes(std::span(&header, 1)));
   first.go();
-  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  poll_at(now);
   EXPECT_EQ(hear_b->frames.size(), 1u);
   EXPECT_EQ(hear_b->losses[0].size(), 1u);
 }
 
 TEST_F(TcpStrangers, the_other_streams_are_not_waited_for_without_end) {
-  const PeerId peer{7, 7};
-  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
   Stranger first(*b), second(*b);
-  auto hello = hello_from(peer, id_b);
-  hello.stream_count = 2;
-  for (auto* stranger : {&first, &second}) {
-    seal_hello(hello);
-    stranger->say(hello);
-    ++hello.stream_index;
-  }
-  Nanos now = clock_now();
-  for (int i = 0; i < 1000 && b->state(0) != LinkState::up; ++i) b->poll(now, *hear_b);
+  say_both(first, second);
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   EXPECT_FALSE(second.closed());
+  const auto now = clock_now();
   second.go();
-  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  poll_at(now);
   EXPECT_TRUE(hear_b->losses.empty());
   b->poll(now + 100 * millisecond, *hear_b);
   EXPECT_EQ(hear_b->losses[0].size(), 1u);
 }
 
 TEST_F(TcpStrangers, a_dialler_that_starts_again_replaces_its_half_made_link) {
-  const PeerId peer{7, 7};
-  ASSERT_TRUE(b->add_peer(request(peer, {}, false)).ok());
-  auto hello = hello_from(peer, id_b);
-  hello.stream_count = 2;
-  seal_hello(hello);
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
   auto lost = std::make_unique<Stranger>(*b);
-  lost->say(hello);
+  lost->say(two_streams());
   ASSERT_TRUE(until([&] {
     lost->closed();
     return lost->heard().size() == sizeof(TcpReply);
   }));
   lost.reset();
   Stranger first(*b), second(*b);
-  first.say(hello);
-  hello.stream_index = 1;
-  seal_hello(hello);
-  second.say(hello);
+  say_both(first, second);
   EXPECT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
 }
 
