@@ -41,6 +41,12 @@ endif()
 
 set_property(GLOBAL PROPERTY UNISONO_MODULES "")
 
+# Tests of code that several threads or processes run at once: what the thread sanitizer is for. Label and target `threads`.
+if(UNISONO_TESTS)
+  add_custom_target(threads)
+endif()
+set(UNISONO_MODULES_WITH_THREADS transports node)
+
 # unisono_module(NAME DEPENDS modules LIBRARIES targets): src/NAME/*.cc, and NAME_test from src/NAME/*_test.cc.
 function(unisono_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -62,7 +68,12 @@ function(unisono_module name)
   if(UNISONO_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE unisono_${name} unisono_test_flags)
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
+    set(label "")
+    if(name IN_LIST UNISONO_MODULES_WITH_THREADS)
+      set(label LABELS threads)
+      add_dependencies(threads ${name}_test)
+    endif()
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 ${label})
   endif()
 endfunction()
 
