@@ -340,15 +340,8 @@ void Operation::after_combine(uint32_t index) {
   const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s.first == index; });
   if (slot != slots_.end()) {
     const auto& next = plan_->stages[lane.stage + 1];
-    const auto bytes = lane_bytes(lane);
-    for (const auto to : plan_->sends(next)) {
-      if (!port_->lends(to)) continue;
-      flows_[to].send_used += bytes;
-      counts_.sent_bytes += bytes + sizeof(FrameHeader);
-      ++counts_.sent_messages;
-    }
     port_->commit(slot->second, header_for(lane, next));
-    lane.committed = true;
+    count_as_sent(index, next);
     slots_.erase(slot);
   }
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -32,6 +32,7 @@ struct OperationSetup {
   FlowLimits limits;
   FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
   uint64_t number = 0;            // as people are told it
+  bool is_sent = false;           // the first stage's messages are on their way already; only for plans of one lane
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
 };
 
@@ -119,6 +120,7 @@ class Operation {
 
   void prepare_memory();
   void make_lanes();
+  void count_as_sent(uint32_t lane, const Stage& stage);
   void copy_local();
   void widen();
   void narrow();

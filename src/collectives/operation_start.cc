@@ -39,6 +39,7 @@ void Operation::start(Port& port, Nanos now) {
   setup_.limits.window_bytes = std::max<uint64_t>(setup_.limits.window_bytes, 2 * slice_elements_ * element_size_);
   make_lanes();
   if (lanes_left_ == 0) return finish({});
+  if (setup_.is_sent) count_as_sent(0, plan_->stages[lanes_[0].stage]);
   for (const auto rank : plan_->partners) {
     const auto grant = flows_[rank].first_grant(setup_.limits);
     if (grant > 0) port_->grant(rank, grant);
@@ -128,6 +129,19 @@ void Operation::make_lanes() {
   arrivals_.reset(entries);
   lanes_left_ = lanes_.size();
   oldest_ = 0;
+}
+
+// What the lane has to send in this stage to ranks that read it in slots has gone out before it enters the stage.
+void Operation::count_as_sent(uint32_t index, const Stage& stage) {
+  auto& lane = lanes_[index];
+  const auto bytes = lane_bytes(lane);
+  lane.committed = true;
+  for (const auto to : plan_->sends(stage)) {
+    if (!port_->lends(to)) continue;
+    flows_[to].send_used += bytes;
+    counts_.sent_bytes += bytes + sizeof(FrameHeader);
+    ++counts_.sent_messages;
+  }
 }
 
 // Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when all else is done.

@@ -12,7 +12,6 @@ namespace unisono {
 
 namespace {
 
-constexpr Nanos news_age_max = 10 * millisecond;
 constexpr size_t completions_kept = 16;
 
 // Short enough to need no memory itself.
@@ -213,15 +212,7 @@ Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q
 }
 
 std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
-  if (gave_up_) return no_memory_;
-  try {
-    auto completion = start(group, std::move(request), id, now);
-    if (must_give_up_) give_up();
-    return completion;
-  } catch (const std::bad_alloc&) {
-    give_up();
-    return no_memory_;
-  }
+  return guarded([&] { return start(group, std::move(request), id, now); });
 }
 
 std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
@@ -240,27 +231,33 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
+  return launch(group, std::move(request), {.plan = *plan, .slice_bytes = slice_bytes, .number = number}, now, now);
+}
+
+std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now) {
+  const bool message = (what.number & message_id_bit) != 0;
   auto& active = take_active();
   active.group = &group;
-  active.number = number;
+  active.number = what.number;
   active.compute = 0;
   active.completion = take_completion();
   auto completion = active.completion;
   auto& setup = active.operation.new_setup();
-  setup.plan = *plan;
+  setup.plan = what.plan;
   setup.self = group.self;
   setup.world = group.world();
-  setup.slice_bytes = slice_bytes;
+  setup.slice_bytes = what.slice_bytes;
   setup.limits = limits_.flow;
   setup.frame.epoch = group.epoch;
   setup.frame.group = group.number;
-  setup.frame.operation = number;
+  setup.frame.operation = what.number;
   setup.frame.sender = group.self;
-  setup.number = message ? (number & 0xFFFFFFFF) : (number & ~user_id_bit);
+  setup.number = message ? (what.number & 0xFFFFFFFF) : (what.number & ~user_id_bit);
+  setup.is_sent = what.is_sent;
   setup.hold_lent = active_.empty();
   setup.request = std::move(request);
   active_.push_back(&active);
-  attempt(active.operation, [&] { active.operation.start(active.port, now); });
+  attempt(active.operation, [&] { active.operation.start(active.port, started); });
   if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   // Who has gone may have sent all it had to before: that is enough.

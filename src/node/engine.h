@@ -21,6 +21,7 @@
 #include "collectives/operation.h"
 #include "node/buffer_pool.h"
 #include "node/compute.h"
+#include "node/express.h"
 #include "node/group_core.h"
 #include "node/planner.h"
 #include "transports/transport.h"
@@ -72,6 +73,14 @@ class Engine final : public Sink {
 
   // Starts an operation. id: 0 = by order of calls. The completion may be done at return.
   std::shared_ptr<Completion> submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
+
+  // An operation that may be so small that it needs no executor. False: submit it. Else look until all is found (then it is done, and
+  // report says what happened), or give it to the executor, whose completion it then has: at the first look that finds something
+  // else, or when the caller would rather not look on. No other call may come between, so it is for callers who wait.
+  bool begin_express(Express& express, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
+  Express::Found look(Express& express);
+  Report report(const Express& express, Nanos now) const;
+  std::shared_ptr<Completion> take_over(Express& express, Nanos now);
 
   // What happened so far; of an operation that has ended, what it ended with.
   Report report(const Completion& completion, Nanos now) const;
@@ -145,6 +154,17 @@ class Engine final : public Sink {
   uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
+  struct Launch {
+    const Plan* plan = nullptr;
+    uint64_t slice_bytes = 0, number = 0;
+    bool is_sent = false;  // the plan's first messages
+  };
+  std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
+  // What memory that runs out ends with everything else.
+  template <typename Start>
+  std::shared_ptr<Completion> guarded(Start&& start);
+  Transport* express_route(const GroupCore& group);
+  void add_up(Express& express);
   bool poll_all(Nanos now);
   // An event of one operation, which memory that runs out ends.
   template <typename Event>
@@ -165,6 +185,8 @@ class Engine final : public Sink {
   void inquire(Active& active);
   void tell_members(const Active& active, Bytes payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
+
+  static constexpr Nanos news_age_max = 10 * millisecond;  // older than that, and an operation begins with a poll
 
   EngineLimits limits_;
   Compute& compute_;

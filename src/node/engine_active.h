@@ -52,6 +52,19 @@ void Engine::attempt(Operation& operation, Event&& event) {
   settle_needed_ |= operation.done();
 }
 
+template <typename Start>
+std::shared_ptr<Completion> Engine::guarded(Start&& start) {
+  if (gave_up_) return no_memory_;
+  try {
+    auto completion = start();
+    if (must_give_up_) give_up();
+    return completion;
+  } catch (const std::bad_alloc&) {
+    give_up();
+    return no_memory_;
+  }
+}
+
 struct Engine::Active {
   explicit Active(Engine& engine, uint32_t index) : slot(index), port(engine, *this) {}
   // Whether a frame of this operation number, from this peer, is for it.

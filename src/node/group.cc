@@ -61,28 +61,21 @@ struct Call {
   const char* what;
 };
 
-// Submits under the mutex. overdue: when it should have ended by any measure.
-Result<std::shared_ptr<Completion>> submit(GroupState& group, Call& call, Nanos now, Nanos& overdue) {
-  if (ended(group)) return why_ended(group, call.what);
-  overdue = now + call.request->timeout + Node::overdue_by;
-  return group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
-}
-
 Status refusal(const Call& call) { return {call.request.status().code(), std::string(call.what) + ": " + call.request.status().message()}; }
 
 std::shared_ptr<WorkState> start(GroupState& group, Call call) {
   if (!call.request) return failed_work(refusal(call));
   return group.node->locked([&] {
-    Nanos overdue = never;
-    auto completion = submit(group, call, monotonic_now(), overdue);
-    if (!completion) return failed_work(completion.status());
-    return std::make_shared<WorkState>(WorkState{group.node, std::move(*completion), overdue});
+    if (ended(group)) return failed_work(why_ended(group, call.what));
+    const auto now = monotonic_now();
+    const auto overdue = now + call.request->timeout + Node::overdue_by;
+    return std::make_shared<WorkState>(WorkState{group.node, group.node->engine().submit(*group.core, std::move(*call.request), call.id, now), overdue});
   });
 }
 
 Result<Report> run(GroupState& group, Call call) {
   if (!call.request) return refusal(call);
-  return group.node->run([&](Nanos now, Nanos& overdue) { return submit(group, call, now, overdue); });
+  return group.node->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
 }
 
 Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout}; }

@@ -55,16 +55,13 @@ class Node {
   bool wait(const std::function<bool()>& done, Nanos until);
   // As wait, for one operation.
   bool wait(const Completion& completion, Nanos until);
-  // Submits an operation and drives it to its end; nobody else is woken for it. submit(now, overdue), called under the mutex, gives
-  // its Result<std::shared_ptr<Completion>>, and when it should have ended by any measure.
-  template <typename F>
-  Result<Report> run(F&& submit) {
+  // Submits an operation and drives it to its end; nobody else is woken for it. admit(), called under the mutex, says whether its
+  // group still exists.
+  template <typename Admit>
+  Result<Report> run(GroupCore*& group, OperationRequest&& request, uint64_t id, Admit&& admit) {
     auto lock = enter();
-    const auto now = monotonic_now();
-    Nanos overdue = never;
-    auto completion = submit(now, overdue);
-    if (!completion) return completion.status();
-    return outcome(lock, std::move(*completion), overdue, now);
+    if (Status status = admit(); !status.ok()) return status;
+    return run(lock, *group, std::move(request), id);
   }
   // Drives an operation to its end; overdue: when it should have ended by any measure.
   Result<Report> outcome(std::shared_ptr<Completion> completion, Nanos overdue);
@@ -121,6 +118,8 @@ class Node {
   std::unique_lock<std::mutex> enter();
   // After a change under the mutex: whoever waits looks again.
   void announce();
+  Result<Report> run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id);
+  bool look_for(Express& express);
   Result<Report> outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now);
   template <typename Done>
   bool wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);

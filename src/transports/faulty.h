@@ -52,6 +52,10 @@ class FaultyTransport final : public Transport {
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
+  // Only where nothing is done to frames on their way in.
+  bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
+  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override { return !broken(from) && inner_.next_frame(from, header, view); }
+  void take_next(PeerIndex from) override { inner_.take_next(from), ++receive_count_; }
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;

@@ -176,7 +176,7 @@ TEST_F(Faulty, copies_that_are_lent_stay_until_released) {
   ASSERT_EQ(recorder->views.size(), 40u);
   for (size_t i = 0; i < 40; ++i) {
     const auto meant = pattern(100, recorder->frames[i].header.operation);
-    EXPECT_TRUE(std::ranges::equal(std::span(recorder->views[i].data, recorder->views[i].bytes), meant));
+    EXPECT_TRUE(same(std::span(recorder->views[i].data, recorder->views[i].bytes), meant));
   }
   for (const auto& view : recorder->views) faulty->release(view);
 }

@@ -237,6 +237,25 @@ class LoopbackHub::Endpoint final : public Transport {
     state_.drop_block(view.handle);
   }
 
+  bool looks_ahead() const override { return true; }
+
+  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override {
+    const std::lock_guard lock(state_.mutex);
+    const auto next = first_from(from);
+    if (next == desk().inbox.end() || next->lost) return false;
+    header = next->header;
+    view = {next->data, next->header.payload_bytes, next->block};
+    return true;
+  }
+
+  void take_next(PeerIndex from) override {
+    const std::lock_guard lock(state_.mutex);
+    const auto next = first_from(from);
+    UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
+    count(*next);
+    desk().inbox.erase(next);
+  }
+
   // Sends are copies, and a placement is filled in the same poll that asked for it: nothing is ever pending.
   void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
 
@@ -308,13 +327,21 @@ class LoopbackHub::Endpoint final : public Transport {
     if (inbox.empty()) return {};  // a link was closed by an upcall
     auto item = std::move(inbox.front());
     inbox.pop_front();
-    if (item.lost) return item;
+    if (!item.lost) count(item);
+    return item;
+  }
+
+  std::deque<Item>::iterator first_from(PeerIndex from) {
+    return std::ranges::find_if(desk().inbox, [&](const Item& item) { return item.from == from; });
+  }
+
+  // A frame leaves the inbox.
+  void count(const Item& item) {
     ++desk().counters.received_frames;
     desk().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
     auto& sender = state_.desks[item.from];
     if (item.block != 0 && sender.under_way[self_] > 0) --sender.under_way[self_];
     state_.give_room(item.from);
-    return item;
   }
 
   void deliver(const Item& item, Sink& sink) {

@@ -74,28 +74,50 @@ bool Inbound::step(Sink& sink) {
   return refuse(FrameFault::kind, "cell type");
 }
 
-bool Inbound::take_whole(Sink& sink) {
-  FrameHeader& header = entry_.header;
-  const uint32_t ref = entry_.ref;
-  View view;
+// Where the payload of a whole frame lies; false and why, if it cannot be there.
+bool Inbound::find_payload(const Entry& entry, View& view, const char*& why) const {
+  const uint32_t bytes = entry.header.payload_bytes, ref = entry.ref;
+  view = {};
   if (ref == 0) {
-    if (header.payload_bytes != 0) return refuse(FrameFault::payload_bytes, "a payload without a place");
-  } else {
-    const Arena& peer = *memory_.peer;
-    if (!peer.has_slot(ref)) return refuse(FrameFault::payload_bytes, "slot index");
-    if (header.payload_bytes == 0 || header.payload_bytes > peer.slot_bytes(ref_place(ref))) {
-      return refuse(FrameFault::payload_bytes, "payload larger than its slot");
-    }
-    if (lent_ >= host_.arena.geometry().release_entries) return refuse(FrameFault::payload_bytes, "more slots than it has");
-    view = {.data = peer.slot(ref_place(ref), ref_index(ref)),
-            .bytes = header.payload_bytes,
-            .handle = slot_handle(memory_.region, ref)};
-    if (!payload_intact(header, view.data)) return true;
-    ++lent_;
+    why = "a payload without a place";
+    return bytes == 0;
   }
-  count(header);
-  sink.received(from_, header, view);
+  const Arena& peer = *memory_.peer;
+  why = "slot index";
+  if (!peer.has_slot(ref)) return false;
+  why = "payload larger than its slot";
+  if (bytes == 0 || bytes > peer.slot_bytes(ref_place(ref))) return false;
+  why = "more slots than it has";
+  if (lent_ >= host_.arena.geometry().release_entries) return false;
+  view = {.data = peer.slot(ref_place(ref), ref_index(ref)), .bytes = bytes, .handle = slot_handle(memory_.region, ref)};
   return true;
+}
+
+bool Inbound::take_whole(Sink& sink) {
+  View view;
+  const char* why = nullptr;
+  if (!find_payload(entry_, view, why)) return refuse(FrameFault::payload_bytes, why);
+  if (!payload_intact(entry_.header, view.data)) return true;
+  lent_ += view.handle != 0;
+  count(entry_.header);
+  sink.received(from_, entry_.header, view);
+  return true;
+}
+
+// What receive() would refuse is left to it.
+bool Inbound::next_frame(FrameHeader& header, View& view) {
+  if (stopped_ || stalled_ || fault_ != nullptr || !ring_.peek(next_)) return false;
+  const char* why = nullptr;
+  const bool plain = next_.type == CellType::whole && (next_.header.flags & frame_flag_payload_checksum) == 0;
+  if (!plain || check(next_.header) != FrameFault::none || !find_payload(next_, view, why)) return false;
+  header = next_.header;
+  return true;
+}
+
+void Inbound::take_next() {
+  ring_.advance();
+  lent_ += next_.ref != 0;
+  count(next_.header);
 }
 
 bool Inbound::take_piece(Sink& sink) {

@@ -26,6 +26,9 @@ class Inbound {
   // Takes all that has been published: there will be no next call.
   bool receive_rest(Sink& sink);
   bool ready() const;
+  // As Transport::next_frame and take_next.
+  bool next_frame(FrameHeader& header, View& view);
+  void take_next();
   // Gives back a lent slot; also after stop().
   void release(uint32_t ref);
   // The target of a half-received frame of this operation must not be touched any more.
@@ -50,6 +53,7 @@ class Inbound {
 
   bool receive_next(Sink& sink);
   bool step(Sink& sink);
+  bool find_payload(const Entry& entry, View& view, const char*& why) const;
   bool take_whole(Sink& sink);
   bool take_piece(Sink& sink);
   void finish_incoming(Sink& sink);
@@ -66,7 +70,8 @@ class Inbound {
   Bell bell_;
   RingReader ring_;
   ReleaseWriter releases_;
-  Entry entry_;
+  Entry entry_;  // being received
+  Entry next_;   // shown by next_frame
   Incoming incoming_;
   bool stalled_ = false;      // entry_ waits for memory,
   size_t stalled_bytes_ = 0;  // which is there when the sink has given back some of these

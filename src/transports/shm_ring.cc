@@ -43,14 +43,12 @@ void RingWriter::push(const FrameHeader& header, CellType type, uint32_t ref) {
   cell.words[0].store(words[0], std::memory_order_seq_cst);
 }
 
-bool RingReader::pop(Entry& entry) {
+bool RingReader::peek(Entry& entry) const {
   const Cell& cell = cells_[head_ & (count_ - 1)];
   Words words;
   words[0] = cell.words[0].load(std::memory_order_acquire);
   if (static_cast<uint32_t>(words[0]) != head_ + 1) return false;
   for (int i = 1; i < 8; ++i) words[i] = cell.words[i].load(std::memory_order_relaxed);
-  ++head_;
-  if ((head_ & (count_ / 4 - 1)) == 0) head_out_->store(head_, std::memory_order_release);
   const auto tag = static_cast<uint32_t>(words[7] >> 32);
   words[0] = (words[0] & ~low) | frame_magic;
   words[7] &= low;

@@ -52,7 +52,17 @@ class RingReader {
   }
   // Copies the next cell out (its memory is the peer's and may change at any time). False if there is none. The writer is told
   // once per quarter of the ring: when everything is taken, it knows of three quarters at least.
-  bool pop(Entry& entry);
+  bool pop(Entry& entry) {
+    if (!peek(entry)) return false;
+    advance();
+    return true;
+  }
+  // The two halves of pop.
+  bool peek(Entry& entry) const;
+  void advance() {
+    ++head_;
+    if ((head_ & (count_ / 4 - 1)) == 0) head_out_->store(head_, std::memory_order_release);
+  }
 
  private:
   const Cell* cells_ = nullptr;

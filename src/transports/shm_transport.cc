@@ -181,6 +181,17 @@ bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
   return link == nullptr || link->outbound->send(header, payload, id);
 }
 
+bool ShmTransport::next_frame(PeerIndex from, FrameHeader& header, View& view) {
+  Link* link = up_link(from);
+  return link != nullptr && link->inbound->next_frame(header, view);
+}
+
+void ShmTransport::take_next(PeerIndex from) {
+  Link* link = up_link(from);
+  UNISONO_CHECK(link != nullptr);
+  link->inbound->take_next();
+}
+
 void ShmTransport::release(const View& view) {
   if (view.handle == 0) return;
   if ((view.handle & shm::block_handle_bit) != 0) {

@@ -55,6 +55,9 @@ class ShmTransport final : public Transport, public Connector {
   void abandon(const Slot& slot) override;
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
+  bool looks_ahead() const override { return !options_.payload_checksum; }
+  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override;
+  void take_next(PeerIndex from) override;
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;

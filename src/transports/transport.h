@@ -87,6 +87,12 @@ class Transport {
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
   // Gives back a lent view.
   virtual void release(const View& view) = 0;
+  // Where that costs next to nothing (memory), one may look before one takes: next_frame shows the next frame from the peer, which
+  // stays where it is, and is false if there is none or none that can be lent as it is. take_next takes the frame that was shown;
+  // its payload is lent until release(view). Between the two, poll() must not be called.
+  virtual bool looks_ahead() const { return false; }
+  virtual bool next_frame(PeerIndex /*from*/, FrameHeader& /*header*/, View& /*view*/) { return false; }
+  virtual void take_next(PeerIndex /*from*/) {}
   // The memory of pending sends with these ids (id & mask == match), and of placements promised for frames of this group and
   // operation, must not be touched after this call: what is half sent is copied, what is half received is thrown away.
   // Neither sent() nor received() is called for them afterwards.

@@ -23,6 +23,7 @@ namespace unisono::conformance {
 #define UNISONO_TRANSPORT_PROMISES(X)                       \
   X(frames_of_every_size_are_placed_intact)                 \
   X(frames_of_every_size_are_lent_intact)                   \
+  X(what_is_looked_at_is_what_comes)                        \
   X(unaligned_payloads_arrive_intact)                       \
   X(headers_arrive_as_they_were_sent)                       \
   X(many_frames_obey_flow_control)                          \

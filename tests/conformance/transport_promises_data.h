@@ -31,7 +31,7 @@ inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool pl
   seal_frame(sealed);
   EXPECT_EQ(check_frame(sealed), FrameFault::none);
   EXPECT_EQ(frame.header.payload_bytes, payload.size());
-  EXPECT_TRUE(std::ranges::equal(frame.payload, payload)) << payload.size() << " bytes of operation " << frame.header.operation;
+  EXPECT_TRUE(same(frame.payload, payload)) << payload.size() << " bytes of operation " << frame.header.operation;
   if (!payload.empty()) {
     EXPECT_EQ(frame.placed, placed);
   }
@@ -116,6 +116,38 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 
+// A look shows the next frame again and again, takes that one alone, and leaves the rest to poll. Who cannot look shows nothing.
+inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
+  Players players(cluster);
+  auto& transport = cluster.at(1);
+  const Bytes payloads[] = {pattern(100, test_seed()), {}, pattern(5000, test_seed() + 1)};
+  for (size_t i = 0; i < std::size(payloads); ++i) {
+    ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(i, payloads[i].size()), payloads[i]));
+    if (!transport.looks_ahead()) continue;
+    ASSERT_TRUE(players[1].frames.empty()) << "it was polled before it could look";
+  }
+  FrameHeader header;
+  View view;
+  size_t taken = 0;
+  for (; transport.looks_ahead() && taken < 2; ++taken) {
+    for (int again = 0; again < 2; ++again) {
+      ASSERT_TRUE(transport.next_frame(0, header, view));
+      EXPECT_EQ(header.operation, taken);
+      EXPECT_TRUE(same({view.data, view.bytes}, payloads[taken]));
+    }
+    transport.take_next(0);
+    transport.release(view);
+  }
+  if (!transport.looks_ahead()) {
+    EXPECT_FALSE(transport.next_frame(0, header, view));
+  }
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() >= std::size(payloads) - taken; }));
+  for (const auto& frame : players[1].frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
+  EXPECT_EQ(players[1].frames.size(), std::size(payloads) - taken);
+  EXPECT_FALSE(transport.next_frame(0, header, view)) << "there is nothing left";
+  EXPECT_EQ(transport.counters().received_frames, std::size(payloads));
+}
+
 inline void many_frames_obey_flow_control(Cluster& cluster) {
   Players players(cluster);
   constexpr size_t count = 3000, distinct = 16;
@@ -144,7 +176,7 @@ inline void many_frames_obey_flow_control(Cluster& cluster) {
   std::vector<int> seen(count);
   for (const auto& frame : players[1].frames) {
     ++seen.at(frame.header.operation);
-    ASSERT_EQ(frame.payload, payloads[frame.header.operation % distinct]);
+    ASSERT_TRUE(same(frame.payload, payloads[frame.header.operation % distinct]));
   }
   EXPECT_TRUE(std::ranges::all_of(seen, [](int times) { return times == 1; }));
 }
@@ -176,7 +208,7 @@ inline void everyone_sends_to_everyone(Cluster& cluster) {
     std::map<std::pair<PeerIndex, uint64_t>, int> seen;
     for (const auto& frame : players[to].frames) {
       ++seen[{frame.from, frame.header.operation}];
-      ASSERT_EQ(frame.payload, payloads.at(frame.header.operation));
+      ASSERT_TRUE(same(frame.payload, payloads.at(frame.header.operation)));
     }
     EXPECT_EQ(seen.size(), each * (count - 1));
   }

@@ -27,7 +27,7 @@ inline void a_slot_reaches_several_peers(Cluster& cluster) {
     cluster.at(0).commit(slot, data_header(size, size));
     for (const auto peer : others) {
       ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == 1; }));
-      EXPECT_EQ(players[peer].frames[0].payload, payload);
+      EXPECT_TRUE(same(players[peer].frames[0].payload, payload));
       players[peer].frames.clear();
     }
   }
@@ -73,7 +73,7 @@ inline void lent_views_stay_intact_and_are_released_in_any_order(Cluster& cluste
     ASSERT_EQ(views.size(), count);
     for (size_t i = 0; i < count; ++i) {
       const auto& meant = payloads[players[1].frames[i].header.operation];
-      EXPECT_TRUE(std::ranges::equal(std::span(views[i].data, views[i].bytes), meant)) << "view " << i << " changed";
+      EXPECT_TRUE(same(std::span(views[i].data, views[i].bytes), meant)) << "view " << i << " changed";
     }
     for (size_t left = count; left > 0; --left) {
       std::swap(views[random.below(left)], views[left - 1]);
@@ -98,7 +98,7 @@ inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& clust
     ++sent;
   }
   cluster.at(0).cancel(match, mask, 99, 99);
-  std::ranges::fill(memory, std::byte{0x11});
+  std::memset(memory.data(), 0x11, memory.size());
   const auto last = pattern(5000, test_seed() + 1);
   ASSERT_NO_FATAL_FAILURE(send_soon(cluster, players, 0, 1, data_header(0x999, last.size()), last, 0x999));
   ASSERT_TRUE(players.until([&] {
@@ -107,7 +107,7 @@ inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& clust
   for (int turn = 0; turn < 100; ++turn) players.turn_all();
   for (const auto& frame : players[1].frames) {
     const auto& meant = frame.header.operation == 0x999 ? last : original;
-    EXPECT_TRUE(frame.payload == meant) << "memory was used after cancel, operation " << frame.header.operation;
+    EXPECT_TRUE(same(frame.payload, meant)) << "memory was used after cancel, operation " << frame.header.operation;
   }
   for (const auto& [id, times] : players[0].sent_ids) EXPECT_NE(id & mask, match) << "sent() after cancel";
   EXPECT_TRUE(players[1].losses.empty());
@@ -122,7 +122,7 @@ inline void a_cancelled_placement_is_not_touched(Cluster& cluster) {
   ASSERT_TRUE(players.until([&] { return players[1].place_count > 0 || !players[1].frames.empty(); }));
   const bool half = players[1].frames.empty();
   cluster.at(1).cancel(1, ~uint64_t{0}, 7, 5);
-  std::ranges::fill(target, std::byte{0x22});
+  std::memset(target.data(), 0x22, target.size());
   Bytes second(3000);
   players[1].placer = [&](PeerIndex, const FrameHeader& header) { return header.operation == 6 ? second.data() : nullptr; };
   const auto last = pattern(second.size(), test_seed() + 1);

@@ -1,0 +1,177 @@
+// Short sums without the executor: the same bits, and the executor's way out of everything else.
+#include "node/express.h"
+
+#include <cstring>
+
+#include "base/random.h"
+#include "node/test_cluster.h"
+
+namespace unisono {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Values whose sum depends on the order of additions.
+Floats made(Rank rank, size_t count) {
+  Random random(100 + rank);
+  Floats values(count);
+  for (auto& value : values) value = static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-3f : 1e3f);
+  return values;
+}
+
+class ExpressTest : public ::testing::Test {
+ protected:
+  struct Sum {
+    OperationRequest request;
+    Express express;
+  };
+  void make(uint32_t world, size_t count) {
+    cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
+    sums = std::vector<Sum>(world);
+    data.clear();
+    for (Rank r = 0; r < world; ++r) data.push_back(made(r, count));
+    for (Rank r = 0; r < world; ++r) sums[r].request = request(r);
+  }
+  OperationRequest request(Rank r, const CallOptions& options = {.schedule = ScheduleKind::one_shot}) {
+    return all_reduce_call(cluster->caller(r), std::span<const float>(data[r]), std::span<float>(data[r]), options).value();
+  }
+  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_express(sums[r].express, cluster->group(r), sums[r].request, id, cluster->now()); }
+  Express::Found look(Rank r) { return cluster->engine(r).look(sums[r].express); }
+  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(sums[r].express, cluster->now()); }
+  std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, request(r)); }
+
+  std::unique_ptr<TestCluster> cluster;
+  std::vector<Sum> sums;
+  std::vector<Floats> data;
+};
+
+TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
+  for (const uint32_t world : {2u, 3u, 8u}) {
+    for (const size_t count : {1, 7, 256, 1024}) {
+      make(world, count);
+      std::vector<std::shared_ptr<Completion>> done;
+      for (Rank r = 0; r < world; ++r) done.push_back(by_executor(r));
+      cluster->finish(done);
+      const auto expected = data[0];
+      const auto theirs = done[0]->report;
+      make(world, count);
+      for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world;
+      for (Rank r = 0; r < world; ++r) {
+        ASSERT_EQ(look(r), Express::Found::all);
+        EXPECT_EQ(std::memcmp(data[r].data(), expected.data(), count * sizeof(float)), 0) << "rank " << r << " of " << world;
+      }
+      const auto ours = cluster->engine(0).report(sums[0].express, cluster->now());
+      EXPECT_EQ(ours.operation, theirs.operation);
+      EXPECT_EQ(ours.schedule, theirs.schedule);
+      EXPECT_EQ(std::tuple(ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
+                std::tuple(theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
+    }
+  }
+}
+
+TEST_F(ExpressTest, averages) {
+  make(3, 10);
+  for (Rank r = 0; r < 3; ++r) {
+    data[r] = Floats(10, static_cast<float>(r));
+    sums[r].request = request(r, {.op = ReduceOp::avg, .schedule = ScheduleKind::one_shot});
+    ASSERT_TRUE(begin(r));
+  }
+  EXPECT_EQ(look(1), Express::Found::all);
+  EXPECT_EQ(data[1], Floats(10, 1.0f));
+}
+
+TEST_F(ExpressTest, nothing_is_taken_before_all_is_there) {
+  make(3, 100);
+  ASSERT_TRUE(begin(0));
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  ASSERT_TRUE(begin(2));
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(data[0], made(0, 100));
+  ASSERT_TRUE(begin(1));
+  EXPECT_EQ(look(0), Express::Found::all);
+  EXPECT_EQ(sums[0].express.last_rank, 1u);
+}
+
+TEST_F(ExpressTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
+  for (const bool some_there : {false, true}) {
+    make(3, 500);
+    std::vector<std::shared_ptr<Completion>> done;
+    ASSERT_TRUE(begin(0));
+    if (some_there) done.push_back(by_executor(2));
+    EXPECT_EQ(look(0), Express::Found::nothing_yet);
+    done.push_back(take_over(0));
+    EXPECT_FALSE(done.back()->done);
+    done.push_back(by_executor(1));
+    if (!some_there) done.push_back(by_executor(2));
+    cluster->finish(done);
+    for (const auto& completion : done) {
+      EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+      EXPECT_EQ(completion->report.sent_messages, 2u);
+      EXPECT_EQ(completion->report.received_messages, 2u);
+    }
+    EXPECT_EQ(data[0], data[1]);
+    EXPECT_EQ(data[0], data[2]);
+    for (Rank r = 0; r < 3; ++r) EXPECT_EQ(cluster->engine(r).held_bytes(), 0u);
+    EXPECT_EQ(cluster->engine(0).counters().frames_stale, 0u);
+  }
+}
+
+TEST_F(ExpressTest, a_call_that_differs_is_something_else_and_the_executor_names_it) {
+  make(2, 100);
+  ASSERT_TRUE(begin(0));
+  const auto other = cluster->submit(1, barrier_call(cluster->caller(1), {}));
+  EXPECT_EQ(look(0), Express::Found::something_else);
+  const auto done = take_over(0);
+  cluster->finish({done, other});
+  EXPECT_EQ(done->status.code(), Code::invalid);
+  EXPECT_NE(done->status.message().find("rank 1 calls barrier"), std::string::npos) << done->status.to_string();
+}
+
+TEST_F(ExpressTest, a_death_is_found_by_the_executor) {
+  make(3, 100);
+  ASSERT_TRUE(begin(0));
+  cluster->hub().kill(2);
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  const auto done = take_over(0);
+  cluster->settle();
+  EXPECT_EQ(done->status.code(), Code::peer_lost);
+  EXPECT_NE(done->status.message().find("rank 2 was lost"), std::string::npos) << done->status.to_string();
+}
+
+TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) {
+  make(2, 100);
+  sums[0].request.timeout = 50 * millisecond;
+  ASSERT_TRUE(begin(0));
+  cluster->pass(30 * millisecond);
+  const auto done = take_over(0);
+  cluster->finish({done});
+  EXPECT_EQ(done->status.code(), Code::late);
+  EXPECT_LE(done->report.total_us, 50'000 + inquiry_time / microsecond + 2'000);
+}
+
+TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
+  make(2, 1025);
+  EXPECT_FALSE(begin(0)) << "too long";
+  make(9, 10);
+  EXPECT_FALSE(begin(0)) << "too many";
+  make(2, 0);
+  EXPECT_FALSE(begin(0)) << "nothing to send";
+  make(2, 10);
+  EXPECT_FALSE(begin(0, 5)) << "numbered by the caller";
+  sums[0].request = request(0, {.schedule = ScheduleKind::ring});
+  EXPECT_FALSE(begin(0)) << "another schedule";
+  sums[0].request = request(0);
+  cluster->pass(11 * millisecond);
+  EXPECT_FALSE(begin(0)) << "old news";
+  cluster->settle();
+  const auto running = cluster->submit(0, barrier_call(cluster->caller(0), {}));
+  EXPECT_FALSE(begin(0)) << "another operation is in flight";
+  const auto other = cluster->submit(1, barrier_call(cluster->caller(1), {}));
+  cluster->finish({running, other});
+  EXPECT_TRUE(begin(0));
+  cluster->engine(1).stop_all_groups({Code::peer_lost, "enough"}, cluster->now());
+  EXPECT_FALSE(begin(1)) << "the group has ended";
+}
+
+}  // namespace
+}  // namespace unisono
