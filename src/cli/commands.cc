@@ -13,6 +13,7 @@ namespace {
 constexpr Command table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch},
     {"bench", "measure all-reduce and its relatives, and check every result", run_bench},
+    {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous},
     {"agent", "", [](const Arguments&) { return run_agent(); }},  // what launch starts on each host
@@ -23,6 +24,7 @@ First steps:
   unisono launch -n 4 -- ./train --epochs 3       four ranks on this machine
   unisono launch --hosts a:2,b:2 -- ./train       two ranks on each of two hosts, through ssh
   unisono bench all-reduce -n 4                   how fast is it here, and is it right?
+  unisono doctor --hosts a:2,b:2                  what is wrong with these machines and their links?
   unisono launch --help                           each command explains itself
 
 Exit codes: 0 all is well; 1 a measurement or check failed; 2 the command line is wrong; 125 to 127 and 128 + signal:

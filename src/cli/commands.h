@@ -24,6 +24,7 @@ int run_tool(const Arguments& arguments);
 
 int run_launch(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
+int run_doctor(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
 
