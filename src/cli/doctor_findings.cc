@@ -110,8 +110,23 @@ void find_names(const RankFacts& rank, std::vector<Finding>& findings) {
   }
 }
 
+// Of the first two hosts of which it is true: one hint is enough.
+void find_apart(const std::vector<const RankFacts*>& hosts, std::vector<Finding>& findings) {
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    for (size_t j = i + 1; j < hosts.size(); ++j) {
+      if (hosts[i]->machine.boot != hosts[j]->machine.boot || hosts[i]->machine.boot.empty()) continue;
+      findings.push_back({Severity::hint, "apart_on_one_machine",
+                          fmt::format("{} and {} run on one machine but in different network name spaces, so they use TCP instead of shared memory", name_of(*hosts[i]),
+                                      name_of(*hosts[j])),
+                          "start the containers in one network name space (docker run --network host, or one pod) if they may share memory"});
+      return;
+    }
+  }
+}
+
 void find_between_hosts(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   const auto hosts = one_per_host(cluster);
+  find_apart(hosts, findings);
   for (size_t i = 0; i < hosts.size(); ++i) {
     for (size_t j = i + 1; j < hosts.size(); ++j) {
       const auto &a = *hosts[i], &b = *hosts[j];
@@ -124,11 +139,6 @@ void find_between_hosts(const ClusterFacts& cluster, std::vector<Finding>& findi
         findings.push_back({Severity::warning, "same_name",
                             fmt::format("rank {} and rank {} are on different hosts or containers that both call themselves {}", a.rank, b.rank, a.machine.host),
                             "give each a name of its own (hostnamectl set-hostname, docker run --hostname): ranks of one host are counted by its name"});
-      }
-      if (a.machine.boot == b.machine.boot && !a.machine.boot.empty()) {
-        findings.push_back({Severity::hint, "apart_on_one_machine",
-                            fmt::format("{} and {} run on one machine but in different network name spaces, so they use TCP instead of shared memory", name_of(a), name_of(b)),
-                            "start the containers in one network name space (docker run --network host, or one pod) if they may share memory"});
       }
     }
   }

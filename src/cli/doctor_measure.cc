@@ -24,7 +24,7 @@ constexpr uint32_t echo_bytes = 64;
 constexpr uint32_t long_bytes = 64 << 10;
 constexpr uint32_t moved_bytes = 4096;  // so many acknowledged are more than short frames can be
 constexpr int echoes = 40, echoes_unmeasured = 4;
-constexpr uint32_t span_ms = 160;
+constexpr uint32_t span_ms = 240;
 // Of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
 constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
 

@@ -1,6 +1,6 @@
 // Measures one pair of ranks over TCP: round trip and clock, whether long frames pass, bandwidth both ways.
 //
-// Short and bounded: about a third of a second where all is well, Prober::measure_patience at the worst.
+// Short and bounded: about half a second where all is well, Prober::measure_patience at the worst.
 #pragma once
 
 #include "cli/doctor_facts.h"

@@ -20,6 +20,8 @@ namespace {
 constexpr size_t strangers_max = 256;
 constexpr Nanos line_patience = 5 * second;
 constexpr Nanos dial_patience = 2500 * millisecond;
+// Orders and answers go in short segments, so that they arrive even where full ones get lost: that is one of the findings.
+constexpr uint32_t segment_bytes_max = 536;
 constexpr Nanos pause_between_rounds = 200 * millisecond;
 
 struct Stranger {
@@ -71,7 +73,7 @@ void accept_all(int listening, std::list<Stranger>& strangers) {
   }
 }
 
-// One process for which the rendezvous was an address and which has not answered yet.
+// address: null for a rendezvous that is a file.
 Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, Nanos deadline) {
   Dialled dialled;
   if (address == nullptr) {
@@ -85,11 +87,12 @@ Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, N
   DialRequest request;
   request.to.storage = address->storage;
   request.to.bytes = address->size;
+  request.segment_bytes_max = segment_bytes_max;
   auto all = dial_all(std::span(&request, 1), std::min(deadline, monotonic_now() + dial_patience));
   return std::move(all.front());
 }
 
-// Rank 0's first word, which says that the place is right, comes at once.
+// False if who answers there is plainly not rank 0 of a doctor.
 bool greet_rank_0(Dialled& dialled, const std::string& hello) {
   auto status = dialled.stream.send_line(hello, monotonic_now() + line_patience);
   // Rank 0 answers when it has gathered all. Who is not rank 0 of a doctor mostly hangs up at once: a short look.

@@ -53,7 +53,7 @@ Result<Count> count_incoming(Stream& stream, uint32_t span_ms, Nanos patience) {
   std::vector<std::byte> piece(256 << 10);
   if (auto status = stream.receive(std::span(piece).first(1), monotonic_now() + patience); !status.ok()) return status;
   const auto begin = monotonic_now();
-  const auto counted_from = begin + span_ms * millisecond / 4;
+  const auto counted_from = begin + span_ms * millisecond / 2;
   const auto end = begin + span_ms * millisecond;
   Count count;
   auto first = counted_from;

@@ -53,7 +53,7 @@ inline constexpr uint32_t probe_bytes_max = 1 << 20;
 inline constexpr uint32_t probe_ms_max = 2000;
 
 int64_t realtime_ns();
-// Bytes that came during `span_ms`, without the first quarter of that time (a slow start, full buffers on the way).
+// Bytes that came during `span_ms`, without the first half of that time (slow start, full buffers on the way).
 Result<Count> count_incoming(Stream& stream, uint32_t span_ms, Nanos patience);
 
 class Responder {
