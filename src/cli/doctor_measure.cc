@@ -25,6 +25,8 @@ constexpr uint32_t long_bytes = 64 << 10;
 constexpr uint32_t moved_bytes = 4096;  // so many acknowledged are more than short frames can be
 constexpr int echoes = 40, echoes_unmeasured = 4;
 constexpr uint32_t span_ms = 240;
+constexpr int looks_max = 3;
+constexpr double lopsided = 2.5;  // one direction so many times as fast as the other: below what counts as a slow pair
 // Of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
 constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
 
@@ -215,8 +217,15 @@ Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& 
     }
     return measured;
   }
-  run([&](Stream& stream) { return measure_rate_forth(stream, measured); });
-  run([&](Stream& stream) { return measure_rate_back(stream, measured); });
+  // A processor that was busy for a moment looks like a slow direction: what stays so after three looks is one.
+  for (int look = 0; look < looks_max && measured.error.empty(); ++look) {
+    const auto before = measured;
+    if (!run([&](Stream& stream) { return measure_rate_forth(stream, measured); })) break;
+    if (!run([&](Stream& stream) { return measure_rate_back(stream, measured); })) break;
+    measured.forth_rate = std::max(measured.forth_rate, before.forth_rate);
+    measured.back_rate = std::max(measured.back_rate, before.back_rate);
+    if (std::max(measured.forth_rate, measured.back_rate) < lopsided * std::min(measured.forth_rate, measured.back_rate)) break;
+  }
   return measured;
 }
 

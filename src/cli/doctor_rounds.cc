@@ -195,12 +195,13 @@ std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& 
   trouble.tries.clear();
   // Rank 0 may have begun to wait later, and waits as long.
   auto patience = 2 * examination.patience + send_patience;
-  for (;;) {
+  for (bool heard = false;; heard = true) {
     auto line = stream.receive_line(monotonic_now() + patience);
     trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
     trouble.broken_off = true;
     if (!line.ok()) {
       trouble.said = line.status().message();
+      if (!heard) trouble.said += "; it never said a word, so another program may have that port";
       return trouble;
     }
     try {
