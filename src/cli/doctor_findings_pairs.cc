@@ -12,6 +12,7 @@ namespace unisono::cli {
 namespace {
 
 constexpr double slow_factor = 3;         // noise of short measurements stays below
+constexpr double processor_rate = 3e9;    // bytes per second of one connection; beyond, processors differ and not links
 constexpr double late_factor = 5;
 constexpr double late_least_us = 500;     // more than the others, in absolute terms
 constexpr double clock_warning_us = 1e6;  // from here on logs of two hosts cannot be read side by side
@@ -190,7 +191,7 @@ void find_slow(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   Grouped grouped;
   for (const auto& rate : rates) {
     const auto usual = best_of_others(rates, rate, true);
-    if (rate.value * slow_factor > usual) continue;
+    if (rate.value * slow_factor > std::min(usual, processor_rate)) continue;
     grouped.add("slow " + rate.from->machine.host + " " + rate.to->machine.host,
                 {Severity::warning, "slow_pair",
                  fmt::format("{} sends to {} at {}; the best quarter of the other pairs reaches {}, {:.1f} times as much", name_of(*rate.from), name_of(*rate.to),

@@ -191,6 +191,15 @@ TEST(DoctorFindings, less_than_three_times_slower_is_not_worth_a_word) {
   EXPECT_EQ(findings_of(cluster).size(), 0u);
 }
 
+TEST(DoctorFindings, what_processors_limit_is_not_a_slow_pair) {
+  auto cluster = healthy(2);
+  cluster.measured[0].forth_rate = 6.5e9;
+  cluster.measured[0].back_rate = 1.1e9;
+  EXPECT_EQ(findings_of(cluster).size(), 0u) << findings_text(findings_of(cluster));
+  cluster.measured[0].back_rate = 0.9e9;
+  expect_only(cluster, Severity::warning, "slow_pair", "rank 1 (host b) sends to rank 0 (host a) at 900.0 MB/s; the best quarter of the other pairs reaches 6.50 GB/s", "ethtool");
+}
+
 TEST(DoctorFindings, a_late_pair_is_named_with_both_times) {
   auto cluster = healthy(3);
   cluster.measured[2].round_trip_us = 2000;
