@@ -32,7 +32,7 @@ const CommandLineText help_text{
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
-  unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --schedule ring
+  unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --seeds 0
   unisono simulate random --faults stop --seeds 16 --trace run.txt   every frame of one run, a line each
 
 Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop (for a

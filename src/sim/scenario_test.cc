@@ -81,6 +81,13 @@ TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_
   }
 }
 
+// Where shared memory begins, and the group that goes on afterwards is so small that it would choose one-shot for itself.
+TEST(Scenario, a_medium_all_reduce_succeeds_too) {
+  for (const uint32_t peers : {9u, 16u, 40u}) {
+    expect_passed({.kind = ScenarioKind::all_reduce, .peers = peers, .faults = FaultProfile::none, .bytes = 1u << 20}, 2);
+  }
+}
+
 class Profiles : public testing::TestWithParam<FaultProfile> {};
 
 TEST_P(Profiles, random_programs_end_right_or_with_the_name_of_who_is_to_blame) {
