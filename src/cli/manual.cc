@@ -39,7 +39,7 @@ struct ExitStatus {
 // A line of roff that shows exactly this text: no letter of it is a request or an escape.
 std::string plain(std::string_view text) {
   std::string out;
-  if (!text.empty() && (text.front() == '.' || text.front() == '\'')) out += "\\&";
+  if (text.starts_with('.')) out += "\\&";
   for (const char c : text) {
     switch (c) {
       case '\\': out += "\\e"; break;
@@ -145,7 +145,8 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   for (const auto& command : commands) text += command_section(command);
   text += environment_section() + exit_section();
   text += ".SH EXAMPLES\n" + paragraphs(examples);
-  return text + ".SH SEE ALSO\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n";
+  text += ".SH SEE ALSO\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n";
+  return text + ".PP\nAmong the installed documents: docs/errors.md explains each error code, docs/joining.md how processes find each other.\n";
 }
 
 namespace {
