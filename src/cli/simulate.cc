@@ -15,6 +15,7 @@
 #include "cli/monotonic.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "schedules/make.h"
 #include "sim/settings_text.h"
 
 namespace unisono::cli {
@@ -68,16 +69,22 @@ std::vector<std::string> names_until(E last) {
   return names;
 }
 
+std::vector<std::string> all_reduce_schedules() {
+  std::vector<std::string> names{"auto"};
+  for (const auto kind : kinds_of(unisono::Collective::all_reduce)) names.emplace_back(name(kind));
+  return names;
+}
+
 void add_options(CLI::App& app, SimulateOptions& o) {
   set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), names_until(sim::ScenarioKind::reform));
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
   add_choice(app, o.faults, {.names = "--faults", .value = "PROFILE", .meaning = "what goes wrong", .words = names_until(sim::FaultProfile::mixed), .fallback = "mixed"});
   app.add_option("-b,--bytes", o.bytes, "all-reduce: size of the tensor [64K]")->type_name("SIZE");
-  add_choice(app, o.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "all-reduce: element type", .words = dtype_names(), .fallback = "f32"});
-  add_choice(app, o.op, {.names = "-o,--op", .value = "OP", .meaning = "all-reduce: operation", .words = reduce_op_names(), .fallback = "sum"});
-  add_choice(app, o.order, {.names = "--order", .value = "ORDER", .meaning = "all-reduce: of additions, strict is rank order", .words = order_names(), .fallback = "auto"});
-  add_choice(app, o.schedule, {.names = "--schedule", .value = "NAME", .meaning = "all-reduce: which rank adds what", .words = schedule_names(), .fallback = "auto"});
+  add_choice(app, o.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type of all-reduce", .words = dtype_names(), .fallback = "f32"});
+  add_choice(app, o.op, {.names = "-o,--op", .value = "OP", .meaning = "operation of all-reduce", .words = reduce_op_names(), .fallback = "sum"});
+  add_choice(app, o.order, {.names = "--order", .value = "ORDER", .meaning = "additions of all-reduce, strict is rank order", .words = order_names(), .fallback = "auto"});
+  add_choice(app, o.schedule, {.names = "--schedule", .value = "NAME", .meaning = "schedule of all-reduce", .words = all_reduce_schedules(), .fallback = "auto"});
   app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
