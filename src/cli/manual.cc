@@ -57,26 +57,35 @@ std::string plain(std::string_view text) {
 std::string bold(std::string_view text) { return "\\fB" + plain(text) + "\\fR"; }
 std::string italic(std::string_view text) { return "\\fI" + plain(text) + "\\fR"; }
 
-// Paragraphs of help text. Lines that begin with two spaces keep their shape; the others are filled to the reader's width.
+// One line of a table or of examples. What stands behind a gap explains it, and is filled to the reader's width below it.
+std::string table_line(std::string_view line) {
+  const auto gap = line.find("  ");
+  if (gap == std::string_view::npos) return ".PP\n" + plain(line) + "\n";
+  const auto meaning = line.find_first_not_of(' ', gap);
+  return ".TP 4\n" + plain(line.substr(0, gap)) + "\n" + plain(line.substr(std::min(meaning, line.size()))) + "\n";
+}
+
+// Paragraphs of help text. Lines that begin with two spaces stay lines; the others are filled.
 std::string paragraphs(std::string_view text) {
   std::string out;
-  bool kept = false, fresh = true;
+  bool in_table = false, fresh = true;
   for (size_t at = 0; at < text.size();) {
     const auto end = std::min(text.find('\n', at), text.size());
     const auto line = text.substr(at, end - at);
     at = end + 1;
-    const bool keep = line.starts_with("  ");
-    if (kept && !keep) out += ".EE\n.RE\n";
-    fresh = fresh || line.empty() || (kept && !keep);
-    if (!line.empty()) {
-      if (fresh) out += ".PP\n";
-      if (keep && !kept) out += ".RS 2\n.EX\n";
-      out += plain(keep ? line.substr(2) : line) + "\n";
+    const bool of_table = line.starts_with("  ");
+    if (in_table && !of_table) out += ".PD\n.RE\n";
+    fresh = fresh || line.empty() || (in_table && !of_table);
+    if (of_table) {
+      if (!in_table) out += ".RS 2\n.PD 0\n";
+      out += table_line(line.substr(2));
+    } else if (!line.empty()) {
+      out += (fresh ? ".PP\n" : "") + plain(line) + "\n";
       fresh = false;
     }
-    kept = keep;
+    in_table = of_table;
   }
-  return out + (kept ? ".EE\n.RE\n" : "");
+  return out + (in_table ? ".PD\n.RE\n" : "");
 }
 
 std::string option_entry(const OptionSyntax& option) {

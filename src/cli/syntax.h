@@ -25,7 +25,7 @@ struct CommandSyntax {
   std::string summary;      // one line
   std::string usage;
   std::string description;  // paragraphs
-  std::string footer;       // likewise; lines that begin with two spaces are examples or tables and keep their shape
+  std::string footer;       // likewise; lines that begin with two spaces are examples or tables and stay lines
   std::vector<OptionSyntax> options;
   bool runs_program = false;  // the words behind its options are a command of their own
 };

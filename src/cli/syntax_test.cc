@@ -61,7 +61,7 @@ TEST(Syntax, every_command_for_people_has_one_and_the_agent_none) {
 }
 
 CommandSyntax nasty() {
-  CommandSyntax command{.name = "try", .summary = "it's [odd]: \\really", .usage = ".usage", .description = "'quoted\n.dotted\n  kept \\ shape",
+  CommandSyntax command{.name = "try", .summary = "it's [odd]: \\really", .usage = ".usage", .description = "'quoted\n.dotted\n  .kept \\ line   meaning",
                         .footer = "-dashes ^ ~ `", .options = {}};
   command.options.push_back({.names = {"--odd"}, .value = "A:B", .meaning = "it's [odd]: \\really", .choices = {}});
   return command;
@@ -70,7 +70,7 @@ CommandSyntax nasty() {
 TEST(Manual, no_letter_of_a_text_is_taken_for_roff) {
   const auto page = manual_page(std::vector{nasty()});
   EXPECT_NE(page.find("\n\\(aqquoted\n\\&.dotted\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("\n.RS 2\n.EX\nkept \\e shape\n.EE\n.RE\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("\n.RS 2\n.PD 0\n.TP 4\n\\&.kept \\e line\nmeaning\n.PD\n.RE\n"), std::string::npos) << page;
   EXPECT_NE(page.find("\\-dashes \\(ha \\(ti \\(ga"), std::string::npos) << page;
 }
 

@@ -35,6 +35,9 @@ class Manual(unittest.TestCase):
         self.assertEqual(self.warnings, "")
         self.assertEqual(rendered(self.page, 132)[1], "")
 
+    def test_no_line_is_wider_than_the_terminal(self):
+        self.assertEqual([line for line in self.text.splitlines() if len(line) > 80], [])
+
     def test_sections_are_those_of_a_manual_page_in_their_order(self):
         found = [line for line in self.text.splitlines() if line in SECTIONS]
         self.assertEqual(found, SECTIONS)
