@@ -83,7 +83,7 @@ function(unisono_module name)
   endif()
 endfunction()
 
-# The library that users link: all modules so far in one archive.
+# The libraries that users link: all modules so far in one archive, and the same objects in one shared library.
 function(unisono_library)
   get_property(modules GLOBAL PROPERTY UNISONO_MODULES)
   set(objects "")
@@ -92,9 +92,24 @@ function(unisono_library)
   endforeach()
   add_library(unisono STATIC ${objects})
   add_library(unisono::unisono ALIAS unisono)
-  target_link_libraries(unisono PUBLIC Threads::Threads PkgConfig::HWY)
-  target_include_directories(unisono PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
-  target_link_options(unisono PUBLIC $<BUILD_INTERFACE:$<TARGET_PROPERTY:unisono_flags,INTERFACE_LINK_OPTIONS>>)
+  unisono_library_uses(unisono PUBLIC)
+  # Not with sanitizers: only programs of this tree run with them, and those take the archive.
+  if(UNISONO_SHARED AND NOT UNISONO_SANITIZE)
+    set(exports ${PROJECT_SOURCE_DIR}/cmake/unisono.map)
+    add_library(unisono_shared SHARED ${objects})
+    add_library(unisono::unisono_shared ALIAS unisono_shared)
+    unisono_library_uses(unisono_shared PRIVATE)
+    set_target_properties(unisono_shared PROPERTIES OUTPUT_NAME unisono VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${exports})
+    target_link_options(unisono_shared PRIVATE LINKER:--version-script=${exports} LINKER:--no-undefined LINKER:--as-needed)
+  endif()
+endfunction()
+
+# `scope`: PUBLIC if programs must link what the library needs, because it is an archive.
+function(unisono_library_uses library scope)
+  target_link_libraries(${library} ${scope} Threads::Threads PkgConfig::HWY)
+  target_compile_features(${library} INTERFACE cxx_std_20)
+  target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
+  target_link_options(${library} ${scope} $<BUILD_INTERFACE:$<TARGET_PROPERTY:unisono_flags,INTERFACE_LINK_OPTIONS>>)
 endfunction()
 
 # The command-line tool `unisono`, from src/cli/main.cc.

@@ -1,10 +1,31 @@
 """What machine this is, and whether it was quiet: the probe beside every round."""
 
+import contextlib
 import json
 import os
 import platform
 import subprocess
 import time
+
+
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
+
+
+@contextlib.contextmanager
+def congestion_control(name):
+    """The machine's TCP congestion control while the block runs, if a name is given (needs root). Peers have no option of their own for it."""
+    if not name:
+        yield
+        return
+    with open(CONGESTION_CONTROL) as file:
+        before = file.read()
+    with open(CONGESTION_CONTROL, "w") as file:
+        file.write(name)
+    try:
+        yield
+    finally:
+        with open(CONGESTION_CONTROL, "w") as file:
+            file.write(before)
 
 
 def cpu_times():
@@ -72,7 +93,7 @@ def describe(root):
             if line.startswith("model name"):
                 model = line.split(":", 1)[1].strip()
                 break
-    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+    with open(CONGESTION_CONTROL) as file:
         congestion_control = file.read().strip()
     packages = {}
     for package in ("libopenmpi3", "libmpich12", "libgloo0"):

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "unisono/export.h"
 #include "unisono/options.h"
 #include "unisono/report.h"
 #include "unisono/status.h"
@@ -32,7 +33,7 @@ struct GroupState;
 }  // namespace internal
 
 // One operation in flight.
-class Work {
+class UNISONO_EXPORT Work {
  public:
   Work() = default;
   // Blocks until the operation is done: its report, or why it failed. Always returns by the operation's deadline.
@@ -67,7 +68,7 @@ struct LinkSpeeds {
   };
   Kind inside_hosts, between_hosts;
   // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)"
-  std::string to_string() const;
+  UNISONO_EXPORT std::string to_string() const;
 };
 
 // The outcome of re-forming a group.
@@ -82,7 +83,7 @@ struct Reformed {
 
 using Counts = std::span<const size_t>;  // elements per rank; empty = equal blocks
 
-class Group {
+class UNISONO_EXPORT Group {
  public:
   // Comes together with the others; returns when all links are up, or an error that names who is missing and what was tried.
   static Result<Group> join(const Options& options = {});

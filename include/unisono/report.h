@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "unisono/export.h"
+
 namespace unisono {
 
 struct Report {
@@ -24,7 +26,7 @@ struct Report {
   int32_t last_rank = -1;        // the rank whose first message came last; -1 if none was awaited
 
   // One line for logs.
-  std::string to_string() const;
+  UNISONO_EXPORT std::string to_string() const;
 };
 
 }  // namespace unisono

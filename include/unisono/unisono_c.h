@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "unisono/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -79,39 +81,39 @@ typedef struct unisono_report {
   int32_t last_rank;
 } unisono_report;
 
-const char* unisono_version(void);
-const char* unisono_last_error(void);
+UNISONO_EXPORT const char* unisono_version(void);
+UNISONO_EXPORT const char* unisono_last_error(void);
 
 /* options may be null. The group is freed by unisono_leave. */
-int unisono_join(const unisono_options* options, unisono_group** group);
-void unisono_leave(unisono_group* group);
-uint32_t unisono_rank(const unisono_group* group);
-uint32_t unisono_world_size(const unisono_group* group);
-uint32_t unisono_epoch(const unisono_group* group);
-int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup);
+UNISONO_EXPORT int unisono_join(const unisono_options* options, unisono_group** group);
+UNISONO_EXPORT void unisono_leave(unisono_group* group);
+UNISONO_EXPORT uint32_t unisono_rank(const unisono_group* group);
+UNISONO_EXPORT uint32_t unisono_world_size(const unisono_group* group);
+UNISONO_EXPORT uint32_t unisono_epoch(const unisono_group* group);
+UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup);
 /* Afterwards rank, world size and epoch of the group have changed. */
-int unisono_reform(unisono_group* group);
+UNISONO_EXPORT int unisono_reform(unisono_group* group);
 
 /* Asynchronous calls. `call` may be null. On success *work is set; it is freed by unisono_work_free, which waits if the
  * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */
-int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
-int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
-int unisono_all_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
-int unisono_broadcast(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-int unisono_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work);
-int unisono_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-int unisono_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
-int unisono_all_to_all(unisono_group* group, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
-int unisono_barrier(unisono_group* group, const unisono_call* call, unisono_work** work);
-int unisono_send(unisono_group* group, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work);
-int unisono_recv(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_all_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_reduce_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_all_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_broadcast(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_reduce(unisono_group* group, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_gather(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_scatter(unisono_group* group, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_all_to_all(unisono_group* group, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_barrier(unisono_group* group, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_send(unisono_group* group, const void* data, size_t count, unisono_dtype dtype, uint32_t to, uint32_t tag, const unisono_call* call, unisono_work** work);
+UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, unisono_dtype dtype, uint32_t from, uint32_t tag, const unisono_call* call, unisono_work** work);
 
 /* report may be null. */
-int unisono_wait(unisono_work* work, unisono_report* report);
+UNISONO_EXPORT int unisono_wait(unisono_work* work, unisono_report* report);
 /* As unisono_wait, but UNISONO_LATE if it is not done after timeout_ms; it goes on. */
-int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
-int unisono_done(const unisono_work* work);
-void unisono_work_free(unisono_work* work);
+UNISONO_EXPORT int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
+UNISONO_EXPORT int unisono_done(const unisono_work* work);
+UNISONO_EXPORT void unisono_work_free(unisono_work* work);
 
 #ifdef __cplusplus
 }

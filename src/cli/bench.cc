@@ -67,27 +67,29 @@ struct BenchOptions {
 };
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
-  app.add_option("collective", options.collectives, "what to measure; default all-reduce")->type_name("");
-  app.add_option("-c,--collective", options.collective, "the same as an option: one or several between commas")->type_name("LIST");
+  set_choices(*app.add_option("collective", options.collectives, "what to measure; default all-reduce")->type_name(""), collective_names());
+  auto* list = app.add_option("-c,--collective", options.collective, "the same as an option: one or several between commas")->type_name("LIST");
+  set_choices(*list, collective_names());
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size [64M]")->type_name("SIZE");
   app.add_option("-f,--factor", options.sizes.factor, "from one size to the next [4]")->type_name("N");
   app.add_option("-i,--step", options.sizes.step, "bytes from one size to the next, instead of -f")->type_name("SIZE");
   app.add_option("--sizes", options.sizes.list, "these sizes instead: 1K,64K,1M")->type_name("LIST");
-  app.add_option("-d,--dtype", options.dtype, "f32 f64 f16 bf16 i8 i16 i32 i64 u8 u16 u32 u64 [f32]")->type_name("TYPE");
-  app.add_option("-o,--op", options.op, "sum avg min max prod band bor bxor [sum]")->type_name("OP");
+  add_choice(app, options.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type", .words = dtype_names(), .fallback = "f32"});
+  add_choice(app, options.op, {.names = "-o,--op", .value = "OP", .meaning = "operation", .words = reduce_op_names(), .fallback = "sum"});
   app.add_option("-r,--root", options.root, "root of rooted collectives [0]")->type_name("RANK");
   app.add_option("--iters", options.iterations, "timed calls per row [as many as fit in --row-time, 10 to 2000]")->type_name("N");
   app.add_option("--row-time", options.row_time, "time per row, if --iters does not say [500ms]")->type_name("TIME");
   app.add_option("-w,--warmup", options.warmup, "calls before the clock starts [2]")->type_name("N");
-  app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")->type_name("0-3");
-  app.add_option("--order", options.order, "auto, strict (sums in rank order) or any [auto]")->type_name("ORDER");
-  app.add_option("--schedule", options.schedule, "auto ring two_step halving_doubling hierarchical one_shot direct tree [auto]")->type_name("NAME");
+  auto* across = app.add_option("-a,--across", options.across, "time of an iteration: 0 rank 0, 1 mean, 2 min, 3 max of the ranks [1]")->type_name("0-3");
+  set_choices(*across, {"0", "1", "2", "3"});
+  add_choice(app, options.order, {.names = "--order", .value = "ORDER", .meaning = "of additions, strict is rank order", .words = order_names(), .fallback = "auto"});
+  add_choice(app, options.schedule, {.names = "--schedule", .value = "NAME", .meaning = "which rank adds what", .words = schedule_names(), .fallback = "auto"});
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
   app.add_option("--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
   app.add_option("--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
-  app.add_option("--progress", options.progress, "auto, bar, lines or off, on standard error [auto]")->type_name("STYLE");
+  add_choice(app, options.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
   app.add_flag("--no-check", options.no_check, "do not check every result against the reference");
   app.add_flag_callback("--check", [&options] { options.no_check = false; }, "check them, which is the default");
   app.add_flag("--no-barrier", options.no_barrier, "no barrier before each timed call");
@@ -289,6 +291,8 @@ int run_as_launcher(const BenchOptions& options, const Arguments& arguments) {
 }
 
 }  // namespace
+
+CommandSyntax bench_syntax() { return syntax_of(help_text, add_bench_options); }
 
 int run_bench(const Arguments& arguments) {
   BenchOptions options;

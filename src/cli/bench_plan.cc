@@ -68,6 +68,16 @@ Result<T> find_name(std::string_view what, std::string_view text, const Name<T> 
   return unknown(what, text, all);
 }
 
+// The first name of each value: other spellings follow it in the table.
+template <typename T, size_t count>
+std::vector<std::string> first_names(const Name<T> (&names)[count]) {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < count; ++i) {
+    if (i == 0 || names[i].value != names[i - 1].value) all.emplace_back(names[i].text);
+  }
+  return all;
+}
+
 constexpr size_t sizes_max = 4096;
 
 // "1K,64K".
@@ -103,6 +113,19 @@ Result<DType> parse_dtype(std::string_view text) { return find_name("element typ
 Result<ReduceOp> parse_reduce_op(std::string_view text) { return find_name("operation", text, operations); }
 Result<ScheduleKind> parse_schedule(std::string_view text) { return find_name("schedule", text, schedules); }
 Result<Order> parse_order(std::string_view text) { return find_name("order", text, orders); }
+
+std::vector<std::string> collective_names() {
+  std::vector<std::string> names;
+  for (const auto& facts : table) {
+    names.emplace_back(facts.name);
+    std::replace(names.back().begin(), names.back().end(), '_', '-');
+  }
+  return names;
+}
+std::vector<std::string> dtype_names() { return first_names(dtypes); }
+std::vector<std::string> reduce_op_names() { return first_names(operations); }
+std::vector<std::string> schedule_names() { return first_names(schedules); }
+std::vector<std::string> order_names() { return first_names(orders); }
 
 double bus_factor(Collective collective, uint32_t world_size) {
   const double n = world_size;

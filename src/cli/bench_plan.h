@@ -36,6 +36,13 @@ Result<ReduceOp> parse_reduce_op(std::string_view text);
 Result<ScheduleKind> parse_schedule(std::string_view text);
 Result<Order> parse_order(std::string_view text);        // auto, strict, any
 
+// The words that these take, without other spellings of the same.
+std::vector<std::string> collective_names();  // "all-reduce"
+std::vector<std::string> dtype_names();
+std::vector<std::string> reduce_op_names();
+std::vector<std::string> schedule_names();
+std::vector<std::string> order_names();
+
 double bus_factor(Collective collective, uint32_t world_size);
 
 struct SizeRange {

@@ -12,8 +12,8 @@ namespace unisono::cli {
 namespace {
 
 constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest rank", "slowest rank"};
-constexpr const char* order_names[] = {"auto", "strict", "any"};
-constexpr const char* schedule_names[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
+constexpr const char* orders[] = {"auto", "strict", "any"};
+constexpr const char* schedules[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
 
 // "shm x3; tcp x4": the kinds; the JSON has every link in full.
 std::string link_summary(const std::vector<std::string>& links) {
@@ -61,8 +61,8 @@ double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
 
 std::string table_head(const BenchFacts& facts) {
   std::string text = fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
-                                 facts_of(facts.data.collective).name, facts.data.world_size, order_names[static_cast<size_t>(facts.call.order)],
-                                 schedule_names[static_cast<size_t>(facts.call.schedule)]);
+                                 facts_of(facts.data.collective).name, facts.data.world_size, orders[static_cast<size_t>(facts.call.order)],
+                                 schedules[static_cast<size_t>(facts.call.schedule)]);
   text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
   text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
   text += fmt::format("# links of rank 0: {}\n", link_summary(facts.links));
@@ -142,8 +142,8 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["count"] = measurement.extent.block_count;
   json["dtype"] = name(facts.data.dtype);
   json["op"] = operation_name(facts);
-  json["order"] = order_names[static_cast<size_t>(facts.call.order)];
-  json["asked_schedule"] = schedule_names[static_cast<size_t>(facts.call.schedule)];
+  json["order"] = orders[static_cast<size_t>(facts.call.order)];
+  json["asked_schedule"] = schedules[static_cast<size_t>(facts.call.schedule)];
   json["schedule"] = measurement.report.schedule;
   json["in_place"] = in_place;
   json["iterations"] = measurement.iterations;

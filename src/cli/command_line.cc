@@ -48,6 +48,23 @@ std::unique_ptr<CLI::App> make_app(const CommandLineText& text) {
   return app;
 }
 
+void add_choice(CLI::App& app, std::string& target, const Choice& choice) {
+  auto text = fmt::format("{}: {}", choice.meaning, fmt::join(choice.words, " "));
+  if (!choice.fallback.empty()) text += fmt::format(" [{}]", choice.fallback);
+  auto* option = app.add_option(choice.names, target, text)->type_name(choice.value);
+  set_choices(*option, choice.words);
+}
+
+CommandSyntax syntax_of(const CommandLineText& text, CLI::App& app) {
+  return {.name = text.name.substr(text.name.find(' ') + 1),
+          .summary = {},  // the table of commands knows it
+          .usage = text.usage,
+          .description = text.description,
+          .footer = text.footer,
+          .options = options_of(app),
+          .runs_program = text.runs_program};
+}
+
 std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {

@@ -11,12 +11,14 @@ namespace unisono::cli {
 namespace {
 
 constexpr Command table[] = {
-    {"launch", "run a program as many ranks, here or on several hosts", run_launch},
-    {"bench", "measure all-reduce and its relatives, and check every result", run_bench},
-    {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor},
-    {"simulate", "run the engine over virtual links with faults, by seed", run_simulate},
-    {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous},
-    {"agent", "", [](const Arguments&) { return run_agent(); }},  // what launch starts on each host
+    {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
+    {"bench", "measure all-reduce and its relatives, and check every result", run_bench, bench_syntax},
+    {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor, doctor_syntax},
+    {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
+    {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
+    {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
+    {"man", "print the manual page", run_manual, manual_syntax},
+    {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // what launch starts on each host
 };
 
 constexpr std::string_view first_steps = R"(
@@ -63,6 +65,16 @@ int unknown_command(const std::string& name) {
 }  // namespace
 
 std::span<const Command> commands() { return table; }
+
+std::vector<CommandSyntax> command_syntaxes() {
+  std::vector<CommandSyntax> all;
+  for (const auto& command : table) {
+    if (command.syntax == nullptr) continue;
+    all.push_back(command.syntax());
+    all.back().summary = command.summary;
+  }
+  return all;
+}
 
 int run_tool(const Arguments& arguments) {
   if (arguments.empty()) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/syntax.h"
+
 namespace unisono::cli {
 
 using Arguments = std::vector<std::string>;
@@ -15,9 +17,12 @@ struct Command {
   std::string_view name;
   std::string_view summary;          // one line for the overview; empty: not shown
   int (*run)(const Arguments& arguments);
+  CommandSyntax (*syntax)();         // null: not for people
 };
 
 std::span<const Command> commands();
+// Those for people, with their summaries.
+std::vector<CommandSyntax> command_syntaxes();
 
 // `unisono <arguments>`: finds the command, or helps.
 int run_tool(const Arguments& arguments);
@@ -27,5 +32,15 @@ int run_bench(const Arguments& arguments);
 int run_doctor(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
+int run_completion(const Arguments& arguments);
+int run_manual(const Arguments& arguments);
+
+CommandSyntax launch_syntax();
+CommandSyntax bench_syntax();
+CommandSyntax doctor_syntax();
+CommandSyntax rendezvous_syntax();
+CommandSyntax simulate_syntax();
+CommandSyntax completion_syntax();
+CommandSyntax manual_syntax();
 
 }  // namespace unisono::cli

@@ -129,15 +129,21 @@ Result<ResolvedOptions> resolve(const DoctorOptions& options) {
   return resolve_options(group, process_environment());
 }
 
+void add_options(CLI::App& app, DoctorOptions& options) {
+  app.add_option("--timeout", options.timeout, "how long the ranks wait for each other to come [15s]")->type_name("TIME");
+  app.add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")->type_name("FILE");
+  app.add_flag("--verbose", options.verbose, "show every address, and what came of dialling it");
+  add_launch_options(app, options.launch);
+}
+
 }  // namespace
+
+CommandSyntax doctor_syntax() { return syntax_of(help_text, add_options); }
 
 int run_doctor(const Arguments& arguments) {
   DoctorOptions options;
   const auto app = make_app(help_text);
-  app->add_option("--timeout", options.timeout, "how long the ranks wait for each other to come [15s]")->type_name("TIME");
-  app->add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")->type_name("FILE");
-  app->add_flag("--verbose", options.verbose, "show every address, and what came of dialling it");
-  add_launch_options(*app, options.launch);
+  add_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto patience = parse_duration(options.timeout);
   if (!patience.ok()) return usage_error(help_text.name, "--timeout: " + patience.status().message());

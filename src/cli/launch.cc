@@ -44,7 +44,10 @@ SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same course; a
 SIGUSR2, SIGTSTP (Ctrl-Z) and SIGCONT are passed on. No process of the job survives the launcher, not even its death by SIGKILL.
 
 Exit code: that of the first rank that failed; 128 + the signal that killed it; 127 if PROGRAM was not found; 126 if it
-cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)"};
+cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)",
+    .runs_program = true};
+
+std::vector<std::string> transport_names() { return {"auto", "shm", "tcp"}; }
 
 Status set_rendezvous(const std::string& text, JobOptions& job) {
   if (text.empty()) return {};
@@ -141,7 +144,7 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--hosts", options.hosts, "where: host:slots,host:slots,... (default: all here)")->type_name("LIST");
   app.add_option("--rendezvous", options.rendezvous, "tcp://host:port or file:///path instead of a free port of rank 0's host")->type_name("ADDRESS");
   app.add_option("--interface", options.interface, "network interface (name or address) that the ranks use")->type_name("NAME");
-  app.add_option("--transport", options.transport, "auto, shm or tcp")->type_name("NAME");
+  add_choice(app, options.transport, {.names = "--transport", .value = "NAME", .meaning = "how ranks reach each other", .words = transport_names()});
   app.add_option("--job", options.job, "name of the job (default: random)")->type_name("NAME");
   app.add_option("--env", options.environment, "variable for the ranks: NAME=value, or NAME to pass on")->type_name("NAME=VALUE")->allow_extra_args(false);
   app.add_option("--grace", options.grace, "time to end: first by itself, then after SIGTERM [5s]")->type_name("TIME");
@@ -161,8 +164,9 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   if (auto status = set_placements(options, job); !status.ok()) return status;
   if (auto status = set_times(options, job); !status.ok()) return status;
   if (auto status = set_rendezvous(options.rendezvous, job); !status.ok()) return status;
-  const bool known = options.transport.empty() || options.transport == "auto" || options.transport == "shm" || options.transport == "tcp";
-  if (!known) return Status(Code::invalid, fmt::format("--transport '{}': expected auto, shm or tcp", options.transport));
+  const auto transports = transport_names();
+  const bool known = options.transport.empty() || std::find(transports.begin(), transports.end(), options.transport) != transports.end();
+  if (!known) return Status(Code::invalid, fmt::format("--transport '{}': expected one of {}", options.transport, fmt::join(transports, ", ")));
   if (!options.transport.empty()) job.environment.push_back("UNISONO_TRANSPORT=" + options.transport);
   if (!options.interface.empty()) job.environment.push_back("UNISONO_INTERFACE=" + options.interface);
   const bool remote = std::any_of(job.placements.begin(), job.placements.end(), [](const Placement& p) { return !p.host.empty(); });
@@ -178,6 +182,18 @@ Result<JobOptions> make_job(const LaunchOptions& options, std::vector<std::strin
   return job;
 }
 
+namespace {
+
+void add_all_launch_options(CLI::App& app, LaunchOptions& options) {
+  add_launch_options(app, options);
+  app.add_flag("--keep-going", options.keep_going, "a failed rank does not end the others");
+  app.add_flag("--no-prefix", options.no_prefix, "show lines as they are, without their rank");
+}
+
+}  // namespace
+
+CommandSyntax launch_syntax() { return syntax_of(help_text, add_all_launch_options); }
+
 int run_launch(const Arguments& arguments) {
   Arguments own;
   Arguments program;
@@ -185,9 +201,7 @@ int run_launch(const Arguments& arguments) {
   const bool has_dashes = own.size() < arguments.size();
   LaunchOptions options;
   const auto app = make_app(help_text);
-  add_launch_options(*app, options);
-  app->add_flag("--keep-going", options.keep_going, "a failed rank does not end the others");
-  app->add_flag("--no-prefix", options.no_prefix, "show lines as they are, without their rank");
+  add_all_launch_options(*app, options);
   app->prefix_command(!has_dashes);  // without --, the first word that is no option begins the program
   if (const auto code = parse_arguments(*app, own)) return *code;
   if (!has_dashes) {

@@ -21,6 +21,8 @@ std::string bar(double part) {
 
 }  // namespace
 
+std::vector<std::string> progress_names() { return {"auto", "bar", "lines", "off"}; }
+
 ProgressStyle progress_style_of(std::FILE* stream) {
   return ::isatty(::fileno(stream)) == 1 ? ProgressStyle::bar : ProgressStyle::lines;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -21,6 +22,8 @@ struct ProgressOptions {
   std::FILE* stream = stderr;
 };
 
+// What --progress takes: auto, and the styles.
+std::vector<std::string> progress_names();
 // bar on a terminal, lines elsewhere.
 ProgressStyle progress_style_of(std::FILE* stream);
 

@@ -27,6 +27,16 @@ const CommandLineText help_text{
 Standard output: one line with the address, once it is served. Standard error: who came and what became of the jobs.
 SIGINT and SIGTERM end it. Exit code: 0 after such an end, 1 if the address cannot be served, 2 for a wrong command line.)"};
 
+struct RendezvousOptions {
+  std::string listen;
+  bool quiet = false;
+};
+
+void add_options(CLI::App& app, RendezvousOptions& options) {
+  app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")->type_name("ADDRESS")->required();
+  app.add_flag("--quiet", options.quiet, "report failures only");
+}
+
 // The only way from a signal handler to the loop; there is one server per process.
 std::atomic<bool> stop_requested{false};
 
@@ -41,13 +51,14 @@ void catch_end() {
 
 }  // namespace
 
+CommandSyntax rendezvous_syntax() { return syntax_of(help_text, add_options); }
+
 int run_rendezvous(const Arguments& arguments) {
-  std::string listen;
-  bool quiet = false;
+  RendezvousOptions options;
   const auto app = make_app(help_text);
-  app->add_option("--listen", listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")->type_name("ADDRESS")->required();
-  app->add_flag("--quiet", quiet, "report failures only");
+  add_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto& listen = options.listen;
   const bool has_scheme = listen.starts_with("tcp://") || listen.starts_with("file://");
   const auto address = parse_rendezvous(has_scheme ? listen : "tcp://" + listen, true);
   if (!address.ok()) return usage_error(help_text.name, "--listen: " + address.status().message());
@@ -62,7 +73,7 @@ int run_rendezvous(const Arguments& arguments) {
     }
     const bool bad = event.kind == RendezvousEvent::Kind::failed || event.kind == RendezvousEvent::Kind::refused;
     if (bad) log.warn("{}", event.text);
-    else if (!quiet) log.info("{}", event.text);
+    else if (!options.quiet) log.info("{}", event.text);
   });
   if (served.ok()) return 0;
   fmt::print(stderr, "unisono rendezvous: {}\n", served.to_string());

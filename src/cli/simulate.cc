@@ -15,6 +15,7 @@
 #include "cli/monotonic.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "schedules/make.h"
 #include "sim/settings_text.h"
 
 namespace unisono::cli {
@@ -32,7 +33,7 @@ const CommandLineText help_text{
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
-  unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --schedule ring
+  unisono simulate all-reduce --peers 1024 --bytes 1M --faults none --seeds 0
   unisono simulate random --faults stop --seeds 16 --trace run.txt   every frame of one run, a line each
 
 Fault profiles: none; light (slow processes, a little packet loss); heavy (much loss, links that break); kill; stop (for a
@@ -61,17 +62,29 @@ struct SimulateOptions {
   bool json = false;
 };
 
+template <typename E>
+std::vector<std::string> names_until(E last) {
+  std::vector<std::string> names;
+  for (int i = 0; i <= static_cast<int>(last); ++i) names.emplace_back(name(static_cast<E>(i)));
+  return names;
+}
+
+std::vector<std::string> all_reduce_schedules() {
+  std::vector<std::string> names{"auto"};
+  for (const auto kind : kinds_of(unisono::Collective::all_reduce)) names.emplace_back(name(kind));
+  return names;
+}
+
 void add_options(CLI::App& app, SimulateOptions& o) {
-  app.add_option("scenario", o.scenario, "all-reduce, random, wrong or reform [all-reduce]")->type_name("");
+  set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), names_until(sim::ScenarioKind::reform));
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
-  app.add_option("--faults", o.faults, "none light heavy kill stop partition mixed [mixed]")->type_name("PROFILE");
+  add_choice(app, o.faults, {.names = "--faults", .value = "PROFILE", .meaning = "what goes wrong", .words = names_until(sim::FaultProfile::mixed), .fallback = "mixed"});
   app.add_option("-b,--bytes", o.bytes, "all-reduce: size of the tensor [64K]")->type_name("SIZE");
-  app.add_option("-d,--dtype", o.dtype, "all-reduce: element type [f32]")->type_name("TYPE");
-  app.add_option("-o,--op", o.op, "all-reduce: sum avg min max prod band bor bxor [sum]")->type_name("OP");
-  app.add_option("--order", o.order, "all-reduce: auto, strict (sums in rank order) or any [auto]")->type_name("ORDER");
-  app.add_option("--schedule", o.schedule, "all-reduce: auto ring two_step halving_doubling hierarchical one_shot [auto]")
-      ->type_name("NAME");
+  add_choice(app, o.dtype, {.names = "-d,--dtype", .value = "TYPE", .meaning = "element type of all-reduce", .words = dtype_names(), .fallback = "f32"});
+  add_choice(app, o.op, {.names = "-o,--op", .value = "OP", .meaning = "operation of all-reduce", .words = reduce_op_names(), .fallback = "sum"});
+  add_choice(app, o.order, {.names = "--order", .value = "ORDER", .meaning = "additions of all-reduce, strict is rank order", .words = order_names(), .fallback = "auto"});
+  add_choice(app, o.schedule, {.names = "--schedule", .value = "NAME", .meaning = "schedule of all-reduce", .words = all_reduce_schedules(), .fallback = "auto"});
   app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
@@ -81,7 +94,7 @@ void add_options(CLI::App& app, SimulateOptions& o) {
   app.add_option("--trace", o.trace, "write every frame there; one seed only")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
   app.add_option("--max-failures", o.failures_max, "stop after so many failing seeds [20]")->type_name("N");
-  app.add_option("--progress", o.progress, "auto, bar, lines or off, on standard error [auto]")->type_name("STYLE");
+  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
   app.add_flag("--json", o.json, "JSON lines instead of the table");
 }
 
@@ -254,6 +267,8 @@ bool write_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
+
+CommandSyntax simulate_syntax() { return syntax_of(help_text, add_options); }
 
 int run_simulate(const Arguments& arguments) {
   SimulateOptions options;

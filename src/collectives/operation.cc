@@ -68,6 +68,7 @@ void Operation::enter(uint32_t index) {
   for (uint32_t i = 0; i < stage.recv_end - stage.recv_begin; ++i) {
     lane.got += arrivals_.arrived(lane.arrivals + stage.recv_before + i);
   }
+  if (!lane.committed) send_together(index, stage);
   const bool committed = lane.committed;
   lane.committed = false;
   for (const auto to : plan_->sends(stage)) {
@@ -81,6 +82,17 @@ void Operation::enter(uint32_t index) {
     flow.queue_tail = item;
     pump(to);
   }
+}
+
+// To ranks that read slots of ours: one copy for all of them.
+void Operation::send_together(uint32_t index, const Stage& stage) {
+  const auto& lane = lanes_[index];
+  const auto bytes = lane_bytes(lane);
+  const auto slot = acquire_for(stage, bytes, false);
+  if (!slot) return;
+  kernels::copy(slot.data, value(lane), bytes);
+  port_->commit(slot, header_for(lane, stage));
+  count_as_sent(index, stage);
 }
 
 FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
@@ -283,22 +295,25 @@ bool Operation::combine(uint32_t index) {
   return true;
 }
 
-// If the sum is sent on next, to ranks that can read a slot of ours, it is written there in the same pass.
-PortSlot Operation::acquire_result(uint32_t index) {
-  const auto& lane = lanes_[index];
-  const auto bytes = lane_bytes(lane);
-  const auto& chunk = plan_->chunks[lane.chunk];
-  if (lane.stage + 1 >= chunk.stage_end || bytes == 0) return {};
-  const auto& next = plan_->stages[lane.stage + 1];
+// A slot for what goes out in this stage to all ranks that read slots of ours; none if one of them has no room just now.
+PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
+  if (bytes == 0) return {};
   lending_.clear();
-  for (const auto to : plan_->sends(next)) {
+  for (const auto to : plan_->sends(stage)) {
     if (!port_->lends(to)) continue;
     if (!flows_[to].may_send(bytes) || flows_[to].queue_head >= 0) return {};
     lending_.push_back(to);
   }
-  if (lending_.empty()) return {};
+  return lending_.empty() ? PortSlot{} : port_->acquire(lending_, bytes, result);
+}
+
+// If the sum is sent on next, it is written into the slot in the same pass.
+PortSlot Operation::acquire_result(uint32_t index) {
+  const auto& lane = lanes_[index];
+  const auto& chunk = plan_->chunks[lane.chunk];
+  if (lane.stage + 1 >= chunk.stage_end) return {};
   const bool last_receive = plan_->stages[lane.stage].recv_before + (plan_->stages[lane.stage].recv_end - plan_->stages[lane.stage].recv_begin) == chunk.recv_count;
-  return port_->acquire(lending_, bytes, last_receive && chunk.ends_with_reduce);
+  return acquire_for(plan_->stages[lane.stage + 1], lane_bytes(lane), last_receive && chunk.ends_with_reduce);
 }
 
 bool Operation::reduce_lane(uint32_t index) {

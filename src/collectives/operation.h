@@ -136,6 +136,8 @@ class Operation {
   void enter(uint32_t lane);
   bool combine(uint32_t lane);
   bool reduce_lane(uint32_t lane);
+  void send_together(uint32_t lane, const Stage& stage);
+  PortSlot acquire_for(const Stage& stage, size_t bytes, bool result);
   PortSlot acquire_result(uint32_t lane);
   void after_combine(uint32_t lane);
   void finish_lane(uint32_t lane);

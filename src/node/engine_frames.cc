@@ -239,6 +239,11 @@ void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes>
   if (!p.lost.ok()) return;
   if (p.route->room(to) == 0) {
     p.waiting.emplace_back(header, std::move(payload));
+    // The peer may hold all that can be lent to it, and wait for just this: it is asked to keep copies instead.
+    if (header.kind != FrameKind::failed || !p.route->lends_slots()) return;
+    header.kind = FrameKind::credit;
+    header.amount = header.payload_bytes = 0;
+    p.route->send(to, header, {}, 0);
     return;
   }
   const auto id = event_id(control_slot, 0, 0) | (next_control_++ & 0xFFFFFFFFFFFFull);

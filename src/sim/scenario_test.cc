@@ -81,6 +81,13 @@ TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_
   }
 }
 
+// Where shared memory begins, and the group that goes on afterwards is so small that it would choose one-shot for itself.
+TEST(Scenario, a_medium_all_reduce_succeeds_too) {
+  for (const uint32_t peers : {9u, 16u, 40u}) {
+    expect_passed({.kind = ScenarioKind::all_reduce, .peers = peers, .faults = FaultProfile::none, .bytes = 1u << 20}, 2);
+  }
+}
+
 class Profiles : public testing::TestWithParam<FaultProfile> {};
 
 TEST_P(Profiles, random_programs_end_right_or_with_the_name_of_who_is_to_blame) {
@@ -138,7 +145,7 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
                               .order = Order::any,
                               .schedule = schedule,
                               .slice_bytes = 256};
-    constexpr uint64_t seed = 1;  // odd: the links lend slots
+    const uint64_t seed = GetParam().count == &NetworkCounters::rooms ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;
@@ -147,9 +154,7 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
           << all(outcome.problems) << "again: unisono simulate " << to_text({settings, {seed, seed}});
       if (outcome.network.*GetParam().count < n) break;
     }
-    const bool acquires_none =
-        GetParam().count == &NetworkCounters::acquires && schedule == ScheduleKind::one_shot;  // nothing is sent on
-    EXPECT_GT(n, acquires_none ? 0u : 5u) << "nothing was injected";
+    EXPECT_GT(n, 5u) << "nothing was injected";
   }
 }
 

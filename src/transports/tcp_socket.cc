@@ -45,6 +45,20 @@ void set_stream_options(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
+void set_congestion_control(int socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_bytes) != 0 ||
+      ::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_bytes) != 0 || here.ss_family != there.ss_family) {
+    return;
+  }
+  const bool same = here.ss_family == AF_INET
+                        ? reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr
+                        : std::memcmp(&reinterpret_cast<sockaddr_in6&>(here).sin6_addr, &reinterpret_cast<sockaddr_in6&>(there).sin6_addr, sizeof(in6_addr)) == 0;
+  constexpr char reno[] = "reno";
+  if (same) (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
+}
+
 bool host_is_silent(int socket, Nanos silence) {
   tcp_info info{};
   socklen_t bytes = sizeof info;

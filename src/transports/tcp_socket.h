@@ -40,6 +40,10 @@ std::string error_text(int error);
 // them would turn its autotuning off.
 void set_stream_options(int socket);
 
+// Inside one host nothing is congested, and a congestion control that paces (BBR) halves what the link carries: the connected
+// socket gets Reno there, which every kernel has and any user may ask for. Between hosts the machine's choice stands.
+void set_congestion_control(int socket);
+
 // True if there is data under way that the host at the other end has not answered in any way for `silence`, although asked
 // at least twice. A peer that is merely stopped or slow still answers, by its kernel: TCP_USER_TIMEOUT would end
 // its link too, because a closed window counts as silence there.

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include "cli/completion.h"
+
+namespace unisono::cli {
+namespace {
+
+// $word is being typed, $before stands before it. Bash cuts words at '=', so --name=value arrives as three.
+constexpr std::string_view head = R"(# bash completion for unisono, printed by 'unisono completion bash'.
+
+_unisono_files() {
+  compopt -o filenames 2>/dev/null
+  mapfile -t COMPREPLY < <(compgen "$@" -- "$word")
+}
+
+# The number of the word at which the program behind the options begins; 0 if none has begun before the current word.
+# Arguments: the options that take a value.
+_unisono_program_index() {
+  local index=2 option
+  while [ "$index" -lt "$COMP_CWORD" ]; do
+    case ${COMP_WORDS[index]} in
+      --) echo $((index + 1)); return ;;
+      -*)
+        for option in "$@"; do
+          if [ "${COMP_WORDS[index]}" = "$option" ]; then index=$((index + 1)); break; fi
+        done
+        if [ "${COMP_WORDS[index]}" = = ] || [ "${COMP_WORDS[index + 1]}" = = ]; then index=$((index + 2)); fi ;;
+      *) echo "$index"; return ;;
+    esac
+    index=$((index + 1))
+  done
+  echo 0
+}
+
+_unisono_program() {
+  if [ "$COMP_CWORD" -eq "$1" ]; then _unisono_files -c -f
+  elif declare -F _command_offset >/dev/null; then _command_offset "$1"
+  else _unisono_files -f
+  fi
+}
+
+_unisono() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} words='' index
+  COMPREPLY=()
+  if [ "$word" = = ]; then word=''
+  elif [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+)";
+
+std::string names_of(const CommandSyntax& command, bool with_value_only) {
+  std::string names;
+  for (const auto& option : command.options) {
+    if (option.positional() || (with_value_only && !option.takes_value())) continue;
+    for (const auto& name : option.names) names += (names.empty() ? "" : " ") + name;
+  }
+  return names;
+}
+
+// Patterns "launch --transport" | "launch -t" of one option.
+std::string patterns(const CommandSyntax& command, const OptionSyntax& option) {
+  std::string text;
+  for (const auto& name : option.names) text += fmt::format("{}'{} {}'", text.empty() ? "" : " | ", command.name, name);
+  return text;
+}
+
+std::string value_cases(const CommandSyntax& command) {
+  std::string text;
+  for (const auto& option : command.options) {
+    if (option.positional() || !option.takes_value()) continue;
+    text += fmt::format("    {}) ", patterns(command, option));
+    if (!option.choices.empty()) text += fmt::format("words='{}' ;;\n", fmt::join(option.choices, " "));
+    else if (option.takes_file()) text += "_unisono_files -f; return ;;\n";
+    else text += "return ;;\n";
+  }
+  return text;
+}
+
+std::string positional_words(const CommandSyntax& command) {
+  for (const auto& option : command.options) {
+    if (option.positional()) return fmt::format("{}", fmt::join(option.choices, " "));
+  }
+  return "";
+}
+
+std::string program_case(const CommandSyntax& command) {
+  return fmt::format(R"(    {})
+      index=$(_unisono_program_index {})
+      if [ "$index" -gt 0 ]; then _unisono_program "$index"; return; fi ;;
+)",
+                     command.name, names_of(command, true));
+}
+
+}  // namespace
+
+std::string bash_completion(std::span<const CommandSyntax> commands) {
+  std::string names, values, options, programs;
+  for (const auto& command : commands) {
+    names += command.name + " ";
+    values += value_cases(command);
+    if (command.runs_program) programs += program_case(command);
+    options += fmt::format("      {}) if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
+                           command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi"
+                                                : fmt::format("else words='{}'; fi", positional_words(command)));
+  }
+  std::string text(head);
+  text += fmt::format("  if [ \"$COMP_CWORD\" -eq 1 ]; then words='{}help --help --version'; command=''\n", names);
+  text += fmt::format("  elif [ \"$command\" = help ]; then words='{}'; command=''\n  fi\n", names);
+  if (!programs.empty()) text += "  case $command in\n" + programs + "  esac\n";
+  text += "  case \"$command $before\" in\n" + values + "  esac\n";
+  text += "  if [ -z \"$words\" ]; then\n    case $command in\n" + options + "    esac\n  fi\n";
+  return text + "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n}\n\ncomplete -F _unisono unisono\n";
+}
+
+}  // namespace unisono::cli
