@@ -30,6 +30,7 @@ void drain(int fd) {
 
 constexpr int polls_per_reading = 16;
 constexpr int express_looks_max = 1000, express_yields_max = 50;  // some 20 us
+constexpr Nanos express_time_max = 100 * microsecond;
 
 void set_timer(int fd, Nanos after) {
   const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};
@@ -221,7 +222,10 @@ bool Node::look_for(Express& express) {
     const auto found = engine_.look(express);
     if (found != Express::Found::nothing_yet) return found == Express::Found::all;
     if (entering_.load(std::memory_order_relaxed) > 0) return false;
-    if (yield_) sched_yield();
+    if (!yield_) continue;
+    sched_yield();
+    // One turn of the others may have taken longer than all looks should.
+    if (monotonic_now() - express.started > express_time_max) return false;
   }
   return false;
 }
