@@ -2,6 +2,7 @@
 #include "node/express.h"
 
 #include <cstring>
+#include <functional>
 
 #include "base/random.h"
 #include "node/test_cluster.h"
@@ -125,6 +126,23 @@ TEST_F(ExpressTest, a_call_that_differs_is_something_else_and_the_executor_names
   cluster->finish({done, other});
   EXPECT_EQ(done->status.code(), Code::invalid);
   EXPECT_NE(done->status.message().find("rank 1 calls barrier"), std::string::npos) << done->status.to_string();
+}
+
+TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {
+  const std::vector<std::function<void(FrameHeader&)>> changes = {
+      [](FrameHeader& h) { h.sender = 0; },    [](FrameHeader& h) { h.kind = FrameKind::failed; }, [](FrameHeader& h) { h.codec = 1; },
+      [](FrameHeader& h) { ++h.epoch; },       [](FrameHeader& h) { ++h.group; },                  [](FrameHeader& h) { ++h.operation; },
+      [](FrameHeader& h) { ++h.round; },       [](FrameHeader& h) { ++h.chunk; },                  [](FrameHeader& h) { ++h.slice; },
+      [](FrameHeader& h) { ++h.amount; },      [](FrameHeader& h) { ++h.descriptor; }};
+  for (size_t i = 0; i <= changes.size(); ++i) {
+    make(2, 100);
+    ASSERT_TRUE(begin(0));
+    auto header = sums[0].express.header;
+    header.sender = 1;
+    if (i < changes.size()) changes[i](header);
+    cluster->hub().at(1).send(0, header, std::as_bytes(std::span(data[1])), 0);
+    EXPECT_EQ(look(0), i < changes.size() ? Express::Found::something_else : Express::Found::all) << "change " << i;
+  }
 }
 
 TEST_F(ExpressTest, a_death_is_found_by_the_executor) {
