@@ -2,7 +2,7 @@
 //
 //   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path collective_bench --board FILE
 //     [--plan [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM],…] [--seconds S] [--calls N] [--idle S]
-// ALGORITHM: a schedule ("ring", "two_step", …), an order ("in_rank_order", "any"), or both: "ring+any".
+// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), or both: "ring+any".
 // bench/versus starts it beside the peers.
 
 #include <algorithm>
@@ -44,7 +44,7 @@ Result<CallOptions> parse_algorithm(const std::string& text) {
     const size_t end = std::min(text.find('+', at), text.size());
     const std::string word = text.substr(at, end - at);
     at = end + 1;
-    if (word == "in_rank_order" || word == "any") {
+    if (word == "strict" || word == "any") {
       options.order = word == "any" ? Order::any : Order::in_rank_order;
       continue;
     }
