@@ -117,10 +117,13 @@ class Comparison:
         chosen = {}
         for contender in self.contenders:
             candidates = peers.variants(contender, case, self.options.works, self.options.quick) if self.can_run(contender) else []
+            if self.suite.idle:
+                candidates = candidates[:1]
             times = {work: {} for work in self.options.works}
             for variant in candidates if len(candidates) > 1 else ():
                 for works in self.batches():
-                    record = self.launch(contender, case, variant, works, TUNE_SECONDS, TUNE_CALLS, self.options.tune_limit)
+                    record = self.launch(contender, case, variant, works, TUNE_SECONDS, TUNE_CALLS,
+                                         self.options.tune_limit * (2 if case.network else 1))
                     for result in record["results"]:
                         times[works[result["job"]]][variant.name] = result["median_us"]
                     self.say(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
@@ -146,8 +149,10 @@ class Comparison:
         self.probes.append(probe)
         if self.network:
             largest = max(work.bytes for work in self.options.works)
-            goodput = self.network.goodput(self.programs["stream"], 2 * (case.n - 1) * largest // case.n, 3)
-            self.goodputs.setdefault(str(case), []).append({"round": number, **goodput})
+            program, size = self.programs["stream"], 2 * (case.n - 1) * largest // case.n
+            one, = self.network.goodput(program, size, 3, [(0, 1)])
+            ring = self.network.goodput(program, size, 3, [(rank, (rank + 1) % case.n) for rank in range(case.n)])
+            self.goodputs.setdefault(str(case), []).append({"round": number, "one_mbs": one, "ring_mbs": min(ring)})
         # Every other round the other way round, so that none always follows the same.
         for contender in self.contenders if number % 2 == 0 else reversed(self.contenders):
             plan = collections.OrderedDict()
@@ -190,10 +195,13 @@ class Comparison:
         self.say(f"measured in {time.monotonic() - start:.0f} s")
 
     def mark_probes(self):
-        """A round is off when others used the cores before it, or when memory was slow against the run's median."""
+        """A round is off when others used the cores before it, or when memory or the way between cores was slow against the run's median."""
         median = statistics.median(probe["copy_gbs"] for probe in self.probes)
+        hand_over = statistics.median(probe["hand_over_us"] for probe in self.probes)
         for probe in self.probes:
             reasons = []
+            if probe["hand_over_us"] > 2 * hand_over:
+                reasons.append(f"hand-over between cores {probe['hand_over_us']} of {hand_over:.2f} us")
             if probe["idle"] < 0.9:
                 reasons.append(f"idle {probe['idle']:.0%}")
             if probe["steal"] > 0.02:

@@ -4,7 +4,7 @@ import json
 import os
 
 from .model import Contender, bytes_text, time_text
-from .suites import BOUND, EVERY, BY_NAME
+from .suites import BOUND, BY_NAME, EVERY, RING
 
 METHOD = ("Every first and last result is checked on every rank, bit for bit; a barrier before each timed call; per call the mean over the ranks, of "
           "them the median, of these the median over the rounds (± half the range over the rounds). The contenders run in turn. Ratios: time of the "
@@ -46,15 +46,15 @@ def table(rows, names):
     bounded = any(row["bound"] for row in rows)
     heads = [comparison["title"] for comparison in rows[0]["comparisons"]]
     lines = [["where", *(["collective"] if several else []), "size", *map(title, names), *heads, "p99 ours", "p99 reference", "limit",
-              *(["both ways"] if bounded else [])]]
+              *(["machine's own"] if bounded else [])]]
     for row in rows:
         line = [row["case"], *([row["collective"]] if several else []), bytes_text(row["bytes"]), *(cell_text(row["cells"][name]) for name in names)]
         line += [mark_text(comparison) for comparison in row["comparisons"]]
-        first = next((one for one in row["comparisons"] if one["against"] != BOUND), None)
+        first = next((one for one in row["comparisons"] if one["against"] not in (BOUND, RING)), None)
         line += [p99_text(row, first["ours"]) if first else "-", p99_text(row, first["against"]) if first else "-",
                  f"{time_text(row['limit_us'])} {row['limit']}".strip()]
         if bounded:
-            line.append(f"{row['bound']['both_ways_mbs'] * 8 / 1000:.2f} Gbit/s" if row["bound"] else "-")
+            line.append(f"{time_text(row['bound'][RING])} {row['bound']['ring_mbs'] * 8 / 1000:.2f} Gbit/s" if row["bound"] else "-")
         lines.append(line)
     return lines
 
@@ -139,6 +139,8 @@ def marks_of(data):
             what = f"{row['case']} {row['collective'].replace('_', '-')} {bytes_text(row['bytes'])}"
             ratio = "-" if comparison["ratio"] is None else ("> " if comparison["more_than"] else "") + f"{comparison['ratio']:.2f}"
             limit = f"{time_text(row['cells'].get(comparison['ours'], {}).get('median_us'))}, limit {time_text(row['limit_us'])} {row['limit']}"
+            if row["bound"]:
+                limit += f", machine's own {time_text(row['bound'][RING])}"
             found.append((what, comparison["title"], ratio, f"{comparison['mark']:.2f}", comparison["met"], limit))
     return found
 

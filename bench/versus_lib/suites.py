@@ -11,6 +11,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 BEST_PEER = "best peer"   # the quickest contender of another library
 BOUND = "bound"           # of the network: bytes that a link must carry ÷ what one TCP stream reached on it
+RING = "ring"             # the same with a stream from every host to the next, all at once
 LIBRARIES = ("unisono", "openmpi", "mpich", "gloo")
 
 
@@ -95,11 +96,12 @@ EVERY = (
           all_reduces(SIZES)),
     Suite("limited", "Thin links",
           "fp32 all-reduce in place between network namespaces, each with its own link to one bridge; tc tbf limits both directions of each link. The "
-          "bound is 2(n-1)/n of the tensor ÷ the goodput of one TCP stream of as many bytes, measured before each round on the same links; "
-          "\"both ways\" is what each direction of that connection carried when both were full. The row without a limit shows what the machine itself can do.",
+          "bound is 2(n-1)/n of the tensor ÷ the goodput of one TCP stream of as many bytes, measured before each round on the same links. "
+          "The machine's own limit: the same with a stream from every host to the next, all at once, so that every link is full both ways; the "
+          "slowest counts.",
           ("unisono", "openmpi", "gloo"),
           (Comparison("unisono", BOUND, "bound ÷ ours", lambda case, work: OF_A_LIMITED_LINK.get(case.network)),
-           Comparison("unisono", BEST_PEER, "best peer ÷ ours")),
+           Comparison("unisono", RING, "machine's own ÷ ours"), Comparison("unisono", BEST_PEER, "best peer ÷ ours")),
           all_reduces((64 * MIB,)), ("tcp",), (4,), networks=(*OF_A_LIMITED_LINK, "no limit")),
     Suite("idle", "A group that does nothing",
           "Four processes that have joined and made one all-reduce, then nothing, for 5 s: processor time and voluntary context switches of all "

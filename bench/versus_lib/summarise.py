@@ -2,7 +2,7 @@
 
 import statistics
 
-from .suites import BEST_PEER, BOUND
+from .suites import BEST_PEER, BOUND, RING
 
 
 def limit_us(limits, case, work, n_bytes):
@@ -73,15 +73,16 @@ def why_missing(records, work):
     return {"missing": "has no such thing"}
 
 
-def bound_us(comparison, case, work):
-    """The time in which one stream's goodput carries what each link must carry; the goodput in megabytes per second."""
+def bounds(comparison, case, work):
+    """The times in which the goodput of one stream, and that of streams over all links at once, carries what each link must carry;
+    the goodputs in megabytes per second."""
     pairs = [(entry["round"], entry) for entry in comparison.goodputs.get(str(case), ())]
     if not pairs:
         return None
     entries = good(pairs, rounds_off(comparison, case))
-    goodput = statistics.median(entry["goodput_mbs"] for entry in entries)
-    return {"us": 2 * (case.n - 1) / case.n * work.bytes / goodput, "goodput_mbs": goodput,
-            "both_ways_mbs": statistics.median(entry["both_ways_mbs"] for entry in entries)}
+    one, ring = (statistics.median(entry[name] for entry in entries) for name in ("one_mbs", "ring_mbs"))
+    must_move = 2 * (case.n - 1) / case.n * work.bytes
+    return {BOUND: must_move / one, RING: must_move / ring, "one_mbs": one, "ring_mbs": ring}
 
 
 def compare(wanted, case, work, cells, bound):
@@ -89,8 +90,8 @@ def compare(wanted, case, work, cells, bound):
     result = {"title": wanted.title, "ours": wanted.ours, "against": wanted.against, "ratio": None, "more_than": False,
               "mark": wanted.marks(case, work) if wanted.marks else None, "met": None}
     ours = cells.get(wanted.ours, {}).get("median_us")
-    if wanted.against == BOUND:
-        reference = bound["us"] if bound else None
+    if wanted.against in (BOUND, RING):
+        reference = bound[wanted.against] if bound else None
     elif wanted.against == BEST_PEER:
         others = {name: entry for name, entry in cells.items() if not name.startswith("unisono")}
         times = {name: entry["median_us"] for name, entry in others.items() if "median_us" in entry}
@@ -113,10 +114,10 @@ def summarise(comparison, limits):
     for case in comparison.cases():
         for work in comparison.options.works:
             cells = {contender.name: cell(comparison, contender, case, work) for contender in comparison.contenders}
-            bound = bound_us(comparison, case, work)
+            bound = bounds(comparison, case, work)
             comparisons = [compare(wanted, case, work, cells, bound) for wanted in comparison.suite.comparisons if wanted.ours in cells]
             first = next((c for c in comparison.contenders if comparisons and c.name == comparisons[0]["ours"]), comparison.contenders[0])
-            floor, why = (bound["us"], f"{bound['goodput_mbs'] * 8 / 1000:.2f} Gbit/s") if bound else \
+            floor, why = (bound[BOUND], f"{bound['one_mbs'] * 8 / 1000:.2f} Gbit/s") if bound else \
                 limit_us(limits, case, work, work.bytes_of(first))
             rows.append({"case": str(case), "transport": case.transport, "n": case.n, "network": case.network, "collective": work.collective,
                          "bytes": work.bytes, "cells": cells, "comparisons": comparisons, "bound": bound, "limit_us": floor, "limit": why})
