@@ -48,12 +48,12 @@ def remove_leftovers():
 def shaping(rate):
     """Arguments of tc for one direction of one link, or nothing without a limit.
 
-    The bucket holds what goes by while a timer is late (250 us) and two aggregates of segmentation offload at least; the queue
+    The bucket holds what goes by while a timer is late on busy cores (1 ms) and two aggregates of segmentation offload at least; the queue
     20 ms, as a switch might. Frames count with their headers, so the goodput of 1500-byte frames is 95.6 % of the rate.
     """
     if not rate:
         return []
-    burst = max(128 << 10, rate // 8 // 4000)
+    burst = max(128 << 10, rate // 8 // 1000)
     return ["tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(max(512 << 10, rate // 8 // 50) + burst)]
 
 

@@ -69,7 +69,7 @@ def mpich_variants(case, collectives):
     if case.transport == "shm":
         if "all_reduce" in collectives:
             yield Variant("release gather", base + (("MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM", "release_gather"),))
-        yield Variant("ucx shm", (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "shm,self")))
+        yield Variant("ucx shm", (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "shm,self")), quick=case.n > 4)
 
 
 def gloo_variants(case, collectives):
