@@ -97,6 +97,8 @@ class Summary(unittest.TestCase):
         slower = self.row([record("unisono", 100), ended])
         self.assertEqual(report.mark_text(slower["comparisons"][0]), "> 0.50 (1.20 open)", "at least half is no verdict on 1.2")
         finished = self.row([record("unisono", 10), ended, record("mpich", 80)])
+        close = summarise.summarise(comparison([record("unisono", 10), record("openmpi", 11.99)]), LIMITS)[0]
+        self.assertEqual(report.mark_text(close["comparisons"][0]), "1.1990 (1.20 missed)", "a miss does not look like the mark")
         self.assertEqual(report.mark_text(finished["comparisons"][0]), "8.00 (1.20 met)", "who has finished is compared with first")
 
     def test_tables_and_plot_take_missing_cells(self):
@@ -191,6 +193,31 @@ class Progress(unittest.TestCase):
                 with open(board, "wb") as file:
                     file.write(bytes(compare.BOARD_PROGRESS_AT) + struct.pack("<IIQ", 1, calls, 8_000_000_000))
                 self.assertEqual(compare.how_far(board, 10.0), expected)
+
+
+    def launched(self, *cut_off, limit, rounds=1):
+        """The works of every process group that is started for four works, of which some never end."""
+        works = [Work("all_reduce", 1 << shift) for shift in (10, 11, 12, 13)]
+        made, started = comparison([], works=works), []
+        made.options.limit = 60
+
+        def launch(contender, case, variant, tried, *_):
+            started.append([work.bytes >> 10 for work in tried])
+            stuck = next((work for work in tried if work.bytes >> 10 in cut_off), None)
+            return {"unfinished": {"work": stuck.key}} if stuck else {}
+        made.launch = launch
+        for _ in range(rounds):
+            list(made.launch_each(Contender.parse("gloo"), Case("tcp", 2, 2), Variant("x"), works, 1, 0, limit))
+        return started
+
+    def test_a_work_that_takes_all_the_time_does_not_cost_those_after_it(self):
+        self.assertEqual(self.launched(limit=60), [[1, 2, 4, 8]])
+        self.assertEqual(self.launched(2, limit=60), [[1, 2, 4, 8], [4, 8]])
+        self.assertEqual(self.launched(1, 8, limit=60), [[1, 2, 4, 8], [2, 4, 8]])
+
+    def test_it_is_tried_at_the_full_limit_once(self):
+        self.assertEqual(self.launched(2, limit=60, rounds=2), [[1, 2, 4, 8], [4, 8], [1, 4, 8]])
+        self.assertEqual(self.launched(2, limit=10, rounds=2), [[1, 2, 4, 8], [4, 8]] * 2, "tuning has less time and decides nothing")
 
 
 class Limits(unittest.TestCase):

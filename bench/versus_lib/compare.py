@@ -43,6 +43,7 @@ class Comparison:
         self.probes = []
         self.measured_limits = []  # before every case
         self.goodputs = {}         # case -> one entry per round
+        self.given_up = set()      # (contender, case, variant, work)
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -107,10 +108,19 @@ class Comparison:
             return f"said tcp, but only {moved} bytes crossed the network where {least:.0f} must"
         return ""
 
-    def batches(self):
-        """Works that share a process group."""
-        works = list(self.options.works)
-        return [[work] for work in works] if self.suite.apart else [works]
+    def launch_each(self, contender, case, variant, works, seconds, calls, limit):
+        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. What was cut off
+        at the full limit once is not tried again in the next rounds."""
+        works = [work for work in works if (contender, case, variant, work) not in self.given_up]
+        while works:
+            record = self.launch(contender, case, variant, works, seconds, calls, limit)
+            yield record
+            if "unfinished" not in record:
+                return
+            index = [work.key for work in works].index(record["unfinished"]["work"])
+            if limit == self.options.limit:
+                self.given_up.add((contender, case, variant, works[index]))
+            works = works[index + 1:]
 
     def tune(self, case):
         """(contender, work) -> the settings to use in the rounds: the library's own choice, and the best other ones."""
@@ -119,18 +129,17 @@ class Comparison:
             candidates = peers.variants(contender, case, self.options.works, self.options.quick) if self.can_run(contender) else []
             if self.suite.idle:
                 candidates = candidates[:1]
-            times = {work: {} for work in self.options.works}
+            times = {work.key: {} for work in self.options.works}
             for variant in candidates if len(candidates) > 1 else ():
-                for works in self.batches():
-                    record = self.launch(contender, case, variant, works, TUNE_SECONDS, TUNE_CALLS,
-                                         self.options.tune_limit * (2 if case.network else 1))
+                limit = self.options.tune_limit * (2 if case.network else 1)
+                for record in self.launch_each(contender, case, variant, self.options.works, TUNE_SECONDS, TUNE_CALLS, limit):
                     for result in record["results"]:
-                        times[works[result["job"]]][variant.name] = result["median_us"]
+                        times[result["work"]][variant.name] = result["median_us"]
                     self.say(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
             for work in self.options.works:
-                chosen[contender, work] = self.pick(candidates, times[work])
-                if times[work]:
-                    self.tuning[f"{case} {contender.name} {work.key}"] = times[work]
+                chosen[contender, work] = self.pick(candidates, times[work.key])
+                if times[work.key]:
+                    self.tuning[f"{case} {contender.name} {work.key}"] = times[work.key]
         return chosen
 
     @staticmethod
@@ -156,14 +165,13 @@ class Comparison:
         # Every other round the other way round, so that none always follows the same.
         for contender in self.contenders if number % 2 == 0 else reversed(self.contenders):
             plan = collections.OrderedDict()
-            for index, batch in enumerate(self.batches()):
-                for work in batch:
-                    for variant in chosen[contender, work]:
-                        plan.setdefault((variant, index), []).append(work)
-            for (variant, _), works in plan.items():
-                record = self.launch(contender, case, variant, works, self.options.seconds, self.options.calls, self.options.limit)
-                record["round"] = number
-                self.records.append(record)
+            for work in self.options.works:
+                for variant in chosen[contender, work]:
+                    plan.setdefault(variant, []).append(work)
+            for variant, works in plan.items():
+                for record in self.launch_each(contender, case, variant, works, self.options.seconds, self.options.calls, self.options.limit):
+                    record["round"] = number
+                    self.records.append(record)
         self.say(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
                  + self.glance(case, number))
 

@@ -25,11 +25,18 @@ def cell_text(entry):
     return f"{time_text(entry['median_us'])} ±{spread:.0%}"
 
 
+def ratio_text(comparison):
+    """A ratio that misses its mark by less than the last digit has one more."""
+    ratio, mark = comparison["ratio"], comparison["mark"]
+    close = mark is not None and ratio < mark and f"{ratio:.2f}" == f"{mark:.2f}"
+    return ("> " if comparison["more_than"] else "") + (f"{ratio:.4f}" if close else f"{ratio:.2f}")
+
+
 def mark_text(comparison):
     """ "1.32 (1.20 met)", "0.80 (1.00 missed)", "> 3.1 (1.00 met)", "-" """
     if comparison["ratio"] is None:
         return "-" if comparison["mark"] is None else f"- ({comparison['mark']:.2f})"
-    text = ("> " if comparison["more_than"] else "") + f"{comparison['ratio']:.2f}"
+    text = ratio_text(comparison)
     if comparison["mark"] is None:
         return text
     verdict = {True: "met", False: "missed", None: "open"}[comparison["met"]]
@@ -137,7 +144,7 @@ def marks_of(data):
             if comparison["mark"] is None:
                 continue
             what = f"{row['case']} {row['collective'].replace('_', '-')} {bytes_text(row['bytes'])}"
-            ratio = "-" if comparison["ratio"] is None else ("> " if comparison["more_than"] else "") + f"{comparison['ratio']:.2f}"
+            ratio = "-" if comparison["ratio"] is None else ratio_text(comparison)
             limit = f"{time_text(row['cells'].get(comparison['ours'], {}).get('median_us'))}, limit {time_text(row['limit_us'])} {row['limit']}"
             if row["bound"]:
                 limit += f", machine's own {time_text(row['bound'][RING])}"

@@ -35,7 +35,6 @@ class Suite:
     n: tuple = (2, 4)
     networks: tuple = ("",)
     idle: bool = False
-    apart: bool = False    # each work in a process group of its own: one that takes for ever does not cost the next
 
 
 def all_reduces(sizes):
@@ -65,7 +64,7 @@ EVERY = (
     Suite("oversubscribed", "More ranks than cores",
           "fp32 all-reduce in place, with the peers' settings for crowded cores. \"> x\": the run was ended by its time limit; x is its time ÷ the "
           "calls that had begun, each with the barrier before it.",
-          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), all_reduces((KIB, MIB)), n=(8, 16), apart=True),
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), all_reduces((KIB, MIB)), n=(8, 16)),
     Suite("pinned", "One core per rank",
           "fp32 all-reduce in place; our own, every rank with all its threads bound to one core, against our own as the kernel places it.",
           ("unisono", "unisono:pinned"), (Comparison("unisono:pinned", "unisono", "unpinned ÷ pinned", everywhere(0.66)),),
