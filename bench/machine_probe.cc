@@ -1,6 +1,7 @@
 // What this machine can do, measured in the same run as the libraries: the physical limits beside their numbers.
 //
 //   machine_probe            JSON: memcpy over 64 MiB on one core, hand-over between two cores; a quarter of a second
+//   machine_probe cores      JSON: the hand-over alone; some 20 ms
 //   machine_probe full SIZES --workers N   JSON: copies, hand-over between two cores, loopback TCP, per size in bytes
 // A copy of B bytes counts as B bytes (it reads B and writes B).
 
@@ -201,6 +202,10 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     const double hand_over = hand_over_us();
     std::printf("{\"copy_gbs\": %.2f, \"hand_over_us\": %.4f}\n", copy_gigabytes_per_second(64u << 20, 0.2), hand_over);
+    return 0;
+  }
+  if (std::string(argv[1]) == "cores") {
+    std::printf("{\"hand_over_us\": %.4f}\n", hand_over_us());
     return 0;
   }
   std::vector<size_t> sizes;

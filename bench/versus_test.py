@@ -10,6 +10,7 @@ import tempfile
 import time
 import types
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
@@ -28,16 +29,16 @@ def result(us, work=KIB):
 
 def record(contender, us, number=0, variant="own choice", status="ok", wrong="", work=KIB, case="shm n=2", **more):
     return {"contender": contender, "case": case, "variant": variant, "works": [work.key], "status": status, "round": number,
-            "wrong_transport": wrong, "results": [] if us is None else [result(us, work)], **more}
+            "wrong_transport": wrong, "hand_over_us": 0.1, "results": [] if us is None else [result(us, work)], **more}
 
 
 def probe(number, off="", case="shm n=2"):
-    return {"case": case, "round": number, "off": off, "idle": 1.0, "steal": 0.0, "copy_gbs": 20.0, "hand_over_us": 0.1}
+    return {"case": case, "round": number, "off": off, "idle": 1.0, "steal": 0.0, "copy_gbs": 20.0}
 
 
 def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=(KIB,), suite="all-reduce", n=(2,), transports=("shm",)):
     options = types.SimpleNamespace(contenders=list(names), works=list(works), transports=list(transports), n=list(n), quick=True)
-    libraries = {Contender.parse(name).library: ["program"] for name in names}
+    libraries = {"probe": "false", **{Contender.parse(name).library: ["program"] for name in names}}
     made = compare.Comparison(suites.BY_NAME[suite], options, libraries, 2, print)
     made.records, made.probes = list(records), list(probes)
     return made
@@ -153,7 +154,7 @@ class Marks(unittest.TestCase):
         made = comparison([record("unisono", 10), record("openmpi", 15)], [probe(0)])
         facts = {"time": "now", "commit": "c", "cpu": "x", "cores": 2, "kernel": "k", "congestion_control": "cubic", "packages": {}}
         data = {"suite": "all-reduce", "machine": facts, "summary": summarise.summarise(made, LIMITS), "probes": made.probes,
-                "options": {"contenders": made.options.contenders}, "troubles": {}}
+                "options": {"contenders": made.options.contenders}, "troubles": {}, "records": made.records}
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "all-reduce.json"), "w") as file:
                 json.dump(data, file)
@@ -247,11 +248,27 @@ class Limits(unittest.TestCase):
 
 class Probes(unittest.TestCase):
     def test_busy_stolen_or_slow_rounds_are_marked(self):
-        probes = [probe(number) for number in range(7)]
-        probes[1]["idle"], probes[2]["steal"], probes[3]["copy_gbs"], probes[4]["hand_over_us"] = 0.5, 0.1, 9.0, 0.3
+        probes = [probe(number) for number in range(6)]
+        probes[1]["idle"], probes[2]["steal"], probes[3]["copy_gbs"] = 0.5, 0.1, 9.0
         made = comparison([], probes)
         made.mark_probes()
-        self.assertEqual([bool(entry["off"]) for entry in made.probes], [False, True, True, True, True, False, False])
+        self.assertEqual([bool(entry["off"]) for entry in made.probes], [False, True, True, True, False, False])
+
+    def test_a_run_while_the_cores_were_apart_counts_only_if_there_is_no_other(self):
+        records = [record("unisono", 10), {**record("unisono", 50, 1), "hand_over_us": 0.3}, {**record("openmpi", 20), "hand_over_us": 0.3}]
+        made = comparison(records, [probe(0), probe(1)])
+        made.mark_probes()
+        cells = summarise.summarise(made, LIMITS)[0]["cells"]
+        self.assertEqual([report.cell_text(cells[name]) for name in ("unisono", "openmpi")], ["10.0 us ±0%", "20.0 us ±0%!"])
+
+    def test_it_is_repeated_once_if_they_have_been_together_before(self):
+        for best, after, started in ((0.1, [0.3, 0.1], 2), (0.1, [0.3, 0.3, 0.3], 2), (0.1, [0.1], 1), (0.3, [0.3], 1)):
+            made, answers, launched = comparison([]), iter(after), []
+            made.hand_over_us = made.hand_over_best_us = best
+            made.launch_once = lambda *_: launched.append(1) or {}
+            with unittest.mock.patch.object(machine, "hand_over_us", lambda _: next(answers)):
+                made.launch(None, None, None, [], 1, 0, 1)
+            self.assertEqual(len(launched), started, (best, after))
 
     def test_the_bytes_moved_tell_the_transport(self):
         wrong = compare.Comparison.wrong_transport

@@ -49,6 +49,12 @@ def loopback_bytes():
     return 0
 
 
+def hand_over_us(program):
+    """A virtual machine's cores may be moved near to each other or apart at any moment, which changes every exchange between them."""
+    answer = subprocess.run([program, "cores"], capture_output=True, text=True, timeout=60)
+    return json.loads(answer.stdout)["hand_over_us"] if answer.returncode == 0 else 1e9
+
+
 def probe(program, seconds=0.3):
     """Idle share while nothing of ours runs, then the speed of a large memory copy and of a hand-over between two cores."""
     before = cpu_times()

@@ -7,7 +7,7 @@ from .model import Contender, bytes_text, time_text
 from .suites import BOUND, BY_NAME, EVERY, RING
 
 METHOD = ("Every first and last result is checked on every rank, bit for bit; a barrier before each timed call; per call the mean over the ranks, of "
-          "them the median, of these the median over the rounds (± half the range over the rounds). The contenders run in turn. Ratios: time of the "
+          "them the median, of these the median over the rounds (± half the range over the rounds; \"!\" where none was undisturbed). The contenders run in turn. Ratios: time of the "
           "reference ÷ time of ours, above 1 we are faster; beside it the mark and whether it is met. The limit is what this machine was measured to "
           "allow for the bytes that must move.")
 
@@ -22,7 +22,7 @@ def cell_text(entry):
     if "missing" in entry:
         return "-" if entry["missing"].startswith("has no") else entry["missing"].split(":")[0]
     spread = (entry["high_us"] - entry["low_us"]) / 2 / entry["median_us"]
-    return f"{time_text(entry['median_us'])} ±{spread:.0%}"
+    return f"{time_text(entry['median_us'])} ±{spread:.0%}" + ("!" if entry["disturbed"] else "")
 
 
 def ratio_text(comparison):
@@ -114,7 +114,9 @@ def settings_lines(rows):
 
 def probe_lines(data):
     off = [probe for probe in data["probes"] if probe["off"]]
-    lines = ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed and left out where a good round exists."]
+    apart = [record for record in data["records"] if record.get("off")]
+    lines = ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed; {len(apart)} of {len(data['records'])} runs while the cores were "
+             "apart (a hand-over between them took longer than at other times). These are left out where good ones exist."]
     if len(off) == len(data["probes"]):
         lines += ["", "**The machine was never quiet: these numbers are noise.**"]
     return lines + [f"- {probe['case']} round {probe['round'] + 1}: {probe['off']}" for probe in off]

@@ -31,8 +31,9 @@ def rounds_off(comparison, case):
 
 
 def good(pairs, off):
-    """Of (round, value) pairs those of the rounds whose probe was good; all if none was."""
-    return [value for number, value in pairs if number not in off] or [value for _, value in pairs]
+    """Of (round, value) pairs those of the rounds whose probe was good, all if none was; and whether none was."""
+    values = [value for number, value in pairs if number not in off]
+    return values or [value for _, value in pairs], not values
 
 
 def records_of(comparison, contender, case):
@@ -44,21 +45,22 @@ def cell(comparison, contender, case, work):
     if not comparison.can_run(contender):
         return {"missing": "not installed"}
     records = records_of(comparison, contender, case)
-    off = rounds_off(comparison, case)
+    off = {*rounds_off(comparison, case), "off"}
     by_variant = {}
     for record in records:
         for result in record["results"]:
             if result["work"] == work.key and not record["wrong_transport"]:
-                by_variant.setdefault(record["variant"], []).append((record["round"], result))
+                by_variant.setdefault(record["variant"], []).append(("off" if record.get("off") else record["round"], result))
     best = None
     for variant, pairs in by_variant.items():
-        results = good(pairs, off)
+        results, disturbed = good(pairs, off)
         medians = [result["median_us"] for result in results]
         entry = {"median_us": statistics.median(medians), "low_us": min(medians), "high_us": max(medians),
                  "p99_us": statistics.median(result["p99_us"] for result in results),
                  "min_us": min(result["min_us"] for result in results), "rounds": len(results), "variant": variant,
-                 "calls": sum(result["calls"] for result in results)}
-        if best is None or entry["median_us"] < best["median_us"]:
+                 "calls": sum(result["calls"] for result in results), "disturbed": disturbed}
+        # A setting with an undisturbed result counts before one without.
+        if best is None or (entry["disturbed"], entry["median_us"]) < (best["disturbed"], best["median_us"]):
             best = entry
     return best or why_missing([record for record in records if work.key in record["works"]], work)
 
@@ -79,7 +81,7 @@ def bounds(comparison, case, work):
     pairs = [(entry["round"], entry) for entry in comparison.goodputs.get(str(case), ())]
     if not pairs:
         return None
-    entries = good(pairs, rounds_off(comparison, case))
+    entries, _ = good(pairs, rounds_off(comparison, case))
     one, ring = (statistics.median(entry[name] for entry in entries) for name in ("one_mbs", "ring_mbs"))
     must_move = 2 * (case.n - 1) / case.n * work.bytes
     return {BOUND: must_move / one, RING: must_move / ring, "one_mbs": one, "ring_mbs": ring}
@@ -131,7 +133,7 @@ def idle_rows(comparison):
         cells = {}
         for contender in comparison.contenders:
             records = records_of(comparison, contender, case)
-            entries = good([(record["round"], record["idle"]) for record in records if "idle" in record], rounds_off(comparison, case))
+            entries, _ = good([(record["round"], record["idle"]) for record in records if "idle" in record], rounds_off(comparison, case))
             if entries:
                 cells[contender.name] = {name: statistics.median(entry[name] for entry in entries)
                                          for name in ("cpu_percent_max", "switches_per_second_max")}
