@@ -127,8 +127,9 @@ Result<std::vector<Job>> parse_plan(const std::string& plan) {
     const std::string entry = plan.substr(at, end - at);
     const auto job = parse_entry(entry);
     if (!job) {
-      return Status(Code::invalid, "--plan: \"" + entry + "\" is not [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM] with BYTES a "
-                                   "multiple of 4, and PARTS for all_reduce only");
+      return Status(Code::invalid, "--plan: \"" + entry +
+                                       "\" is not [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM] with BYTES a "
+                                       "multiple of 4, and PARTS for all_reduce only");
     }
     jobs.push_back(*job);
     at = end + 1;
@@ -161,9 +162,9 @@ Status verify(const Job& job, const Place& place, const Buffers& buffers) {
       // Part p holds the contributions of part 0 moved by p elements, so that exchanged parts are found.
       const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, place, i + part));
       if (got == wanted) continue;
-      return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) + " bytes is wrong on rank " +
-                                  std::to_string(place.rank) + ", element " + std::to_string(i) + ": " +
-                                  std::to_string(value_of(job.element, got)) + " instead of " +
+      return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) +
+                                  " bytes is wrong on rank " + std::to_string(place.rank) + ", element " + std::to_string(i) +
+                                  ": " + std::to_string(value_of(job.element, got)) + " instead of " +
                                   std::to_string(value_of(job.element, wanted))};
     }
   }

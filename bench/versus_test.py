@@ -36,7 +36,8 @@ def probe(number, off="", case="shm n=2"):
     return {"case": case, "round": number, "off": off, "idle": 1.0, "steal": 0.0, "copy_gbs": 20.0}
 
 
-def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=(KIB,), suite="all-reduce", n=(2,), transports=("shm",)):
+def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=(KIB,), suite="all-reduce", n=(2,),
+               transports=("shm",)):
     options = types.SimpleNamespace(contenders=list(names), works=list(works), transports=list(transports), n=list(n), quick=True)
     libraries = {"probe": "false", **{Contender.parse(name).library: ["program"] for name in names}}
     made = compare.Comparison(suites.BY_NAME[suite], options, libraries, 2, print)
@@ -106,8 +107,8 @@ class Summary(unittest.TestCase):
         for suite in suites.EVERY:
             if suite.idle:
                 continue
-            made = comparison([record("unisono", 10), record("openmpi", None, status="failed (1): no")], [probe(0)], suite.contenders,
-                              suite.works, suite.name)
+            records = [record("unisono", 10), record("openmpi", None, status="failed (1): no")]
+            made = comparison(records, [probe(0)], suite.contenders, suite.works, suite.name)
             rows = summarise.summarise(made, None)
             lines = report.table(rows, made.options.contenders)
             self.assertEqual({len(line) for line in lines}, {len(lines[0])})
@@ -135,7 +136,8 @@ class Marks(unittest.TestCase):
     def test_a_thin_link_is_held_against_one_stream(self):
         made = comparison([record("unisono", 1000.0, case="tcp n=4, 1 Gbit/s", work=Work("all_reduce", 64 << 20))], (),
                           ("unisono",), [Work("all_reduce", 64 << 20)], "limited", (4,), ("tcp",))
-        made.goodputs = {"tcp n=4, 1 Gbit/s": [{"round": 0, "one_mbs": 1.5 * (64 << 20) / 990, "ring_mbs": 1.5 * (64 << 20) / 1200}]}
+        goodput = {"round": 0, "one_mbs": 1.5 * (64 << 20) / 990, "ring_mbs": 1.5 * (64 << 20) / 1200}
+        made.goodputs = {"tcp n=4, 1 Gbit/s": [goodput]}
         row = summarise.summarise(made, None)[0]
         self.assertAlmostEqual(row["comparisons"][0]["ratio"], 0.99)
         self.assertAlmostEqual(row["comparisons"][1]["ratio"], 1.2)
@@ -167,7 +169,8 @@ class Marks(unittest.TestCase):
 
 class Words(unittest.TestCase):
     def test_contenders_keep_their_names(self):
-        for name in ("unisono", "openmpi", "unisono:ring+any", "unisono:bf16", "openmpi:8_parts", "unisono:fp16+2_parts+pinned+strict"):
+        for name in ("unisono", "openmpi", "unisono:ring+any", "unisono:bf16", "openmpi:8_parts",
+                     "unisono:fp16+2_parts+pinned+strict"):
             self.assertEqual(Contender.parse(name).name, name)
         for name in ("nccl", "openmpi:ring", "gloo:pinned", ""):
             with self.assertRaises(ValueError):
@@ -255,7 +258,8 @@ class Probes(unittest.TestCase):
         self.assertEqual([bool(entry["off"]) for entry in made.probes], [False, True, True, True, False, False])
 
     def test_a_run_while_the_cores_were_apart_counts_only_if_there_is_no_other(self):
-        records = [record("unisono", 10), {**record("unisono", 50, 1), "hand_over_us": 0.3}, {**record("openmpi", 20), "hand_over_us": 0.3}]
+        apart = {"hand_over_us": 0.3}
+        records = [record("unisono", 10), {**record("unisono", 50, 1), **apart}, {**record("openmpi", 20), **apart}]
         made = comparison(records, [probe(0), probe(1)])
         made.mark_probes()
         cells = summarise.summarise(made, LIMITS)[0]["cells"]

@@ -21,7 +21,7 @@ BOARD_PROGRESS_AT = 256
 
 
 def how_far(board, stopped_at):
-    """(index of the job in the plan, microseconds that each of its calls took at least on average), or None before the first call."""
+    """(index of the job in the plan, the least microseconds that its calls took on average), or None before the first call."""
     try:
         with open(board, "rb") as file:
             job, calls, began_ns = BOARD_PROGRESS.unpack(file.read(BOARD_PROGRESS_AT + BOARD_PROGRESS.size)[BOARD_PROGRESS_AT:])
@@ -45,7 +45,8 @@ class Comparison:
         self.measured_limits = []  # before every case
         self.goodputs = {}         # case -> one entry per round
         self.given_up = set()      # (contender, case, variant, work)
-        self.hand_over_us = self.hand_over_best_us = machine.hand_over_us(programs["probe"])  # between two cores: the last, and the best so far
+        # Between two cores: the last, and the best so far.
+        self.hand_over_us = self.hand_over_best_us = machine.hand_over_us(programs["probe"])
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -60,7 +61,7 @@ class Comparison:
         return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5)]
 
     def launch(self, contender, case, variant, works, seconds, calls, limit):
-        """As launch_once, and once more if the cores were apart before or after it, as long as they were together at other times."""
+        """As launch_once, and once more if the cores were apart before or after it and have been together at another time."""
         for _ in range(2):
             record = self.launch_once(contender, case, variant, works, seconds, calls, limit)
             after = machine.hand_over_us(self.programs["probe"])
@@ -87,8 +88,9 @@ class Comparison:
         results = [json.loads(line[7:]) for line in outcome.output.splitlines() if line.startswith("RESULT ")]
         for result in results:
             result["work"] = works[result["job"]].key
-        record = {"contender": contender.name, "case": str(case), "variant": variant.name, "works": [work.key for work in works],
-                  "status": outcome.status, "seconds": round(outcome.seconds, 2), "results": results,
+        record = {"contender": contender.name, "case": str(case), "variant": variant.name,
+                  "works": [work.key for work in works], "status": outcome.status, "seconds": round(outcome.seconds, 2),
+                  "results": results,
                   "steal": machine.shares(before, machine.cpu_times())["steal"], "bytes_moved": self.bytes_moved() - bytes_before}
         idle = [json.loads(line[5:]) for line in outcome.output.splitlines() if line.startswith("IDLE ")]
         if idle:
@@ -115,15 +117,15 @@ class Comparison:
 
     @staticmethod
     def wrong_transport(transport, least, moved):
-        """Bytes on the loopback device, or in the switch, tell that a run was not over TCP. More bytes prove nothing on loopback:
-        others use it too. `least` is what must cross."""
+        """Bytes on the loopback device, or in the switch, tell that a run was not over TCP; `least` is what must cross. More
+        bytes prove nothing on loopback: others use it too."""
         if transport == "tcp" and least > 1 << 20 and moved < 0.9 * least:
             return f"said tcp, but only {moved} bytes crossed the network where {least:.0f} must"
         return ""
 
     def launch_each(self, contender, case, variant, works, seconds, calls, limit):
-        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. What was cut off
-        at the full limit once is not tried again in the next rounds."""
+        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. What was
+        cut off at the full limit once is not tried again in the next rounds."""
         works = [work for work in works if (contender, case, variant, work) not in self.given_up]
         while works:
             record = self.launch(contender, case, variant, works, seconds, calls, limit)
@@ -139,7 +141,8 @@ class Comparison:
         """(contender, work) -> the settings to use in the rounds: the library's own choice, and the best other ones."""
         chosen = {}
         for contender in self.contenders:
-            candidates = peers.variants(contender, case, self.options.works, self.options.quick) if self.can_run(contender) else []
+            there = self.can_run(contender)
+            candidates = peers.variants(contender, case, self.options.works, self.options.quick) if there else []
             if self.suite.idle:
                 candidates = candidates[:1]
             times = {work.key: {} for work in self.options.works}
@@ -182,7 +185,8 @@ class Comparison:
                 for variant in chosen[contender, work]:
                     plan.setdefault(variant, []).append(work)
             for variant, works in plan.items():
-                for record in self.launch_each(contender, case, variant, works, self.options.seconds, self.options.calls, self.options.limit):
+                for record in self.launch_each(contender, case, variant, works, self.options.seconds, self.options.calls,
+                                               self.options.limit):
                     record["round"] = number
                     self.records.append(record)
         self.say(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
@@ -216,8 +220,8 @@ class Comparison:
         self.say(f"measured in {time.monotonic() - start:.0f} s")
 
     def mark_probes(self):
-        """A round is off when others used the cores before it, or memory was slow against the run's median. A single record is off when
-        the way between the cores was slow before or after it."""
+        """A round is off when others used the cores before it, or memory was slow against the run's median. A single record is
+        off when the way between the cores was slow before or after it."""
         median = statistics.median(probe["copy_gbs"] for probe in self.probes)
         best = min([record["hand_over_us"] for record in self.records] or [0])
         for record in self.records:

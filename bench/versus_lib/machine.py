@@ -13,7 +13,7 @@ CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 @contextlib.contextmanager
 def congestion_control(name):
-    """The machine's TCP congestion control while the block runs, if a name is given (needs root). Peers have no option of their own for it."""
+    """The machine's TCP congestion control while the block runs, if a name is given (needs root). Peers have no such option."""
     if not name:
         yield
         return
@@ -50,7 +50,7 @@ def loopback_bytes():
 
 
 def hand_over_us(program):
-    """A virtual machine's cores may be moved near to each other or apart at any moment, which changes every exchange between them."""
+    """Between two cores. A virtual machine's may be moved nearer or apart at any moment, which changes every exchange."""
     answer = subprocess.run([program, "cores"], capture_output=True, text=True, timeout=60)
     return json.loads(answer.stdout)["hand_over_us"] if answer.returncode == 0 else 1e9
 

@@ -48,8 +48,9 @@ def remove_leftovers():
 def shaping(rate):
     """Arguments of tc for one direction of one link, or nothing without a limit.
 
-    The bucket holds what goes by while a timer is late on busy cores (1 ms) and two aggregates of segmentation offload at least; the queue
-    20 ms, as a switch might. Frames count with their headers, so the goodput of 1500-byte frames is 95.6 % of the rate.
+    The bucket holds what goes by while a timer is late on busy cores (1 ms) and two aggregates of segmentation offload at
+    least; the queue 20 ms, as a switch might. Frames count with their headers, so the goodput of 1500-byte frames is 95.6 %
+    of the rate.
     """
     if not rate:
         return []
@@ -94,7 +95,8 @@ class Network:
         for rank in range(self.n):
             space, port = self.space(rank), f"port{rank}"
             checked("ip", "netns", "add", space)
-            checked("ip", "link", "add", "name", "eth0", "netns", space, "type", "veth", "peer", "name", port, "netns", self.switch)
+            ends = "netns", space, "type", "veth", "peer", "name", port, "netns", self.switch
+            checked("ip", "link", "add", "name", "eth0", *ends)
             checked("ip", "-n", space, "address", "add", self.address(rank) + "/24", "dev", "eth0")
             checked("ip", "-n", self.switch, "link", "set", port, "master", "bridge")
             for owner, device in ((space, "lo"), (space, "eth0"), (self.switch, port)):

@@ -1,12 +1,13 @@
-"""From records to one row per case and work: each contender's best, the comparisons with their marks, the limit of the machine."""
+"""From records to one row per case and work: each contender's best, the comparisons with their marks, the machine's limit."""
 
 import statistics
 
+from .model import Contender
 from .suites import BEST_PEER, BOUND, RING
 
 
 def limit_us(limits, case, work, n_bytes):
-    """What physics of this machine allow, by the programs that measured it: (time, why). n_bytes is the work's size as it is moved.
+    """What physics of this machine allow, by the programs that measured it: (time, why). n_bytes is the size as it is moved.
 
     shm: inputs must be read and outputs written once; a copy of B bytes does both for B. Shared by the cores.
     tcp: what must leave a rank crosses loopback; an exchange of B both ways by two cores moves 2 * B.
@@ -66,9 +67,10 @@ def cell(comparison, contender, case, work):
 
 
 def why_missing(records, work):
-    unfinished = [record["unfinished"]["more_than_us"] for record in records if record.get("unfinished", {}).get("work") == work.key]
-    if unfinished:
-        return {"more_than_us": min(unfinished)}
+    unfinished = [record["unfinished"] for record in records if "unfinished" in record]
+    times = [entry["more_than_us"] for entry in unfinished if entry["work"] == work.key]
+    if times:
+        return {"more_than_us": min(times)}
     for record in records:
         if record["wrong_transport"] or record["status"] != "ok":
             return {"missing": record["wrong_transport"] or record["status"]}
@@ -76,8 +78,8 @@ def why_missing(records, work):
 
 
 def bounds(comparison, case, work):
-    """The times in which the goodput of one stream, and that of streams over all links at once, carries what each link must carry;
-    the goodputs in megabytes per second."""
+    """The times in which the goodput of one stream, and that of streams over all links at once, carries what each link must
+    carry; the goodputs in megabytes per second."""
     pairs = [(entry["round"], entry) for entry in comparison.goodputs.get(str(case), ())]
     if not pairs:
         return None
@@ -117,12 +119,14 @@ def summarise(comparison, limits):
         for work in comparison.options.works:
             cells = {contender.name: cell(comparison, contender, case, work) for contender in comparison.contenders}
             bound = bounds(comparison, case, work)
-            comparisons = [compare(wanted, case, work, cells, bound) for wanted in comparison.suite.comparisons if wanted.ours in cells]
-            first = next((c for c in comparison.contenders if comparisons and c.name == comparisons[0]["ours"]), comparison.contenders[0])
+            wanted = [one for one in comparison.suite.comparisons if one.ours in cells]
+            comparisons = [compare(one, case, work, cells, bound) for one in wanted]
+            first = Contender.parse(wanted[0].ours if wanted else comparison.contenders[0].name)
             floor, why = (bound[BOUND], f"{bound['one_mbs'] * 8 / 1000:.2f} Gbit/s") if bound else \
                 limit_us(limits, case, work, work.bytes_of(first))
-            rows.append({"case": str(case), "transport": case.transport, "n": case.n, "network": case.network, "collective": work.collective,
-                         "bytes": work.bytes, "cells": cells, "comparisons": comparisons, "bound": bound, "limit_us": floor, "limit": why})
+            rows.append({"case": str(case), "transport": case.transport, "n": case.n, "network": case.network,
+                         "collective": work.collective, "bytes": work.bytes, "cells": cells, "comparisons": comparisons,
+                         "bound": bound, "limit_us": floor, "limit": why})
     return rows
 
 
@@ -133,13 +137,14 @@ def idle_rows(comparison):
         cells = {}
         for contender in comparison.contenders:
             records = records_of(comparison, contender, case)
-            entries, _ = good([(record["round"], record["idle"]) for record in records if "idle" in record], rounds_off(comparison, case))
+            pairs = [(record["round"], record["idle"]) for record in records if "idle" in record]
+            entries, _ = good(pairs, rounds_off(comparison, case))
             if entries:
                 cells[contender.name] = {name: statistics.median(entry[name] for entry in entries)
                                          for name in ("cpu_percent_max", "switches_per_second_max")}
             else:
                 cells[contender.name] = {"missing": next((record["status"] for record in records), "has no such thing")}
         ours = cells.get("unisono", {})
-        met = None if "missing" in ours or not ours else ours["cpu_percent_max"] < 0.05 and ours["switches_per_second_max"] < 0.05
+        met = max(ours.values()) < 0.05 if ours and "missing" not in ours else None
         rows.append({"case": str(case), "transport": case.transport, "n": case.n, "cells": cells, "met": met})
     return rows
