@@ -45,6 +45,10 @@ class Chooser {
   Status refusal(const Choice& choice) const;
   std::string reason(const Choice& choice) const;
   bool wished() const { return request_.kind != automatic; }
+  // A kind that was asked for is taken as it is.
+  bool may_use_shares(ScheduleKind kind) const {
+    return request_.uneven != nullptr && request_.collective == Collective::all_reduce && kind == two_step && !wished();
+  }
 
   const ChooseRequest& request_;
   const Islands islands_;
@@ -66,8 +70,23 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .outer = candidate.outer,
                                    .islands = islands_,
                                    .world = request_.world});
-  double us = predicted_us(
-      {.load = load, .inside = request_.inside, .between = request_.between, .bytes = bytes, .largest_island = largest_});
+  LinkProfile between = request_.between;
+  double wire_us = -1;
+  if (request_.uneven != nullptr) {
+    const auto& cost = request_.uneven->cost({.collective = request_.collective,
+                                              .kind = candidate.kind,
+                                              .inner = candidate.inner,
+                                              .outer = candidate.outer,
+                                              .by_shares = candidate.by_shares});
+    wire_us = cost.us_per_byte * bytes;
+    between.latency_us = cost.latency_us;
+  }
+  double us = predicted_us({.load = load,
+                            .inside = request_.inside,
+                            .between = between,
+                            .bytes = bytes,
+                            .largest_island = largest_,
+                            .between_wire_us = wire_us});
   // To fp32 before and back after: two passes over the wide copy.
   const double crowd = std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
@@ -102,6 +121,11 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
 Candidate Chooser::consider(ScheduleKind kind) const {
   auto candidate = kind == hierarchical ? best_hierarchical() : Candidate{.kind = kind};
   if (kind != hierarchical) candidate.predicted_us = predict(candidate);
+  if (may_use_shares(kind)) {
+    Candidate by_shares{.kind = kind, .by_shares = true};
+    by_shares.predicted_us = predict(by_shares);
+    if (nanoseconds(by_shares.predicted_us) < nanoseconds(candidate.predicted_us)) candidate = by_shares;
+  }
   candidate.excluded = exclusion(candidate);
   return candidate;
 }
@@ -130,6 +154,7 @@ std::string Chooser::reason(const Choice& choice) const {
                      std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " +
                      name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
+  if (choice.by_shares) text += " by shares";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
   if (wished()) text += ", as asked for";
@@ -154,6 +179,7 @@ Result<Choice> Chooser::run() {
   choice.kind = best->kind;
   choice.inner = best->inner;
   choice.outer = best->outer;
+  choice.by_shares = best->by_shares;
   choice.predicted_us = best->predicted_us;
   const auto& slowest = islands_.size() > 1 ? request_.between : request_.inside;
   choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes
