@@ -226,7 +226,7 @@ Report Operation::report(Nanos now) const {
   auto report = counts_;
   report.operation = name(setup_.request.collective);
   report.number = setup_.number;
-  report.schedule = plan_->chunks.empty() ? "none" : plan_->shares.empty() ? name(plan_->kind) : "two_step_by_shares";
+  report.schedule = plan_->chunks.empty() ? "none" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
   report.world_size = setup_.world;
   report.contributors = finished_ok() ? setup_.world : 0;
   const auto end = done_ ? ended_ : now;

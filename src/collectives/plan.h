@@ -38,6 +38,7 @@ struct Plan {
   uint32_t chunk_count = 0;
   std::vector<uint32_t> shares{}; // of the chunks in the tensor; empty: equal
   bool direct = false;
+  bool fitted = false;            // to uneven links
   std::vector<ChunkPlan> chunks;  // only those this rank touches, ascending by number
   std::vector<uint32_t> order;    // indices into chunks: the order in which to start them, as the schedule gives it
   std::vector<Stage> stages;

@@ -15,7 +15,7 @@ namespace unisono {
 struct PlanChoice {
   ScheduleKind kind = ScheduleKind::two_step;
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
-  bool by_shares = false;  // parts of the tensor as UnevenLinks::shares() says
+  bool fitted = false;  // to uneven links
   uint64_t slice_bytes = 256u << 10;
   uint64_t key = 0;  // equal keys: equal plans
 };

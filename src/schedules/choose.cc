@@ -46,8 +46,8 @@ class Chooser {
   std::string reason(const Choice& choice) const;
   bool wished() const { return request_.kind != automatic; }
   // A kind that was asked for is taken as it is.
-  bool may_use_shares(ScheduleKind kind) const {
-    return request_.uneven != nullptr && request_.collective == Collective::all_reduce && kind == two_step && !wished();
+  bool may_fit(ScheduleKind kind) const {
+    return request_.uneven != nullptr && !wished() && UnevenLinks::can_fit(request_.collective, kind);
   }
 
   const ChooseRequest& request_;
@@ -77,7 +77,7 @@ double Chooser::predict(const Candidate& candidate) const {
                                               .kind = candidate.kind,
                                               .inner = candidate.inner,
                                               .outer = candidate.outer,
-                                              .by_shares = candidate.by_shares});
+                                              .fitted = candidate.fitted});
     wire_us = cost.us_per_byte * bytes;
     between.latency_us = cost.latency_us;
   }
@@ -121,10 +121,10 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
 Candidate Chooser::consider(ScheduleKind kind) const {
   auto candidate = kind == hierarchical ? best_hierarchical() : Candidate{.kind = kind};
   if (kind != hierarchical) candidate.predicted_us = predict(candidate);
-  if (may_use_shares(kind)) {
-    Candidate by_shares{.kind = kind, .by_shares = true};
-    by_shares.predicted_us = predict(by_shares);
-    if (nanoseconds(by_shares.predicted_us) < nanoseconds(candidate.predicted_us)) candidate = by_shares;
+  if (may_fit(kind)) {
+    Candidate fitted{.kind = kind, .fitted = true};
+    fitted.predicted_us = predict(fitted);
+    if (nanoseconds(fitted.predicted_us) < nanoseconds(candidate.predicted_us)) candidate = fitted;
   }
   candidate.excluded = exclusion(candidate);
   return candidate;
@@ -154,7 +154,7 @@ std::string Chooser::reason(const Choice& choice) const {
                      std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " +
                      name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
-  if (choice.by_shares) text += " by shares";
+  if (choice.fitted) text += " fitted to the links";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
   if (wished()) text += ", as asked for";
@@ -179,7 +179,7 @@ Result<Choice> Chooser::run() {
   choice.kind = best->kind;
   choice.inner = best->inner;
   choice.outer = best->outer;
-  choice.by_shares = best->by_shares;
+  choice.fitted = best->fitted;
   choice.predicted_us = best->predicted_us;
   const auto& slowest = islands_.size() > 1 ? request_.between : request_.inside;
   choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes

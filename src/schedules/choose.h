@@ -40,7 +40,7 @@ struct Candidate {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: the best of all combinations
   ScheduleKind outer = ScheduleKind::automatic;
-  bool by_shares = false;                        // of two_step: parts as UnevenLinks::shares() says
+  bool fitted = false;                           // to uneven links
   double predicted_us = 0;
   const char* excluded = nullptr;                // why it does not take part, or null
 };
@@ -51,7 +51,7 @@ struct Choice {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical
   ScheduleKind outer = ScheduleKind::automatic;
-  bool by_shares = false;
+  bool fitted = false;  // to uneven links
   uint64_t slice_bytes = 0;
   double predicted_us = 0;
   uint32_t candidate_count = 0;

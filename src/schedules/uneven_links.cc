@@ -1,7 +1,8 @@
 #include "schedules/uneven_links.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace unisono {
 namespace {
@@ -76,6 +77,7 @@ UnevenLinks::UnevenLinks(std::span<const uint32_t> islands, std::vector<LinkSpee
     host_rate_.push_back(best);
   }
   deal_shares();
+  find_way_around();
 }
 
 // Of one more part for an owner, only links and hosts that it adds traffic to can become the busiest.
@@ -122,6 +124,42 @@ void UnevenLinks::deal_shares() {
   }
 }
 
+// Links count by the time that they take for a byte; of two ways the one with the quicker slowest link is better, then the shorter one.
+void UnevenLinks::find_way_around() {
+  std::vector<uint32_t> way(count_);
+  std::iota(way.begin(), way.end(), 0u);
+  const auto length = [&](const std::vector<uint32_t>& hosts) {
+    std::pair<uint64_t, uint64_t> slowest_and_all{0, 0};
+    for (uint32_t i = 0; i < count_; ++i) {
+      const auto link = busy(1, rate(hosts[i], hosts[(i + 1) % count_]));
+      slowest_and_all.first = std::max(slowest_and_all.first, link);
+      slowest_and_all.second += link;
+    }
+    return slowest_and_all;
+  };
+  const auto improve = [&] {
+    for (uint32_t begin = 1; begin + 1 < count_; ++begin) {
+      for (uint32_t end = begin + 2; end <= count_; ++end) {
+        auto other = way;
+        std::reverse(other.begin() + begin, other.begin() + end);
+        if (length(other) < length(way)) return way = std::move(other), true;
+      }
+    }
+    return false;
+  };
+  for (uint32_t turns = 0; turns < count_ * count_ && improve();) ++turns;
+  for (const auto host : way) {
+    for (Rank rank = 0; rank < island_.size(); ++rank) {
+      if (island_[rank] == host) around_.push_back(rank);
+    }
+  }
+}
+
+bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
+  if (kind == ScheduleKind::two_step) return collective == Collective::all_reduce;
+  return kind == ScheduleKind::ring && (collective == Collective::all_reduce || collective == Collective::reduce_scatter || collective == Collective::all_gather);
+}
+
 // What every rank sends, by the schedules themselves.
 UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
   const auto world = static_cast<uint32_t>(island_.size());
@@ -134,14 +172,15 @@ UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
                                          .rank = rank,
                                          .islands = island_,
                                          .inner = which.inner,
-                                         .outer = which.outer});
+                                         .outer = which.outer,
+                                         .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_) : std::span<const Rank>()});
     if (!schedule) continue;  // it is left out of the choice for another reason
     // Blocks for each pair are chunks of an all-to-all: a rank's input is `world` of them.
     const double chunks = which.collective == Collective::all_to_all ? world : std::max(1u, schedule->chunk_count);
     for (const auto& step : schedule->steps) {
       if (step.op != Op::send || island_[rank] == island_[step.peer]) continue;
       double part = (step.chunks.end - step.chunks.begin) / chunks;
-      if (which.by_shares) {
+      if (which.fitted && which.kind == ScheduleKind::two_step) {
         part = 0;
         for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) part += shares_[chunk] / all_shares;
       }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/random.h"
+#include "schedules/checker.h"
 #include "schedules/choose.h"
 
 namespace unisono {
@@ -98,7 +99,7 @@ TEST(UnevenLinks, shares_avoid_a_slow_pair) {
   EXPECT_LT(shares[1] + shares[2], 16u);
   const double equal = two_step_time(links, {0.25, 0.25, 0.25, 0.25});
   EXPECT_GT(equal / two_step_time(links, parts_of(shares)), 2.5);
-  EXPECT_NEAR(uneven->cost({.kind = two_step, .by_shares = true}).us_per_byte, two_step_time(links, parts_of(shares)), 1e-12);
+  EXPECT_NEAR(uneven->cost({.kind = two_step, .fitted = true}).us_per_byte, two_step_time(links, parts_of(shares)), 1e-12);
   EXPECT_NEAR(uneven->cost({.kind = two_step}).us_per_byte, equal, 1e-12);
 }
 
@@ -146,6 +147,34 @@ TEST(UnevenLinks, costs_are_those_of_the_schedules) {
   EXPECT_NEAR(uneven->cost({.kind = two_step}).us_per_byte, 0.5 / 10, 1e-12);
 }
 
+TEST(UnevenLinks, a_ring_goes_around_slow_links) {
+  auto links = links_of(6);
+  for (const auto& [a, b] : {std::pair{0u, 1u}, {2u, 3u}, {4u, 5u}, {0u, 5u}}) links.between(a, b).bytes_per_us = 5;
+  const auto uneven = UnevenLinks::find(std::vector<uint32_t>{5, 4, 3, 2, 1, 0, 3}, links);
+  ASSERT_NE(uneven, nullptr);
+  const auto& around = uneven->around();
+  std::vector<Rank> sorted = around;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted, (std::vector<Rank>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_NEAR(uneven->cost({.kind = ring}).us_per_byte, 12.0 / 7 / 5, 1e-12);
+  EXPECT_NEAR(uneven->cost({.kind = ring, .fitted = true}).us_per_byte, 12.0 / 7 / 100, 1e-12);
+}
+
+TEST(UnevenLinks, fitted_rings_are_right) {
+  const std::vector<Rank> around{3, 0, 4, 2, 1};
+  for (const auto collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    std::vector<Schedule> schedules;
+    for (Rank rank = 0; rank < 5; ++rank) {
+      auto made = make_schedule({.collective = collective, .kind = ring, .world = 5, .rank = rank, .around = around});
+      ASSERT_TRUE(made.ok());
+      schedules.push_back(std::move(*made));
+    }
+    const auto verdict = check_schedules({.collective = collective, .schedules = schedules});
+    EXPECT_TRUE(verdict.ok()) << verdict.status().message();
+    for (const auto& step : schedules[4].steps) EXPECT_EQ(step.peer, step.op == Op::send ? 2u : 0u);
+  }
+}
+
 TEST(UnevenLinks, choose_takes_shares_where_they_are_quicker_and_nothing_was_asked_for) {
   auto links = links_of(4, 125, 50);
   links.between(1, 2).bytes_per_us = 12.5;
@@ -161,17 +190,17 @@ TEST(UnevenLinks, choose_takes_shares_where_they_are_quicker_and_nothing_was_ask
   auto choice = choose(request);
   ASSERT_TRUE(choice.ok());
   EXPECT_EQ(choice->kind, two_step);
-  EXPECT_TRUE(choice->by_shares);
-  EXPECT_NE(choice->reason.find("by shares"), std::string::npos) << choice->reason;
+  EXPECT_TRUE(choice->fitted);
+  EXPECT_NE(choice->reason.find("fitted"), std::string::npos) << choice->reason;
   request.kind = two_step;
   choice = choose(request);
   ASSERT_TRUE(choice.ok());
-  EXPECT_FALSE(choice->by_shares) << "what is asked for is taken as it is";
+  EXPECT_FALSE(choice->fitted) << "what is asked for is taken as it is";
   request.kind = automatic;
   request.collective = Collective::reduce_scatter;
   choice = choose(request);
   ASSERT_TRUE(choice.ok());
-  EXPECT_FALSE(choice->by_shares) << "blocks have the sizes that the caller gave";
+  EXPECT_FALSE(choice->fitted) << "blocks have the sizes that the caller gave";
 }
 
 }  // namespace
