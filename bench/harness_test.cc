@@ -6,6 +6,7 @@
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -66,7 +67,8 @@ class ThreadSubject final : public Subject {
 struct Outcome {
   Status status;
   uint32_t calls = 0;
-  std::string output;  // of rank 0
+  std::string output;                 // of rank 0
+  uint32_t job = 0, calls_begun = 0;  // as the board tells them
 };
 
 std::string board_path() {
@@ -94,8 +96,13 @@ Outcome run_world(uint32_t n, BenchOptions options, std::function<void(float*, s
   }
   for (auto& thread : threads) thread.join();
   outcomes[0].output = testing::internal::GetCapturedStdout();
+  auto& last = outcomes[n - 1];
+  std::ifstream board(options.board, std::ios::binary);
+  board.seekg(256);  // where bench/versus looks
+  board.read(reinterpret_cast<char*>(&last.job), sizeof(last.job));
+  board.read(reinterpret_cast<char*>(&last.calls_begun), sizeof(last.calls_begun));
   ::unlink(options.board.c_str());
-  outcomes[n - 1].output = outcomes[0].output;
+  last.output = outcomes[0].output;
   return outcomes[n - 1];
 }
 
@@ -152,6 +159,17 @@ TEST(Harness, a_job_that_the_library_does_not_have_gives_no_line_and_the_next_is
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
   EXPECT_EQ(outcome.output.find("4096"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("\"job\": 1,"), std::string::npos) << outcome.output;
+}
+
+TEST(Harness, the_board_tells_how_far_a_run_came) {
+  const auto outcome = run_world(2, few_calls("4096,1024"));
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_EQ(outcome.job, 1u);
+  EXPECT_GE(outcome.calls_begun, 2 + calls_min);  // two of them verified
+  EXPECT_LE(outcome.calls_begun, 2 + 1 + 10u);    // one for warming up, ten timed
+  const auto refused = run_world(2, few_calls("4096,1024=magic,512"));
+  EXPECT_EQ(refused.job, 1u);
+  EXPECT_EQ(refused.calls_begun, 0u);
 }
 
 TEST(Harness, blocks_must_be_equal) {
