@@ -88,10 +88,11 @@ TEST(Job, sixteen_bit_contributions_are_whole_numbers_to_the_bit) {
     Memory memory(job);
     fill(job, {0, 1}, memory.buffers(job));
     EXPECT_TRUE(verify(job, {0, 1}, memory.buffers(job)).ok());
+    const uint16_t* right = element == Element::bf16 ? bf16 : f16;
     for (size_t i = 0; i < 500; ++i) {
       uint16_t bits = 0;
       std::memcpy(&bits, memory.input.data() + 2 * i, 2);
-      EXPECT_EQ(bits, (element == Element::bf16 ? bf16 : f16)[i * 31 % 7]) << name(element) << ", element " << i;
+      EXPECT_EQ(bits, right[i * 31 % 7]) << name(element) << ", element " << i;
     }
   }
 }
