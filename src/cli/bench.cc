@@ -67,6 +67,7 @@ struct Session {
   std::optional<Seat>& seat;
   Sink& sink;
   Progress& progress;
+  Nanos zero = 0;  // monotonic, when the group had formed; without a seat nobody asks
   size_t rows_done = 0;
 };
 
@@ -118,6 +119,13 @@ int run_collective(Session& session, Collective collective) {
   return wrong_values(rows) == 0 ? 0 : 1;
 }
 
+// Nobody leaves while others still talk.
+int leave(Session& session) {
+  if (auto written = session.sink.finish(); !written.ok()) return failed(session.group, "results", written);
+  auto met = session.group.barrier();
+  return met.ok() ? 0 : failed(session.group, "last barrier", met.status());
+}
+
 int run_collectives(Session& session) {
   for (const auto collective : session.plan.collectives) {
     if (const int code = run_collective(session, collective); code != 0) return code;
@@ -127,7 +135,7 @@ int run_collectives(Session& session) {
     const auto drawn = results.ok() ? plot_results(session.options.plot, *results, nullptr) : results.status();
     if (!drawn.ok()) return failed(session.group, "--plot", drawn);
   }
-  return 0;
+  return leave(session);
 }
 
 // The loop with faults. The rank that is rank 0 speaks; when it dies, the next one goes on with its table and its file.
@@ -135,11 +143,9 @@ int run_ordeal(Session& session) {
   const auto facts = gather_facts(session.group, session.plan, session.plan.collectives.front());
   const auto faults = arrange_faults(session.plan.faults, session.group.world_size());
   if (!faults.ok()) return usage_error(bench_text.name, faults.status().message());
-  const auto zero = session.seat->start();
-  if (!zero.ok()) return failed(session.group, "start", zero.status());
   const bool in_place = session.options.only_in_place && facts_of(facts.data.collective).in_place;
   const OrdealOptions options{.data = facts.data, .call = session.plan.run.call, .bytes = session.plan.sizes.front(), .in_place = in_place,
-                              .check = session.plan.run.checks > 0, .reform = !session.options.no_reform, .zero = *zero,
+                              .check = session.plan.run.checks > 0, .reform = !session.options.no_reform, .zero = session.zero,
                               .until = faults->back().at + session.plan.run.row_time, .upsets_max = static_cast<uint32_t>(2 * faults->size() + 2)};
   session.sink.table(table_head(facts) + ordeal_head(options, *faults));
   session.sink.json(json_facts(facts));
@@ -160,7 +166,7 @@ int run_ordeal(Session& session) {
   if (*end == OrdealEnd::left_out) fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
   if (*end != OrdealEnd::went_on) return *end == OrdealEnd::left_out ? 0 : 1;
   if (auto shown = show_links(session); !shown.ok()) return failed(session.group, "links", shown);
-  return 0;
+  return leave(session);
 }
 
 // What concerns all launchers alike: the options that say how ranks find and reach each other.
@@ -201,11 +207,12 @@ int run_rank(const BenchOptions& options, const BenchPlan& plan) {
   }
   Progress progress(progress_options(options, group->rank(), plan.collectives.size() * plan.sizes.size()), monotonic_now());
   Session session{*group, plan, options, *seat, sink, progress};
-  if (const int code = plan.faults.empty() ? run_collectives(session) : run_ordeal(session); code != 0) return code;
-  if (auto written = sink.finish(); !written.ok()) return failed(*group, "results", written);
-  // Nobody leaves while others still talk.
-  if (auto met = group->barrier(); !met.ok()) return failed(*group, "last barrier", met.status());
-  return 0;
+  if (*seat) {
+    const auto zero = (*seat)->start();
+    if (!zero.ok()) return failed(*group, "start", zero.status());
+    session.zero = *zero;
+  }
+  return plan.faults.empty() ? run_collectives(session) : run_ordeal(session);
 }
 
 // RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs to give.

@@ -40,7 +40,7 @@ std::string to_line(const FaultNews& news, Nanos since_formed) { return fmt::for
 
 std::string to_line(const Upset& upset) {
   std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(upset.at), upset.operation, upset.status.to_string());
-  if (upset.cause) text += fmt::format("#{:>9} all told within {:.1f} ms after {}\n", "", milliseconds(upset.told_after), describe(*upset.cause));
+  if (upset.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", upset.reformed ? "all told within" : "told", milliseconds(upset.told_after), describe(*upset.cause));
   if (!upset.reformed) return text;
   return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(upset.reform_time), upset.epoch, format_ranks(upset.members),
                             upset.members.size() == 1 ? "goes" : "go");

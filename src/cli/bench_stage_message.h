@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,8 +27,8 @@ struct StageMessage {
   StageWord word = StageWord::seated;
   uint32_t rank = 0;
   Nanos at = 0;
-  Fault fault;
-  LinkTally tally;
+  Fault fault = {};
+  LinkTally tally = {};
 };
 
 // In the abstract name space of sockets: a name that begins with a zero byte and goes with its last descriptor.

@@ -28,12 +28,15 @@ std::string digits(double value) {
   return value < 10'000 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
+// Two digits behind the point as in nccl-tests, four where there would be nothing else.
+std::string rate(double value) { return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value); }
+
 std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& measurement) {
   if (!measurement) return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "-", "-", "-", "-", "-", "-");
   const auto& timing = measurement->timing;
   const auto wrong = measurement->checked ? fmt::format("{}", measurement->wrong) : "N/A";
-  return fmt::format(" {:>9} {:>9} {:>9} {:>7.2f} {:>7.2f} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
-                     algorithm_bandwidth(*measurement), bus_bandwidth(facts, *measurement), wrong);
+  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
+                     rate(algorithm_bandwidth(*measurement)), rate(bus_bandwidth(facts, *measurement)), wrong);
 }
 
 const char* operation_name(const BenchFacts& facts) { return facts_of(facts.data.collective).reduces ? name(facts.data.op) : "none"; }
