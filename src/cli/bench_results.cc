@@ -63,7 +63,7 @@ Result<ResultRow> parse_row(const Json& json, const std::string& where) {
   row.p50_us = line.number("p50_us");
   row.p75_us = line.number("p75_us");
   row.p99_us = line.number("p99_us");
-  row.bus_bandwidth = line.number("busbw_gbs");
+  row.bus_bandwidth = line.number("busbw_gbs") * (row.p50_us > 0 ? line.number("mean_us") / row.p50_us : 1);
   row.wrong = line.whole("wrong");
   if (!line.status().ok()) return line.status();
   return row;
@@ -153,7 +153,7 @@ Result<Results> read_results(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
   if (file) text << file.rdbuf();
-  if (!file) return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno == 0 ? EIO : errno)));
+  if (!file || text.bad()) return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno == 0 ? EIO : errno)));
   return parse_results(path, text.view());
 }
 
@@ -210,19 +210,20 @@ namespace {
 
 constexpr std::array colours{"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
 
-// The lines of one result: for each collective and form the rows in the order of their sizes.
+// The lines of one result: for each collective the rows in the order of their sizes.
 void add_series(const Results& results, const std::string& suffix, bool dashed, std::vector<std::string>& names, Panel& times, Panel& bandwidths) {
   std::vector<std::string> done;
   for (const auto& first : results.rows) {
-    const auto name = first.collective + (first.in_place ? ", in place" : "");
+    const auto& name = first.collective;
     if (std::find(done.begin(), done.end(), name) != done.end()) continue;
     done.push_back(name);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    const auto place = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    Series time{.name = name + suffix, .colour = colours[place % colours.size()], .dashed = dashed, .points = {}};
+    const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    const bool in_place = std::any_of(results.rows.begin(), results.rows.end(), [&](const ResultRow& row) { return row.collective == name && row.in_place; });
+    Series time{.name = name + suffix, .colour = colours[at % colours.size()], .dashed = dashed, .points = {}};
     Series bandwidth = time;
     for (const auto& row : results.rows) {
-      if (row.collective != first.collective || row.in_place != first.in_place) continue;
+      if (row.collective != name || row.in_place != in_place) continue;
       time.points.push_back({static_cast<double>(row.bytes), row.p50_us});
       time.upper.push_back(row.p99_us);
       bandwidth.points.push_back({static_cast<double>(row.bytes), row.bus_bandwidth});
@@ -235,10 +236,10 @@ void add_series(const Results& results, const std::string& suffix, bool dashed, 
 }  // namespace
 
 Status plot_results(const std::string& path, const Results& before, const Results* now) {
-  Panel times{.title = "Time, median, and up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
-              .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend_left = true};
-  Panel bandwidths{.title = "Bus bandwidth", .x_label = "size (bytes)", .y_label = "GB/s", .series = {},
-                   .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend_left = true};
+  Panel times{.title = "Time: median, shaded up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
+              .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
+  Panel bandwidths{.title = "Bus bandwidth, of the median time", .x_label = "size (bytes)", .y_label = "GB/s", .series = {},
+                   .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::lower_right};
   std::vector<std::string> names;
   if (now != nullptr) add_series(*now, ", new", false, names, times, bandwidths);
   add_series(before, now == nullptr ? "" : ", old", now != nullptr, names, times, bandwidths);

@@ -22,7 +22,7 @@ struct ResultRow {
   bool in_place = false;
   uint64_t bytes = 0;
   double p25_us = 0, p50_us = 0, p75_us = 0, p99_us = 0;
-  double bus_bandwidth = 0;  // GB/s
+  double bus_bandwidth = 0;  // GB/s, of the median
   uint64_t wrong = 0;
   size_t runs = 1;
 };
@@ -55,7 +55,8 @@ std::string comparison_table(const Results& before, const Results& now, const st
 // A row is slower by more than the limit (1.05: five percent), or wrong; a limit of 0 counts wrong rows only.
 bool fails(const std::vector<Comparison>& rows, double limit);
 
-// Time and bus bandwidth against size, a line per collective and form. With `now`, it is drawn full and `before` dashed.
+// Time and bus bandwidth against size, a line per collective: its rows in place if it has any. With `now`, that is drawn full and
+// `before` dashed. unavailable: the file cannot be written.
 Status plot_results(const std::string& path, const Results& before, const Results* now);
 
 }  // namespace unisono::cli

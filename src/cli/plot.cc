@@ -163,11 +163,12 @@ class PanelWriter {
     for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
     const double width = 48 + 6.6 * static_cast<double>(longest);
     const double height = 12 + 18 * static_cast<double>(panel_.series.size());
-    const double x = panel_.legend_left ? left_ + 8 : left_ + plot_width - width - 8;
-    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, top + 8, width, height);
+    const double x = panel_.legend == Corner::upper_left ? left_ + 8 : left_ + plot_width - width - 8;
+    const double y_first = panel_.legend == Corner::lower_right ? bottom - height - 8 : top + 8;
+    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, y_first, width, height);
     for (size_t i = 0; i < panel_.series.size(); ++i) {
       const Series& series = panel_.series[i];
-      const double y = top + 23 + 18 * static_cast<double>(i);
+      const double y = y_first + 15 + 18 * static_cast<double>(i);
       if (series.markers) {
         print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", x + 21, y, series.colour);
       } else {

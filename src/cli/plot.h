@@ -17,6 +17,8 @@ struct Point {
 
 enum class Axis : uint8_t { linear, decades, bytes };  // decades and bytes are logarithmic; bytes has powers of two: 1K, 64K
 
+enum class Corner : uint8_t { upper_right, upper_left, lower_right };
+
 struct Series {
   std::string name;
   std::string colour;  // as SVG has it: "#1f77b4"
@@ -34,7 +36,7 @@ struct Panel {
   std::vector<Series> series;  // drawn in this order
   Axis x_axis = Axis::linear;
   Axis y_axis = Axis::linear;
-  bool legend_left = false;    // else right; at the top
+  Corner legend = Corner::upper_right;  // where the curves are not
 };
 
 // A round tick distance that divides `range` into about `ticks` parts: 1, 2 or 5 times a power of ten.

@@ -33,7 +33,7 @@ TEST(Plot, leaves_out_what_cannot_be_drawn_and_escapes_names) {
 
 Panel logarithmic(std::vector<Point> points, std::vector<double> upper = {}) {
   return {.title = "t", .x_label = "x", .y_label = "y", .series = {{.name = "s", .colour = "red", .points = std::move(points), .upper = std::move(upper)}},
-          .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend_left = true};
+          .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
 }
 
 TEST(Plot, logarithmic_axes_have_powers_as_ticks) {
