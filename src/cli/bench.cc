@@ -278,10 +278,13 @@ int run_bench(const Arguments& arguments) {
   if (options.fail_above < 0 || (options.fail_above > 0 && options.compare.empty())) {
     return usage_error(bench_text.name, options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  if (!options.compare.empty()) return run_comparison(options);
+  const bool asked = !options.launch.count.empty() || !options.launch.hosts.empty();
+  if (!options.compare.empty()) {
+    const bool measures = asked || !options.collectives.empty() || !options.json.empty();
+    return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it") : run_comparison(options);
+  }
   auto plan = make_bench_plan(options);
   if (!plan.ok()) return usage_error(bench_text.name, plan.status().message());
-  const bool asked = !options.launch.count.empty() || !options.launch.hosts.empty();
   const char* world = std::getenv("WORLD_SIZE");
   const bool is_rank = std::getenv("RANK") != nullptr;
   if (is_rank && !options.launch.count.empty() && world != nullptr && options.launch.count != world) {

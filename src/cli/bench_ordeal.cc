@@ -29,7 +29,8 @@ class Ordeal {
   Result<OrdealEnd> go_on_without(const Status& status);
   void measure_upset(Upset& upset);
   void hear();
-  void close_stretch();
+  void tell_faults();
+  void close_stretch(bool tells);
   bool speaks() const { return group_.rank() == 0; }
   bool speaks_for_the_broken() const;
   Nanos now() const { return monotonic_now() - options_.zero; }
@@ -49,17 +50,27 @@ class Ordeal {
   Outcome outcome_;
 };
 
-// Faults since the last call end the stretch, so that what comes after one is seen apart.
+// Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole operation ago:
+// rank 0 has told of that, and only if it dies before does somebody else have to.
 void Ordeal::hear() {
+  const auto heard = faults_.size();
   for (auto& news : seat_.news()) faults_.push_back(news);
-  if (told_ == faults_.size() || !speaks()) return;
-  close_stretch();
+  if (speaks() && told_ < faults_.size()) {
+    close_stretch(true);
+    tell_faults();
+  } else if (!speaks() && told_ < heard) {
+    told_ = heard;
+    close_stretch(false);
+  }
+}
+
+void Ordeal::tell_faults() {
   for (; told_ < faults_.size(); ++told_) listener_.on_fault(faults_[told_], faults_[told_].at - options_.zero);
 }
 
-void Ordeal::close_stretch() {
+void Ordeal::close_stretch(bool tells) {
   stretch_.timing = summarise(durations_us_);
-  if (stretch_.operations > 0) listener_.on_stretch(stretch_);
+  if (tells && stretch_.operations > 0) listener_.on_stretch(stretch_);
   durations_us_.clear();
   stretch_ = {.from = now(), .to = now(), .world_size = group_.world_size(), .contributors = group_.world_size(), .timing = {}};
 }
@@ -156,8 +167,8 @@ Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
     tells = speaks();
   }
   if (tells) {
-    close_stretch();
-    for (; told_ < faults_.size(); ++told_) listener_.on_fault(faults_[told_], faults_[told_].at - options_.zero);
+    close_stretch(true);
+    tell_faults();
     listener_.on_upset(upset);
   }
   told_ = faults_.size();
@@ -180,7 +191,7 @@ Result<OrdealEnd> Ordeal::run() {
   outcome_.left = group_.world_size();
   if (speaks()) {
     hear();
-    close_stretch();
+    close_stretch(true);
     listener_.on_outcome(outcome_);
   }
   return outcome_.wrong == 0 ? OrdealEnd::went_on : OrdealEnd::went_wrong;
