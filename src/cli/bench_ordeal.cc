@@ -107,7 +107,7 @@ Status Ordeal::operate(Subject& subject) {
 Status Ordeal::work() {
   auto data = options_.data;
   data.world_size = group_.world_size();
-  Subject subject(group_, data, options_.call, extent_of(data.collective, options_.bytes, data.dtype, data.world_size), options_.in_place);
+  Subject subject(group_, {data, options_.call, extent_of(data.collective, options_.bytes, data.dtype, data.world_size), options_.in_place});
   if (auto status = subject.allocate(); !status.ok()) return status;
   subject.fill();
   stretch_ = {.from = now(), .to = now(), .world_size = data.world_size, .contributors = data.world_size, .timing = {}};

@@ -210,8 +210,17 @@ namespace {
 
 constexpr std::array colours{"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
 
+struct Drawing {
+  std::vector<std::string> names;  // of collectives; each has its colour
+  Panel times{.title = "Time: median, shaded up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
+              .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
+  Panel bandwidths{.title = "Bus bandwidth, of the median time", .x_label = "size (bytes)", .y_label = "GB/s", .series = {},
+                   .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::lower_right};
+  void add(const Results& results, const std::string& suffix, bool dashed);
+};
+
 // The lines of one result: for each collective the rows in the order of their sizes.
-void add_series(const Results& results, const std::string& suffix, bool dashed, std::vector<std::string>& names, Panel& times, Panel& bandwidths) {
+void Drawing::add(const Results& results, const std::string& suffix, bool dashed) {
   std::vector<std::string> done;
   for (const auto& first : results.rows) {
     const auto& name = first.collective;
@@ -236,14 +245,10 @@ void add_series(const Results& results, const std::string& suffix, bool dashed, 
 }  // namespace
 
 Status plot_results(const std::string& path, const Results& before, const Results* now) {
-  Panel times{.title = "Time: median, shaded up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
-              .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
-  Panel bandwidths{.title = "Bus bandwidth, of the median time", .x_label = "size (bytes)", .y_label = "GB/s", .series = {},
-                   .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::lower_right};
-  std::vector<std::string> names;
-  if (now != nullptr) add_series(*now, ", new", false, names, times, bandwidths);
-  add_series(before, now == nullptr ? "" : ", old", now != nullptr, names, times, bandwidths);
-  return write_svg(path, {times, bandwidths});
+  Drawing drawing;
+  if (now != nullptr) drawing.add(*now, ", new", false);
+  drawing.add(before, now == nullptr ? "" : ", old", now != nullptr);
+  return write_svg(path, {drawing.times, drawing.bandwidths});
 }
 
 }  // namespace unisono::cli

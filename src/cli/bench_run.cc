@@ -69,7 +69,7 @@ Status account(Group& group, const Report& report, Measurement& measurement) {
 Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t bytes, bool in_place) {
   Measurement measurement;
   measurement.extent = extent_of(options.data.collective, bytes, options.data.dtype, group.world_size());
-  Subject subject(group, options.data, options.call, measurement.extent, in_place);
+  Subject subject(group, {options.data, options.call, measurement.extent, in_place});
   if (auto status = subject.allocate(); !status.ok()) return status;
   subject.fill();
   if (options.checks > 0 && options.data.collective != Collective::barrier) {

@@ -11,10 +11,17 @@
 
 namespace unisono::cli {
 
+struct SubjectOptions {
+  DataPlan data;  // its world size is the group's
+  CallOptions call;
+  Extent extent;
+  bool in_place = false;
+};
+
 class Subject {
  public:
-  Subject(Group& group, const DataPlan& data, const CallOptions& call, const Extent& extent, bool in_place)
-      : group_(group), data_(data), call_(call), extent_(extent), in_place_(in_place) {}
+  Subject(Group& group, const SubjectOptions& options)
+      : group_(group), data_(options.data), call_(options.call), extent_(options.extent), in_place_(options.in_place) {}
 
   // unavailable: there is not enough memory.
   Status allocate();
