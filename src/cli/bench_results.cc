@@ -6,10 +6,10 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/plot.h"
 #include "cli/text.h"
@@ -149,12 +149,16 @@ Result<Results> parse_results(std::string name, std::string_view text) {
 }
 
 Result<Results> read_results(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path);
-  std::stringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || text.bad()) return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno == 0 ? EIO : errno)));
-  return parse_results(path, text.view());
+  const auto failed = [&] { return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno))); };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
+  if (file == nullptr) return failed();
+  std::string text;
+  std::array<char, 1u << 16> buffer;
+  for (size_t got = 1; got > 0;) {
+    got = std::fread(buffer.data(), 1, buffer.size(), file.get());
+    text.append(buffer.data(), got);
+  }
+  return std::ferror(file.get()) != 0 ? failed() : parse_results(path, text);
 }
 
 std::vector<Comparison> compare_rows(const Results& before, const Results& now) {

@@ -203,12 +203,21 @@ TEST_F(BenchLinks, a_death_is_told_of_over_slow_links) {
   expect_says(done, {"rank 1 was killed\n", "ranks 0, 2 go on", "the survivors went on: 2 of 3 ranks"});
 }
 
-// Root without its rights is as any user who may write to /dev/net/tun.
-TEST_F(BenchLinks, a_user_name_space_does_instead_of_rights) {
-  if (run({"setpriv", "--bounding-set=-all", "--inh-caps=-all", "unshare", "--user", "--net", "true"}).code != 0) {
-    GTEST_SKIP() << "SKIPPED: this system gives no user name spaces to who has no rights";
-  }
-  const auto done = run({"setpriv", "--bounding-set=-all", "--inh-caps=-all", UNISONO_TOOL, "bench", "-n", "2", "--delay", "5ms", "--sizes", "1K", "--iters", "3", "--progress", "off"});
+// As a user without rights, where /dev/net/tun is open to all, as it is on most systems: in this test's own mounts.
+TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
+  if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become somebody else";
+  const TemporaryFolder folder;
+  const Words nobody{"unshare", "--mount", "sh", "-c",
+                     "mknod \"$1/tun\" c 10 200 && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" /dev/net/tun && tool=\"$0\" && shift && "
+                     "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$tool\" \"$@\""};
+  const auto as_nobody = [&](const Words& words) {
+    Words all = nobody;
+    all.insert(all.end(), {words.front(), folder.path()});
+    all.insert(all.end(), words.begin() + 1, words.end());
+    return run(all);
+  };
+  if (as_nobody({"unshare", "--user", "--net", UNISONO_TOOL, "--version"}).code != 0) GTEST_SKIP() << "SKIPPED: not every user may make name spaces here, or run the tool";
+  const auto done = as_nobody({UNISONO_TOOL, "bench", "-n", "2", "--delay", "5ms", "--sizes", "1K", "--iters", "3", "--progress", "off"});
   EXPECT_EQ(done.code, 0) << whole(done);
   EXPECT_GE(first_median(done), 5'000) << done.out;
 }
