@@ -65,7 +65,8 @@ Status configure(int socket, const char* name, uint32_t address) {
     request.ifr_mtu = private_mtu;
     bool good = set(SIOCSIFMTU);
     request.ifr_qlen = queue_packets;
-    good = good && set(SIOCSIFTXQLEN) && set_address(SIOCSIFADDR, address) && set_address(SIOCSIFNETMASK, 0xffff0000u);
+    (void)set(SIOCSIFTXQLEN);  // takes rights outside the user name space; without them the kernel's 500 packets stay
+    good = good && set_address(SIOCSIFADDR, address) && set_address(SIOCSIFNETMASK, 0xffff0000u);
     if (!good) return failed(fmt::format("cannot give interface {} its address", name), errno);
   }
   request.ifr_flags = IFF_UP | IFF_RUNNING;

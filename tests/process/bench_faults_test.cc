@@ -208,7 +208,7 @@ TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
   if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become somebody else";
   const TemporaryFolder folder;
   const Words nobody{"unshare", "--mount", "sh", "-c",
-                     "mknod \"$1/tun\" c 10 200 && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" /dev/net/tun && tool=\"$0\" && shift && "
+                     "{ test -e \"$1/tun\" || mknod \"$1/tun\" c 10 200; } && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" /dev/net/tun && tool=\"$0\" && shift && "
                      "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$tool\" \"$@\""};
   const auto as_nobody = [&](const Words& words) {
     Words all = nobody;
