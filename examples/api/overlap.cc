@@ -10,8 +10,10 @@ static void compute(std::vector<float>& gradient, uint32_t rank, size_t layer) {
 }
 
 int main() {
+  // --8<-- [start:start]
   auto group = unisono::Group::join();
   if (!group) return std::fprintf(stderr, "%s\n", group.status().to_string().c_str()), 1;
+  // --8<-- [end:start]
 
   // --8<-- [start:body]
   std::vector<std::vector<float>> gradients(3, std::vector<float>(100'000));  // one per layer

@@ -1,11 +1,10 @@
 // Prints, as JSON, the curves and the table of docs/algorithms.md: what the cost model predicts and `choose` takes, from the starting
 // values of src/schedules/cost.cc. tools/plots/draw makes pictures of them, and checks that the documents show this.
-#include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <map>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "schedules/choose.h"
@@ -24,14 +23,13 @@ struct Place {
   Order order = Order::any;
 };
 
-Choice ask(const Place& place, uint64_t bytes, ScheduleKind kind = ScheduleKind::automatic) {
+Choice ask(const Place& place, uint64_t bytes) {
   std::vector<uint32_t> islands;
   for (uint32_t rank = 0; rank < place.hosts * place.ranks; ++rank) islands.push_back(rank / place.ranks);
   const auto choice = choose({.bytes = bytes,
                               .world = place.hosts * place.ranks,
                               .islands = islands,
                               .order = place.order,
-                              .kind = kind,
                               .inside = shared_memory_profile(place.cores),
                               .between = network_tcp_profile(place.cores)});
   if (choice.ok()) return *choice;
@@ -47,29 +45,27 @@ Json plot(const Axes& axes) {
   return {{"name", axes.name}, {"title", axes.title}, {"x", axes.x}, {"y", axes.y}, {"series", Json::object()}};
 }
 
-// The time of every kind that takes part, over the size of the tensor, as a multiple of the shortest one.
-Json by_size(const std::string& name, const std::string& title, const Place& place) {
-  auto json = plot({name, title, "bytes", "predicted time ÷ that of the schedule that is chosen"});
-  for (uint64_t bytes = 256; bytes <= 256 * mib; bytes *= 2) {
-    const auto choice = ask(place, bytes);
-    for (uint32_t i = 0; i < choice.candidate_count; ++i) {
-      const auto& candidate = choice.candidates[i];
-      if (!candidate.excluded) json["series"][unisono::name(candidate.kind)].push_back({bytes, candidate.predicted_us / choice.predicted_us});
-    }
+constexpr const char* ratio = "predicted time ÷ that of the schedule that is chosen";
+
+// Every kind that takes part at one place on the x axis: its time, or its time as a multiple of the shortest one.
+void add_kinds(Json& plot, uint64_t x, const Choice& choice) {
+  const double unit = plot["y"] == ratio ? choice.predicted_us : 1;
+  for (uint32_t i = 0; i < choice.candidate_count; ++i) {
+    const auto& candidate = choice.candidates[i];
+    if (!candidate.excluded) plot["series"][name(candidate.kind)].push_back({x, candidate.predicted_us / unit});
   }
+}
+
+Json by_size(const std::string& name, const std::string& title, const Place& place) {
+  auto json = plot({name, title, "bytes", ratio});
+  for (uint64_t bytes = 256; bytes <= 256 * mib; bytes *= 2) add_kinds(json, bytes, ask(place, bytes));
   return json;
 }
 
-// The time of every kind over the number of hosts, one rank each.
-Json by_world(const std::string& name, const std::string& title, uint64_t bytes) {
-  auto json = plot({name, title, "hosts", "predicted time, µs"});
-  for (uint32_t hosts = 2; hosts <= 256; hosts *= 2) {
-    const auto choice = ask({.hosts = hosts}, bytes);
-    for (uint32_t i = 0; i < choice.candidate_count; ++i) {
-      const auto& candidate = choice.candidates[i];
-      if (!candidate.excluded) json["series"][unisono::name(candidate.kind)].push_back({hosts, candidate.predicted_us});
-    }
-  }
+// Over the number of hosts, one rank each.
+Json by_world(const Axes& axes, uint64_t bytes) {
+  auto json = plot(axes);
+  for (uint32_t hosts = 2; hosts <= 256; hosts *= 2) add_kinds(json, hosts, ask({.hosts = hosts}, bytes));
   return json;
 }
 
@@ -122,8 +118,8 @@ int main() {
                 by_size("size_tcp_16", "16 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 16}),
                 by_size("size_tcp_64", "64 hosts of 1 rank, TCP 10 Gbit/s", {.hosts = 64}),
                 by_size("size_hosts_4x8", "4 hosts of 8 ranks, TCP 10 Gbit/s between them", {.hosts = 4, .ranks = 8, .cores = 8}),
-                by_world("world_1k", "1 KiB over TCP, 10 Gbit/s", kib),
-                by_world("world_16m", "16 MiB over TCP, 10 Gbit/s", 16 * mib),
+                by_world({"world_1k", "1 KiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", "predicted time"}, kib),
+                by_world({"world_16m", "16 MiB, hosts of 1 rank, TCP 10 Gbit/s", "hosts", ratio}, 16 * mib),
                 price_of_order()};
   std::printf("%s\n", Json{{"plots", plots}, {"table", table()}}.dump(1).c_str());
   return 0;

@@ -1,0 +1,60 @@
+"""What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
+
+Pages say `docs/wire.md`, as it reads in any editor; on the site that becomes a link with the page's title. A picture plots/NAME.svg
+becomes part of the page, so that it follows the page's colours.
+"""
+
+import os
+import re
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
+         "bench/versus.svg": "bench/results/versus.svg"}
+FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
+NAME_OF_PAGE = re.compile(r"(?<!\[)`(?:docs/)?((?:decisions/)?[\w-]+\.md)`(?!\])")
+PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def on_files(files, config):
+    for name, path in ADDED.items():
+        files.append(File.generated(config, name, abs_src_path=os.path.join(ROOT, path)))
+    return files
+
+
+def short_title(text):
+    """The first heading, up to a colon."""
+    match = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return match.group(1).split(":")[0] if match else None
+
+
+def on_page_markdown(markdown, page, files, **_):
+    def link(match):
+        target = files.get_file_from_path(match.group(1))
+        if target is None or target.src_uri == page.file.src_uri:
+            return match.group(0)
+        title = short_title(target.content_string)
+        return f"[{title}]({os.path.relpath(target.src_uri, os.path.dirname(page.file.src_uri) or '.')})" if title else match.group(0)
+
+    out, at = [], 0
+    for fence in FENCE.finditer(markdown):
+        out += [NAME_OF_PAGE.sub(link, markdown[at:fence.start()]), fence.group(0)]
+        at = fence.end()
+    return "".join([*out, NAME_OF_PAGE.sub(link, markdown[at:])])
+
+
+def on_page_content(html, **_):
+    def inline(match):
+        try:
+            return read(os.path.join("docs", "plots", match.group(2)))
+        except FileNotFoundError:
+            raise PluginError(f"there is no docs/plots/{match.group(2)}: tools/plots/draw makes the plots") from None
+
+    return PLOT.sub(inline, html)
