@@ -5,17 +5,18 @@
 #include <vector>
 
 int main() {
-  auto group = unisono::Group::join();  // rank, world size and meeting point from the environment
+  auto group = unisono::Group::join();  // RANK, WORLD_SIZE, … from the environment
   if (!group) {
     std::fprintf(stderr, "%s\n", group.status().to_string().c_str());
     return 1;
   }
   std::vector<float> values(1000, static_cast<float>(group->rank() + 1));
-  auto report = group->all_reduce(std::span<float>(values));  // in place; the sum unless CallOptions say otherwise
+  auto report = group->all_reduce(std::span<float>(values));  // the sum, in place
   if (!report) {
     std::fprintf(stderr, "%s\n", report.status().to_string().c_str());
     return 1;
   }
-  std::printf("rank %u of %u: %zu times %g\n", group->rank(), group->world_size(), values.size(), values[0]);
+  std::printf("rank %u of %u: %zu times %g\n", group->rank(), group->world_size(),
+              values.size(), values[0]);
   return 0;
 }

@@ -1,7 +1,7 @@
 """What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
 
 Pages say `docs/wire.md`, as it reads in any editor; on the site that becomes a link with the page's title. A picture plots/NAME.svg
-becomes part of the page, so that it follows the page's colours.
+becomes part of the page, so that it follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
 """
 
 import os
@@ -15,6 +15,8 @@ ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "
          "bench/versus.svg": "bench/results/versus.svg"}
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
 NAME_OF_PAGE = re.compile(r"(?<!\[)`(?:docs/)?((?:decisions/)?[\w-]+\.md)`(?!\])")
+CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub)>)*)</td>")
+SHORT_LETTERS = 20
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
 
 
@@ -57,4 +59,8 @@ def on_page_content(html, **_):
         except FileNotFoundError:
             raise PluginError(f"there is no docs/plots/{match.group(2)}: tools/plots/draw makes the plots") from None
 
-    return PLOT.sub(inline, html)
+    def mark(match):
+        letters = len(re.sub(r"<[^>]*>|&\w+;", " ", match.group(1)))
+        return f'<td class="short">{match.group(1)}</td>' if letters <= SHORT_LETTERS else match.group(0)
+
+    return CELL.sub(mark, PLOT.sub(inline, html))
