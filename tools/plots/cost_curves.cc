@@ -71,9 +71,9 @@ Json by_world(const Axes& axes, uint64_t bytes) {
 
 // What rank order costs on four hosts, by their number of ranks.
 Json price_of_order() {
-  auto json = plot({"rank_order", "rank order on 4 hosts, TCP 10 Gbit/s between them", "bytes", "time in rank order ÷ time in any order"});
+  auto json = plot({"rank_order", "4 hosts of 1 to 8 ranks, TCP 10 Gbit/s between them", "bytes", "predicted time in rank order ÷ that in any order"});
   for (const uint32_t ranks : {1u, 2u, 4u, 8u}) {
-    auto& series = json["series"][std::to_string(ranks) + (ranks == 1 ? " rank per host" : " ranks per host")];
+    auto& series = json["series"][std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks")];
     for (uint64_t bytes = kib; bytes <= 256 * mib; bytes *= 2) {
       const Place any{.hosts = 4, .ranks = ranks, .cores = ranks};
       auto strict = any;

@@ -15,7 +15,7 @@ ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "
          "bench/versus.svg": "bench/results/versus.svg"}
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
 NAME_OF_PAGE = re.compile(r"(?<!\[)`(?:docs/)?((?:decisions/)?[\w-]+\.md)`(?!\])")
-CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub)>)*)</td>")
+CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS = 20
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
 
