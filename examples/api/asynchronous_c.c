@@ -22,7 +22,7 @@ int main(void) {
     code = unisono_all_reduce(group, values[part], values[part], count, UNISONO_F64, UNISONO_AVG, &call, &works[part]);
   }
   for (int part = 0; part < parts && code == UNISONO_OK; ++part) {
-    code = unisono_wait_for(works[part], 0, &report);                           /* UNISONO_LATE if it still runs, which is no failure */
+    code = unisono_wait_for(works[part], 0, &report); /* UNISONO_LATE if it still runs, which is no failure */
     if (code == UNISONO_LATE) code = unisono_wait(works[part], &report);
   }
   /* --8<-- [end:body] */

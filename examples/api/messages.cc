@@ -9,10 +9,11 @@ int main() {
   const uint32_t rank = group->rank(), world = group->world_size();
 
   // --8<-- [start:body]
+  const uint32_t tag = 7;  // messages match by tag, and in order for one tag
   const double mine[] = {rank * 1.5};
   double left[] = {0};
-  auto sending = group->send_async(std::span<const double>(mine), (rank + 1) % world, 7);         // tag 7
-  auto receiving = group->recv_async(std::span<double>(left), (rank + world - 1) % world, 7);
+  auto sending = group->send_async(std::span<const double>(mine), (rank + 1) % world, tag);
+  auto receiving = group->recv_async(std::span<double>(left), (rank + world - 1) % world, tag);
   auto sent = sending.wait();
   auto received = receiving.wait();
   // --8<-- [end:body]

@@ -98,6 +98,10 @@ class Build(Folder):
         with open(os.path.join(self.folder, name), "a", encoding="utf-8") as file:
             file.write(text)
 
+    def built(self, name):
+        with open(os.path.join(self.folder, "site", name), encoding="utf-8") as file:
+            return file.read()
+
     def refused(self, *words):
         done = self.build(self.folder)
         self.assertEqual(done.returncode, 1, done.stdout)
@@ -109,6 +113,9 @@ class Build(Folder):
             done = self.build(ROOT)
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertRegex(done.stdout, r"^\S+index\.html: \d\d pages\n$")
+        self.assertIn('<a href="wire.html">The wire format</a>', self.built("ARCHITECTURE.html"))
+        self.assertIn('<a href="decisions/0002-order-of-sums.html">0002 The order of sums</a>', self.built("index.html"))
+        self.assertIn('<svg class="plot"', self.built("algorithms.html"))
         shutil.rmtree(os.path.join(self.folder, "site"))
         self.write("site/letter.txt", "mine")
         done = self.build(ROOT)

@@ -9,12 +9,12 @@ import re
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
          "bench/versus.svg": "bench/results/versus.svg"}
-FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
-NAME_OF_PAGE = re.compile(r"(?<!\[)`(?:docs/)?((?:decisions/)?[\w-]+\.md)`(?!\])")
+NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:decisions/)?[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS = 20
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
@@ -37,22 +37,12 @@ def short_title(text):
     return match.group(1).split(":")[0] if match else None
 
 
-def on_page_markdown(markdown, page, files, **_):
+def on_page_content(html, page, files, **_):
     def link(match):
         target = files.get_file_from_path(match.group(1))
-        if target is None or target.src_uri == page.file.src_uri:
-            return match.group(0)
-        title = short_title(target.content_string)
-        return f"[{title}]({os.path.relpath(target.src_uri, os.path.dirname(page.file.src_uri) or '.')})" if title else match.group(0)
+        title = short_title(target.content_string) if target else None
+        return f'<a href="{get_relative_url(target.url, page.url)}">{title}</a>' if title and target.url != page.url else match.group(0)
 
-    out, at = [], 0
-    for fence in FENCE.finditer(markdown):
-        out += [NAME_OF_PAGE.sub(link, markdown[at:fence.start()]), fence.group(0)]
-        at = fence.end()
-    return "".join([*out, NAME_OF_PAGE.sub(link, markdown[at:])])
-
-
-def on_page_content(html, **_):
     def inline(match):
         try:
             return read(os.path.join("docs", "plots", match.group(2)))
@@ -63,4 +53,4 @@ def on_page_content(html, **_):
         letters = len(re.sub(r"<[^>]*>|&\w+;", " ", match.group(1)))
         return f'<td class="short">{match.group(1)}</td>' if letters <= SHORT_LETTERS else match.group(0)
 
-    return CELL.sub(mark, PLOT.sub(inline, html))
+    return CELL.sub(mark, PLOT.sub(inline, NAME_OF_PAGE.sub(link, html)))
