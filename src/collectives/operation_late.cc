@@ -29,6 +29,35 @@ bool Operation::needs(Rank peer) const {
   return false;
 }
 
+Progress Operation::progress(std::vector<Rank>& awaited) const {
+  Progress progress{.since = now_};
+  awaited.clear();
+  for (const auto rank : plan_->partners) {
+    const auto& flow = flows_[rank];
+    progress.sent_bytes += flow.send_used;
+    progress.sent_total += flow.send_total;
+    progress.received_bytes += flow.recv_arrived;
+    progress.received_total += flow.recv_total;
+  }
+  if (oldest_ >= lanes_.size()) return progress;
+  const auto& lane = lanes_[oldest_];
+  if (lane.finished || lane.stage == plan_->chunks[lane.chunk].stage_end) return progress;
+  const auto& stage = plan_->stages[lane.stage];
+  progress.round = stage.round;
+  const auto ranks = plan_->receives(stage);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (!arrivals_.arrived(lane.arrivals + stage.recv_before + i)) awaited.push_back(ranks[i]);
+  }
+  if (!awaited.empty()) {
+    progress.phase = stage.reduces ? Progress::Phase::contributions : Progress::Phase::results;
+  } else if (lane.sends_pending > 0) {
+    const auto sends = plan_->sends(stage);
+    awaited.assign(sends.begin(), sends.end());
+    progress.phase = Progress::Phase::sending;
+  }
+  return progress;
+}
+
 void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
   if (!needs(peer)) return;
   now_ = now;
