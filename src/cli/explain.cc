@@ -32,8 +32,7 @@ struct ExplainOptions {
 };
 
 void add_options(CLI::App& app, ExplainOptions& options) {
-  app.add_option("places", options.places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
-  app.add_option("--pid", options.places.pid, "only the groups of this process")->type_name("PID");
+  add_places(app, options.places);
   app.add_flag("--json", options.json, "one line of JSON instead of text");
 }
 

@@ -10,7 +10,7 @@ namespace unisono::cli {
 namespace {
 
 // A label's value: backslash, quote and line end are escaped.
-std::string quoted(std::string_view text) {
+std::string label_value(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '\\' || c == '"') out += '\\';
@@ -42,7 +42,7 @@ class Metrics {
 
  private:
   static std::string labels_of(const record::Snapshot& record) {
-    return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group, record.epoch, record.rank, quoted(record.host), record.pid);
+    return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group, record.epoch, record.rank, label_value(record.host), record.pid);
   }
 
   const std::vector<Sighting>& sightings_;
@@ -64,7 +64,7 @@ void link_counter(Metrics& metrics, const char* name, const char* unit, const ch
     const auto& record = sighting.record;
     for (uint32_t peer = 0; peer < record.world; ++peer) {
       const auto& link = record.links[peer];
-      if (peer != record.rank) metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, quoted(link.transport)), value(link));
+      if (peer != record.rank) metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, label_value(link.transport)), value(link));
     }
   });
 }

@@ -91,12 +91,11 @@ void add_file(const std::string& path, Sightings& found) {
 
 }  // namespace
 
-Sightings look_at_processes(std::optional<pid_t> only) {
+Sightings look_at_processes(const std::vector<pid_t>& pids) {
   std::map<std::pair<dev_t, ino_t>, Sighting> found;
   std::vector<std::string> troubles;
-  if (only) {
-    add_process(*only, found, troubles);
-  } else {
+  for (const auto pid : pids) add_process(pid, found, troubles);
+  if (pids.empty()) {
     std::error_code error;
     for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
       const auto pid = parse_count(entry->path().filename().string(), INT_MAX);
@@ -128,13 +127,22 @@ Sightings look_at_files(const std::vector<std::string>& paths) {
   return sorted(std::move(found.all), std::move(found.troubles));
 }
 
+void add_places(CLI::App& app, Places& places) {
+  app.add_option("places", places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
+  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->expected(1);
+}
+
 Result<Sightings> look_at(const Places& places) {
-  if (places.pid.empty()) return places.paths.empty() ? look_at_processes(std::nullopt) : look_at_files(places.paths);
-  if (!places.paths.empty()) return Status(Code::invalid, "--pid and files do not go together");
-  const auto pid = parse_count(places.pid, INT_MAX);
-  if (!pid.ok() || *pid == 0) return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", places.pid));
-  if (::access(fmt::format("/proc/{}/fd", *pid).c_str(), R_OK) != 0) return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
-  return look_at_processes(static_cast<pid_t>(*pid));
+  if (!places.paths.empty() && !places.pids.empty()) return Status(Code::invalid, "--pid and files do not go together");
+  if (!places.paths.empty()) return look_at_files(places.paths);
+  std::vector<pid_t> pids;
+  for (const auto& text : places.pids) {
+    const auto pid = parse_count(text, INT_MAX);
+    if (!pid.ok() || *pid == 0) return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", text));
+    if (::access(fmt::format("/proc/{}/fd", *pid).c_str(), R_OK) != 0) return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
+    pids.push_back(static_cast<pid_t>(*pid));
+  }
+  return look_at_processes(pids);
 }
 
 }  // namespace unisono::cli

@@ -3,7 +3,8 @@
 
 #include <sys/types.h>
 
-#include <optional>
+#include <CLI/App.hpp>
+
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ enum class Life : uint8_t {
 };
 
 struct Sighting {
-  record::Snapshot record;
-  std::string source;  // "pid 42", or the file's name
+  record::Snapshot record = {};
+  std::string source = {};  // "pid 42", or the file's name
   Life life = Life::unknown;
   Nanos seen = 0;      // when, as ns since 1970
   // Of times of the record: how long before it was seen; never negative.
@@ -35,17 +36,18 @@ struct Sightings {
   std::vector<std::string> troubles;  // what looked like a record and could not be read, and why
 };
 
-// Of all processes whose memory this one may look into, or of one of them.
-Sightings look_at_processes(std::optional<pid_t> only);
+// Of these processes; none given: of all whose memory this one may look into.
+Sightings look_at_processes(const std::vector<pid_t>& pids);
 // Files, and folders with files whose names end with ".record".
 Sightings look_at_files(const std::vector<std::string>& paths);
 
-// The words behind a command of this family: files and folders, or none for the processes of this host.
+// What a command of this family looks at: files and folders, or some processes, or all of this host.
 struct Places {
   std::vector<std::string> paths;
-  std::string pid;
+  std::vector<std::string> pids;
 };
-// Says what is wrong with them.
+void add_places(CLI::App& app, Places& places);
+// invalid: what is wrong with them.
 Result<Sightings> look_at(const Places& places);
 
 }  // namespace unisono::cli

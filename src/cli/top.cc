@@ -16,7 +16,7 @@ namespace {
 
 const CommandLineText help_text{
     .name = "unisono top",
-    .usage = "unisono top [FOLDER...] [OPTIONS]",
+    .usage = "unisono top [FILE...] [OPTIONS]",
     .description = "Shows what the ranks on this host do: in which operation and phase each is, whom it waits for and since when, and how fast it goes.",
     .footer = R"(Examples:
   unisono top                          every group on this host, twice a second, until Ctrl-C
@@ -38,8 +38,7 @@ struct TopOptions {
 };
 
 void add_options(CLI::App& app, TopOptions& options) {
-  app.add_option("places", options.places.paths, "folders and files with records; none: the processes of this host")->type_name("FILE");
-  app.add_option("--pid", options.places.pid, "only the groups of this process")->type_name("PID");
+  add_places(app, options.places);
   app.add_option("--interval", options.interval, "time between two frames [500ms]")->type_name("TIME");
   app.add_flag("--once", options.once, "one frame, after one interval, and end");
   app.add_flag("--json", options.json, "each frame as one line of JSON");

@@ -18,11 +18,11 @@ using Readings = std::map<std::string, Reading>;  // by run, epoch, group and ra
 
 struct TopRow {
   uint32_t rank = 0;
-  std::string host;
+  std::string host = {};
   int32_t pid = 0;
-  std::string state;               // "computing", "all_reduce 17: waits for contributions, round 0"
+  std::string state = {};            // "computing", "all_reduce 17: waits for contributions, round 0"
   Nanos since = 0;                 // for how long
-  std::vector<uint32_t> awaited;   // whom it waits for
+  std::vector<uint32_t> awaited = {};  // whom it waits for
   bool is_late = false;            // others have waited for it for longer than patience
   bool has_rates = false;          // it was seen before
   double operations = 0, sent_bytes = 0, received_bytes = 0;  // per second
@@ -31,10 +31,10 @@ struct TopRow {
 };
 
 struct TopGroup {
-  std::string title;
+  std::string title = {};
   uint32_t world = 0;
-  std::vector<TopRow> rows;        // of the ranks that were found
-  std::vector<std::string> findings;
+  std::vector<TopRow> rows = {};   // of the ranks that were found
+  std::vector<std::string> findings = {};
 };
 
 struct TopFrame {

@@ -33,17 +33,17 @@ struct Identity {
   uint32_t group = 0;
   uint32_t epoch = 0;
   Rank rank = 0;
-  std::string host;
+  std::string host = {};
   int32_t pid = 0;
   uint64_t process_started = 0;
   Nanos wall_start = 0;
   Nanos monotonic_start = 0;
-  std::vector<LinkName> links;  // by rank
+  std::vector<LinkName> links = {};  // by rank
 };
 
 struct Placement {
   uint64_t operations = 256;  // kept in the ring; rounded up to a power of two
-  std::string folder;         // empty: memory
+  std::string folder = {};    // empty: memory
 };
 
 // What one operation moved to and from one rank.

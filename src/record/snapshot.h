@@ -33,7 +33,7 @@ struct CallKind {
 struct CallName {
   uint64_t number = 0;
   Numbering numbering = Numbering::by_order;
-  CallKind kind;
+  CallKind kind = {};
   uint64_t bytes = 0;
   // "all_reduce 17", "all_reduce id 5", "send 3 to rank 2"
   std::string to_string() const;
@@ -42,19 +42,19 @@ struct CallName {
 };
 
 struct EndedOperation {
-  CallName name;
+  CallName name = {};
   Nanos started = 0, first_send = 0, last_receive = 0, ended = 0;  // 0: never
   Code code = Code::ok;
   int32_t awaited = -1;  // the rank that was waited for longest
 };
 
 struct RunningOperation {
-  CallName name;
+  CallName name = {};
   Nanos started = 0, progress = 0;
   uint64_t sent_bytes = 0, sent_total = 0, received_bytes = 0, received_total = 0;
   Phase phase = Phase::begun;
   uint32_t round = 0;
-  std::vector<Rank> awaited;   // the first of them
+  std::vector<Rank> awaited = {};  // the first of them
   uint32_t awaited_count = 0;  // all of them
 };
 
@@ -65,7 +65,7 @@ struct CollectiveCount {
 };
 
 struct LinkCount {
-  std::string transport, place;
+  std::string transport = {}, place = {};
   uint64_t sent_bytes = 0, sent_messages = 0, received_bytes = 0, received_messages = 0, waited_ns = 0, waited = 0, stalls = 0;
   Nanos lost_at = 0;
 };
