@@ -46,7 +46,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 256);
 
-// All between header and ring changes between an odd and the next even value of sequence, but for begun and ended.
+// All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls and
+// Link::lost_at, which are each one word.
 //
 // Express operations (short sums within one host) are counted late, some at a time: those from counted to below ended are in the ring
 // but not in the counters yet. They send and receive the same to and from every other rank, so that they are counted once here
