@@ -76,7 +76,7 @@ class Detective {
     for (const auto waiter : at->second) {
       if (const auto* running = current(*account_.ranks[waiter])) first = std::min(first, start_of(*account_.ranks[waiter], *running));
     }
-    return fmt::format(" {} {} for it since {}.", format_ranks(at->second), at->second.size() == 1 ? "waits" : "wait", ago(first));
+    return fmt::format("; {} {} for it since {}", format_ranks(at->second), at->second.size() == 1 ? "waits" : "wait", ago(first));
   }
 
   // What the rank did last: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
@@ -106,10 +106,10 @@ class Detective {
       if (!is_here(account_, rank)) continue;
       const auto& sighting = *account_.ranks[rank];
       if (sighting.life == Life::gone && !all) {
-        add(Cause::gone, {rank}, fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}.{}", who(account_, rank), last_words(sighting), waiters_text(rank)));
+        add(Cause::gone, {rank}, fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.", who(account_, rank), last_words(sighting), waiters_text(rank)));
       }
       if (sighting.life == Life::stopped) {
-        add(Cause::stopped, {rank}, fmt::format("{} is stopped (by SIGSTOP or a debugger), {}.{}", who(account_, rank), last_words(sighting), waiters_text(rank)));
+        add(Cause::stopped, {rank}, fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(sighting), waiters_text(rank)));
       }
     }
   }
@@ -157,14 +157,14 @@ class Detective {
       const auto& sighting = *account_.ranks[rank];
       if (sighting.life == Life::left || current(sighting) != nullptr || sighting.record.begun > sighting.record.ended || reached(sighting) >= furthest) continue;
       const auto& wanted = current(*account_.ranks[waiters.front()])->name;
-      add(Cause::not_called, {rank}, fmt::format("{} has not called {}: it is computing, {}.{}", who(account_, rank), wanted.to_string(), last_words(sighting), waiters_text(rank)));
+      add(Cause::not_called, {rank}, fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(), last_words(sighting), waiters_text(rank)));
     }
   }
 
   void find_unseen() {
     for (const auto& [rank, waiters] : account_.waiters) {
       if (is_here(account_, rank) || blamed_.contains(rank)) continue;
-      add(Cause::not_seen, {rank}, fmt::format("{} is waited for, and no record of it was found: look on its host.{}", who(account_, rank), waiters_text(rank)));
+      add(Cause::not_seen, {rank}, fmt::format("{} is waited for, and no record of it was found here: look on its host{}.", who(account_, rank), waiters_text(rank)));
     }
   }
 
@@ -192,12 +192,12 @@ class Detective {
       if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
       const auto* running = current(*account_.ranks[rank]);
       if (running == nullptr || running->phase == Phase::contributions || running->phase == Phase::results) continue;
-      add(Cause::slow, {rank}, fmt::format("{} is the one that waits for no message: {}.{}", who(account_, rank), sentence(*running), waiters_text(rank)));
+      add(Cause::slow, {rank}, fmt::format("{} is the one that waits for no message: {}{}.", who(account_, rank), sentence(*running), waiters_text(rank)));
     }
     if (account_.waiters.empty() || (!account_.findings.empty() && !everybody_gone_)) return;
     const auto most = std::max_element(account_.waiters.begin(), account_.waiters.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
     if (blamed_.contains(most->first)) return;
-    add(Cause::slow, {most->first}, fmt::format("All ranks are in the operation; most wait for {}.{} The links between them, or the work of that rank, are slow.", who(account_, most->first), waiters_text(most->first)));
+    add(Cause::slow, {most->first}, fmt::format("All ranks are in the operation; most wait for {}{}. The links between them, or the work of that rank, are slow.", who(account_, most->first), waiters_text(most->first)));
   }
 
   // What ended badly last, once for all ranks.

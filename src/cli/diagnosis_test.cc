@@ -126,7 +126,7 @@ TEST(Diagnosis, a_rank_without_a_record_is_said_to_be_looked_for) {
   scene.waits(0, {2});
   scene.waits(1, {2});
   scene.forget(2);
-  scene.expect_cause(Cause::not_seen, {2}, {"rank 2 (host other)", "no record of it was found"});
+  scene.expect_cause(Cause::not_seen, {2}, {"rank 2 (host other)", "no record of it was found here"});
 }
 
 TEST(Diagnosis, the_last_failure_is_told_once_for_all_ranks) {

@@ -129,7 +129,7 @@ Sightings look_at_files(const std::vector<std::string>& paths) {
 
 void add_places(CLI::App& app, Places& places) {
   app.add_option("places", places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
-  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->expected(1);
+  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->allow_extra_args(false);
 }
 
 Result<Sightings> look_at(const Places& places) {

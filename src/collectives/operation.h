@@ -36,7 +36,9 @@ struct OperationSetup {
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
 };
 
-// What an operation does just now, as its first unfinished slice tells.
+inline constexpr size_t awaited_told_max = 64;  // ranks that progress() names
+
+// What an operation does just now: what is missing of the earliest round and, there, of the first slice.
 struct Progress {
   enum class Phase : uint8_t { contributions, results, sending, working };  // waits for messages, to add or to copy; for takers; or does not wait
   Phase phase = Phase::working;
@@ -98,7 +100,7 @@ class Operation {
   Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // awaited: the ranks that it waits for, in ascending order; also of one that has failed.
+  // awaited: the first awaited_told_max ranks that it waits for, ascending; also of one that has failed.
   Progress progress(std::vector<Rank>& awaited) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
   // To and from one of the plan's partners.

@@ -55,7 +55,7 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
   group->epoch = epoch;
   group->islands = std::move(islands);
   group->members = std::move(members);
-  awaited_.reserve(group->world());
+  awaited_.reserve(awaited_told_max);
   moved_.reserve(group->world());
   for (Rank rank = 0; rank < group->world(); ++rank) {
     const auto peer = group->members[rank];

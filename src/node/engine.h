@@ -83,8 +83,12 @@ class Engine final : public Sink {
   Report report(const Express& express, Nanos now) const;
   std::shared_ptr<Completion> take_over(Express& express, Nanos now);
 
-  // Writes down how far each operation is, where its group keeps a record.
+  // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does it
+  // before, but at most once a millisecond: a link may make it sleep much more often.
   void observe(Nanos now);
+  void observe_before_sleep(Nanos now) {
+    if (now - observe_at_ >= millisecond - observe_every) observe(now);
+  }
   // Writes down that this process leaves all groups.
   void leave(Nanos now);
 
@@ -196,7 +200,7 @@ class Engine final : public Sink {
   void tell_members(const Active& active, Bytes payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
-  static constexpr Nanos observe_every = 10 * millisecond;  // while it is driven; who sleeps observes before
+  static constexpr Nanos observe_every = 10 * millisecond;
   static constexpr Nanos news_age_max = 10 * millisecond;  // older than that, and an operation begins with a poll
 
   EngineLimits limits_;

@@ -75,9 +75,11 @@ void Engine::record_end(const Active& active) {
   const auto& operation = active.operation;
   const auto times = operation.times();
   const bool ok = operation.status().ok();
-  operation.progress(awaited_);
   auto awaited = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
-  if (!ok && !awaited_.empty()) awaited = static_cast<int32_t>(awaited_.front());
+  if (!ok) {
+    operation.progress(awaited_);
+    if (!awaited_.empty()) awaited = static_cast<int32_t>(awaited_.front());
+  }
   moved_.clear();
   for (const auto rank : operation.setup().plan->partners) {
     const auto& flow = operation.flow(rank);

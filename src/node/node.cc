@@ -123,7 +123,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
   if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
   if (idle && entering_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
-    engine_.observe(now);
+    engine_.observe_before_sleep(now);
     sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
     const timespec time{.tv_sec = left / second, .tv_nsec = left % second};

@@ -76,7 +76,7 @@ static_assert(sizeof(Kind) == 8);
 // How an operation got its number.
 enum class Numbering : uint8_t { by_order = 0, by_caller = 1, message = 2 };
 
-// What an operation does just now, as far as its first unfinished slice tells.
+// What an operation does just now: what is missing of the earliest round, and there of the first slice.
 enum class Phase : uint8_t {
   begun = 0,          // nothing is known yet
   contributions = 1,  // waits for messages that are added
@@ -144,7 +144,7 @@ static_assert(sizeof(Link) == 128);
 // One operation that ended.
 struct Entry {
   uint64_t number;
-  uint64_t bytes;             // of the tensor, or of all blocks
+  uint64_t bytes;             // of the tensor, or of all blocks; 0 where ranks need not agree on it (gather, scatter, all_to_all)
   int64_t started;
   int64_t first_send;         // 0: nothing was sent
   int64_t last_receive;       // 0: nothing came

@@ -9,7 +9,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 
 #include "record/process.h"
 #include "record/test_support.h"
@@ -219,7 +218,6 @@ TEST(Recorder, without_shared_memory_works_unseen_and_says_why) {
 }
 
 TEST(Recorder, memory_cannot_be_cut_under_it) {
-  std::set<std::string> before;
   const auto recorder = recorder_of_three();
   size_t found = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

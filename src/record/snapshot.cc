@@ -262,7 +262,7 @@ std::string CallName::call() const {
   if (c == barrier) return "barrier";
   std::string text = std::string(unisono::name(c)) + "(" + unisono::name(kind.dtype);
   if (c == all_reduce || c == reduce || c == reduce_scatter) text += std::string(" ") + unisono::name(kind.reduce_op);
-  text += ", " + std::to_string(bytes) + " bytes";
+  if (c != gather && c != scatter && c != all_to_all) text += ", " + std::to_string(bytes) + " bytes";
   if (c == broadcast || c == reduce || c == gather || c == scatter) text += ", root " + std::to_string(kind.root);
   return text + ")";
 }
