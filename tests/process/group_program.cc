@@ -451,7 +451,7 @@ class Program {
     Answer answer = Answer().add("begun", c.begun).add("ended", c.ended).add("noted", c.note.empty() ? 0 : 1).add("kinds", c.collectives.size());
     for (const auto& l : c.links) {
       const auto rank = std::to_string(l.rank);
-      answer.add("link" + rank, l.transport).add("sent" + rank, l.sent_bytes).add("got" + rank, l.received_bytes).add("lost" + rank, l.lost ? 1 : 0);
+      answer.add(("link" + rank).c_str(), l.transport).add(("sent" + rank).c_str(), l.sent_bytes).add(("got" + rank).c_str(), l.received_bytes);
     }
     return answer;
   }
