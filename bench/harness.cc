@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
 
 namespace unisono::bench {
@@ -25,14 +27,19 @@ double microseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// What the ranks share: a barrier, one "stop" word that rank 0 writes, and every rank's samples.
+// What the ranks share: a barrier, one "stop" word and how far the run is, written by rank 0, and every rank's samples.
 struct BoardHead {
   alignas(64) std::atomic<uint32_t> arrived;
   alignas(64) std::atomic<uint32_t> generation;
   alignas(64) std::atomic<uint32_t> stop;    // rank 0: this job has had its time
   alignas(64) std::atomic<uint32_t> failed;  // any rank: give up
+  // Read from the file by bench/versus when it had to end the run.
+  alignas(64) std::atomic<uint32_t> job;    // index in the plan
+  std::atomic<uint32_t> calls;              // of this job begun, each with the barrier before it
+  std::atomic<uint64_t> job_began_ns;       // CLOCK_MONOTONIC
 };
-static_assert(std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(offsetof(BoardHead, job) == 256 && offsetof(BoardHead, job_began_ns) == 264);  // versus_lib/compare.py has them
 
 class Board {
  public:
@@ -91,24 +98,28 @@ uint32_t calls_for(size_t bytes) {
   return 8;
 }
 
-// Contribution of one rank, an integer below 512 in magnitude, and the sum of all.
-float contribution(uint32_t rank, size_t index) {
-  return static_cast<float>(static_cast<int>((index * 31 + rank * 257 + (index >> 9)) % 1023) - 511);
+// Half of the calls took less, and so on; `sorted` is not empty.
+double at(const std::vector<double>& sorted, double part) {
+  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(part * static_cast<double>(sorted.size())))];
 }
 
-float total(uint32_t world_size, size_t index) {
-  float sum = 0;
-  for (uint32_t rank = 0; rank < world_size; ++rank) sum += contribution(rank, index);
-  return sum;
-}
+Status others_failed() { return {Code::peer_lost, "another rank gave up"}; }
 
 class JobRun {
  public:
-  JobRun(Subject& subject, Board& board, const BenchOptions& options, const Job& job, float* data)
-      : subject_(subject), board_(board), options_(options), job_(job), data_(data), count_(job.bytes / sizeof(float)) {}
+  JobRun(Subject& subject, Board& board, const BenchOptions& options, size_t index, const Buffers& buffers)
+      : subject_(subject),
+        board_(board),
+        options_(options),
+        job_(options.jobs[index]),
+        index_(index),
+        place_{subject.rank(), subject.world_size()},
+        buffers_(buffers) {}
 
   Status run() {
-    auto status = subject_.prepare(job_.algorithm, data_, count_);
+    begin();
+    auto status = subject_.prepare(job_, buffers_);
+    if (status.code() == Code::unsupported) return {};
     if (status.ok()) status = verified_call("first");
     if (status.ok()) status = timed_calls();
     if (status.ok()) status = verified_call("last");
@@ -119,42 +130,45 @@ class JobRun {
   }
 
  private:
-  static Status others_failed() { return {Code::peer_lost, "another rank gave up"}; }
+  void begin() {
+    if (subject_.rank() != 0) return;
+    const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
+    board_.head().job_began_ns.store(static_cast<uint64_t>(now.count()), std::memory_order_relaxed);
+    board_.head().job.store(static_cast<uint32_t>(index_), std::memory_order_relaxed);
+    board_.head().calls.store(0, std::memory_order_relaxed);
+  }
+  void count_call() {
+    if (subject_.rank() == 0) board_.head().calls.fetch_add(1, std::memory_order_relaxed);
+  }
 
   Status verified_call(const char* which) {
-    for (size_t i = 0; i < count_; ++i) data_[i] = contribution(subject_.rank(), i);
+    fill(job_, place_, buffers_);
+    count_call();
     if (!board_.meet()) return others_failed();
-    if (auto status = subject_.all_reduce(); !status.ok()) return status;
-    for (size_t i = 0; i < count_; ++i) {
-      const float expected = total(subject_.world_size(), i);
-      if (data_[i] == expected) continue;
-      return {Code::internal, std::string(which) + " result of " + std::to_string(job_.bytes) + " bytes is wrong on rank " +
-                                  std::to_string(subject_.rank()) + ", element " + std::to_string(i) + ": " +
-                                  std::to_string(data_[i]) + " instead of " + std::to_string(expected)};
+    if (auto status = subject_.call(); !status.ok()) return status;
+    if (auto status = verify(job_, place_, buffers_); !status.ok()) {
+      return {status.code(), std::string(which) + " result: " + status.message()};
     }
     return subject_.barrier();
   }
 
   Status timed_calls() {
-    // Rank 0 holds minus the sum of the others: the first call leaves zeros, and zeros stay.
-    const auto others = static_cast<float>(subject_.world_size() - 1);
-    for (size_t i = 0; i < count_; ++i) {
-      data_[i] = (subject_.rank() == 0 ? -others : 1.0f) * static_cast<float>(i % 97);
-    }
-    const uint32_t wanted = options_.calls_max != 0 ? options_.calls_max : calls_for(job_.bytes);
+    fill_for_timing(job_, place_, buffers_);
+    const uint32_t wanted = options_.calls_max != 0 ? options_.calls_max : calls_for(job_.buffer_bytes());
     const uint32_t calls = std::min(std::max(wanted, calls_min), options_.reserve_calls);
     const uint32_t warm_up = std::max<uint32_t>(1, calls / 20);
     const auto start = Clock::now();
     auto first_timed = start;
     timed_ = 0;
     for (uint32_t call = 0; call < warm_up + calls; ++call) {
+      count_call();
       if (auto status = subject_.barrier(); !status.ok()) return status;
       if (subject_.rank() == 0) decide_stop(call, warm_up, microseconds_since(start), microseconds_since(first_timed));
       if (!board_.meet()) return others_failed();
       const uint32_t stop = board_.head().stop.load(std::memory_order_acquire);
       if (stop == stop_job) break;
       const auto begin = Clock::now();
-      if (auto status = subject_.all_reduce(); !status.ok()) return status;
+      if (auto status = subject_.call(); !status.ok()) return status;
       const double took = microseconds_since(begin);
       if (call < warm_up && stop != skip_warm_up) {
         first_timed = Clock::now();
@@ -174,10 +188,6 @@ class JobRun {
     board_.head().stop.store(stop, std::memory_order_release);
   }
 
-  static double at(const std::vector<double>& sorted, double part) {
-    return sorted[std::min(sorted.size() - 1, static_cast<size_t>(part * static_cast<double>(sorted.size())))];
-  }
-
   // Per call: the mean over the ranks (the headline), the slowest rank, and rank 0 alone.
   void print() {
     std::vector<double> mean(timed_), slowest(timed_), first(timed_);
@@ -191,10 +201,11 @@ class JobRun {
     }
     for (auto* list : {&mean, &slowest, &first}) std::sort(list->begin(), list->end());
     std::printf(
-        "RESULT {\"bytes\": %zu, \"algorithm\": \"%s\", \"calls\": %u, \"median_us\": %.3f, \"p99_us\": %.3f, "
-        "\"min_us\": %.3f, \"slowest_median_us\": %.3f, \"rank0_median_us\": %.3f, \"verified\": true}\n",
-        job_.bytes, job_.algorithm.c_str(), timed_, at(mean, 0.5), at(mean, 0.99), mean.front(), at(slowest, 0.5),
-        at(first, 0.5));
+        "RESULT {\"job\": %zu, \"collective\": \"%s\", \"element\": \"%s\", \"parts\": %u, \"bytes\": %zu, "
+        "\"algorithm\": \"%s\", \"calls\": %u, \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, "
+        "\"slowest_median_us\": %.3f, \"rank0_median_us\": %.3f, \"verified\": true}\n",
+        index_, name(job_.collective), name(job_.element), job_.parts, job_.bytes, job_.algorithm.c_str(), timed_, at(mean, 0.5),
+        at(mean, 0.99), mean.front(), at(slowest, 0.5), at(first, 0.5));
     std::fflush(stdout);
   }
 
@@ -203,27 +214,49 @@ class JobRun {
   Board& board_;
   const BenchOptions& options_;
   const Job& job_;
-  float* data_;
-  size_t count_;
+  size_t index_;
+  Place place_;
+  Buffers buffers_;
   uint32_t timed_ = 0;
 };
 
-Result<std::vector<Job>> parse_plan(const std::string& plan) {
-  std::vector<Job> jobs;
-  for (size_t at = 0; at <= plan.size();) {
-    const size_t end = std::min(plan.find(',', at), plan.size());
-    const std::string entry = plan.substr(at, end - at);
-    const bool has_digit = !entry.empty() && entry[0] >= '0' && entry[0] <= '9';  // strtoull would take a sign
-    const size_t equals = std::min(entry.find('='), entry.size());
-    char* rest = nullptr;
-    const unsigned long long bytes = std::strtoull(entry.c_str(), &rest, 10);
-    if (!has_digit || rest != entry.c_str() + equals || bytes == 0 || bytes % sizeof(float) != 0) {
-      return Status(Code::invalid, "--plan: \"" + entry + "\" is not BYTES or BYTES=ALGORITHM with BYTES a multiple of 4");
+void sleep_for_seconds(double seconds) {
+  timespec rest{};
+  rest.tv_sec = static_cast<time_t>(seconds);
+  rest.tv_nsec = static_cast<long>((seconds - static_cast<double>(rest.tv_sec)) * 1e9);
+  while (::nanosleep(&rest, &rest) != 0 && errno == EINTR) {}
+}
+
+// What doing nothing costs a process that has joined: processor time and switches of all its threads, as /proc counts them.
+Status measure_idle(Subject& subject, Board& board, double seconds) {
+  if (auto status = subject.barrier(); !status.ok()) return status;
+  sleep_for_seconds(0.5);  // what still had to be done after the last call is done
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  const auto start = Clock::now();
+  sleep_for_seconds(seconds);
+  ::getrusage(RUSAGE_SELF, &after);
+  const double slept_us = microseconds_since(start);
+  const auto cpu_us = [](const rusage& usage) {
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e6 +
+           static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  double* mine = board.samples(subject.rank());
+  mine[0] = (cpu_us(after) - cpu_us(before)) / slept_us * 100;
+  // The sleep of the measurement is one of them.
+  mine[1] = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw - 1) / slept_us * 1e6;
+  if (!board.meet()) return others_failed();
+  if (subject.rank() == 0) {
+    double cpu_percent = 0, switches = 0;
+    for (uint32_t rank = 0; rank < subject.world_size(); ++rank) {
+      cpu_percent = std::max(cpu_percent, board.samples(rank)[0]);
+      switches = std::max(switches, board.samples(rank)[1]);
     }
-    jobs.push_back({static_cast<size_t>(bytes), equals < entry.size() ? entry.substr(equals + 1) : ""});
-    at = end + 1;
+    std::printf("IDLE {\"seconds\": %.3f, \"cpu_percent_max\": %.4f, \"switches_per_second_max\": %.2f}\n", slept_us / 1e6,
+                cpu_percent, switches);
+    std::fflush(stdout);
   }
-  return jobs;
+  return board.meet() ? Status() : others_failed();
 }
 
 }  // namespace
@@ -243,6 +276,7 @@ Result<BenchOptions> parse_options(int argc, char** argv) {
   options.board = argument(argc, argv, "--board", "");
   if (options.board.empty()) return Status(Code::invalid, "--board: a path that all ranks share, new for every run");
   options.seconds = std::atof(argument(argc, argv, "--seconds", "2").c_str());
+  options.idle_seconds = std::atof(argument(argc, argv, "--idle", "0").c_str());
   options.calls_max = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--calls", "0").c_str()));
   options.limit_seconds = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--limit", "120").c_str()));
   return options;
@@ -258,20 +292,26 @@ Status run(Subject& subject, const BenchOptions& options) {
   auto board = Board::make(options.board, subject, options.reserve_calls);
   if (!board) return board.status();
   size_t bytes_max = 0;
-  for (const auto& job : options.jobs) bytes_max = std::max(bytes_max, job.bytes);
+  for (const auto& job : options.jobs) bytes_max = std::max(bytes_max, job.buffer_bytes());
   struct Free {
-    void operator()(float* memory) const { std::free(memory); }
+    void operator()(std::byte* memory) const { std::free(memory); }
   };
-  const std::unique_ptr<float, Free> data(static_cast<float*>(std::aligned_alloc(64, (bytes_max + 63) / 64 * 64)));
-  if (!data) return {Code::unavailable, "no memory for " + std::to_string(bytes_max) + " bytes"};
-  for (const auto& job : options.jobs) {
-    auto status = JobRun(subject, *board, options, job, data.get()).run();
-    if (!status.ok()) {
-      board->head().failed.store(1, std::memory_order_release);
-      return status;
+  using Memory = std::unique_ptr<std::byte, Free>;
+  const auto allocate = [bytes = (bytes_max + 63) / 64 * 64] { return Memory(static_cast<std::byte*>(std::aligned_alloc(64, bytes))); };
+  const Memory input = allocate(), output = allocate();
+  if (!input || !output) return {Code::unavailable, "no memory for " + std::to_string(bytes_max) + " bytes twice"};
+  Status status;
+  for (size_t index = 0; index < options.jobs.size() && status.ok(); ++index) {
+    const auto& job = options.jobs[index];
+    if (job.elements() % subject.world_size() != 0 && !job.in_place()) {
+      status = {Code::invalid, std::to_string(job.elements()) + " elements are no " + std::to_string(subject.world_size()) + " equal blocks"};
+    } else {
+      status = JobRun(subject, *board, options, index, {input.get(), job.in_place() ? input.get() : output.get()}).run();
     }
   }
-  return {};
+  if (status.ok() && options.idle_seconds > 0) status = measure_idle(subject, *board, options.idle_seconds);
+  if (!status.ok()) board->head().failed.store(1, std::memory_order_release);
+  return status;
 }
 
 }  // namespace unisono::bench

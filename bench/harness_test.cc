@@ -12,10 +12,10 @@
 namespace unisono::bench {
 namespace {
 
-// Ranks are threads of one process that sum through a shared list of their memories.
+// Ranks are threads of one process that see each other's memories.
 struct World {
   explicit World(uint32_t n) : memories(n), all(static_cast<ptrdiff_t>(n)) {}
-  std::vector<float*> memories;
+  std::vector<Buffers> memories;
   std::barrier<> all;
 };
 
@@ -25,22 +25,25 @@ class ThreadSubject final : public Subject {
       : world_(world), rank_(rank), damage_(std::move(damage)) {}
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return static_cast<uint32_t>(world_.memories.size()); }
-  Status prepare(const std::string& algorithm, float* data, size_t count) override {
-    if (!algorithm.empty()) return {Code::invalid, "no " + algorithm};
-    world_.memories[rank_] = data;
-    count_ = count;
+  Status prepare(const Job& job, const Buffers& buffers) override {
+    if (job.algorithm == "foreign") return {Code::unsupported, "no foreign words"};
+    if (!job.algorithm.empty()) return {Code::invalid, "no " + job.algorithm};
+    world_.memories[rank_] = buffers;
+    job_ = job;
     return {};
   }
-  Status all_reduce() override {
+  Status call() override {
     calls_ += 1;
-    std::vector<float> sum(count_);
+    const size_t count = job_.elements() * job_.parts;
+    std::vector<float> sum(count);
     world_.all.arrive_and_wait();
-    for (const float* memory : world_.memories) {
-      for (size_t i = 0; i < count_; ++i) sum[i] += memory[i];
+    for (uint32_t rank = 0; rank < world_size(); ++rank) {
+      if (job_.collective == Collective::broadcast && rank != broadcast_root) continue;
+      for (size_t i = 0; i < count; ++i) sum[i] += floats(world_.memories[rank].input)[i];
     }
     world_.all.arrive_and_wait();
-    std::copy(sum.begin(), sum.end(), world_.memories[rank_]);
-    if (damage_) damage_(world_.memories[rank_], count_);
+    std::copy(sum.begin(), sum.end(), floats(world_.memories[rank_].output));
+    if (damage_) damage_(floats(world_.memories[rank_].output), count);
     return {};
   }
   Status barrier() override {
@@ -51,10 +54,12 @@ class ThreadSubject final : public Subject {
   uint32_t calls() const { return calls_; }
 
  private:
+  static float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
+
   World& world_;
   uint32_t rank_;
   std::function<void(float*, size_t)> damage_;
-  size_t count_ = 0;
+  Job job_;
   uint32_t calls_ = 0;
 };
 
@@ -94,9 +99,9 @@ Outcome run_world(uint32_t n, BenchOptions options, std::function<void(float*, s
   return outcomes[n - 1];
 }
 
-BenchOptions few_calls(std::vector<Job> jobs) {
+BenchOptions few_calls(const std::string& plan) {
   BenchOptions options;
-  options.jobs = std::move(jobs);
+  options.jobs = *parse_plan(plan);
   options.seconds = 0.05;
   options.calls_max = 10;
   return options;
@@ -104,16 +109,16 @@ BenchOptions few_calls(std::vector<Job> jobs) {
 
 TEST(Harness, right_sums_pass_and_every_size_gives_a_line) {
   for (const uint32_t n : {1u, 2u, 3u}) {
-    const auto outcome = run_world(n, few_calls({{4, ""}, {1020, ""}, {65536, ""}}));
+    const auto outcome = run_world(n, few_calls("4,1020,65536,3x1020,broadcast/1020"));
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
-    for (const char* part : {"\"bytes\": 4,", "\"bytes\": 1020,", "\"bytes\": 65536,", "\"verified\": true"}) {
+    for (const char* part : {"\"bytes\": 4,", "\"bytes\": 1020,", "\"bytes\": 65536,", "\"parts\": 3,", "\"collective\": \"broadcast\"", "\"verified\": true"}) {
       EXPECT_NE(outcome.output.find(part), std::string::npos) << part << " is not in " << outcome.output;
     }
   }
 }
 
 TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
-  const auto outcome = run_world(1, few_calls({{4096, ""}}), [](float* data, size_t count) { data[count - 1] += 0.0625f; });
+  const auto outcome = run_world(1, few_calls("4096"), [](float* data, size_t count) { data[count - 1] += 0.0625f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
   EXPECT_NE(outcome.status.message().find("element 1023"), std::string::npos) << outcome.status.to_string();
   EXPECT_EQ(outcome.output, "");
@@ -122,18 +127,18 @@ TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
 TEST(Harness, a_wrong_last_result_is_found) {
   int calls = 0;
   const auto outcome =
-      run_world(1, few_calls({{4096, ""}}), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
+      run_world(1, few_calls("4096"), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
   EXPECT_NE(outcome.status.message().find("last result"), std::string::npos) << outcome.status.to_string();
 }
 
 TEST(Harness, a_refused_algorithm_ends_the_run) {
-  const auto outcome = run_world(2, few_calls({{4096, "magic"}}));
+  const auto outcome = run_world(2, few_calls("4096=magic"));
   EXPECT_EQ(outcome.status.code(), Code::invalid) << outcome.status.to_string();
 }
 
 TEST(Harness, time_ends_a_job_but_not_before_the_fewest_calls) {
-  auto options = few_calls({{4096, ""}});
+  auto options = few_calls("4096");
   options.seconds = 0;
   options.calls_max = 1000;
   const auto outcome = run_world(1, options);
@@ -142,24 +147,35 @@ TEST(Harness, time_ends_a_job_but_not_before_the_fewest_calls) {
   EXPECT_LT(outcome.calls, 20u);
 }
 
-TEST(Harness, a_plan_names_sizes_and_algorithms) {
-  char program[] = "bench", name[] = "--plan", text[] = "1024,65536=ring+any", board[] = "--board", path[] = "unused";
-  char* arguments[] = {program, name, text, board, path};
-  const auto options = parse_options(5, arguments);
-  ASSERT_TRUE(options.ok()) << options.status().to_string();
-  ASSERT_EQ(options->jobs.size(), 2u);
-  EXPECT_EQ(options->jobs[0].bytes, 1024u);
-  EXPECT_EQ(options->jobs[1].algorithm, "ring+any");
+TEST(Harness, a_job_that_the_library_does_not_have_gives_no_line_and_the_next_is_taken) {
+  const auto outcome = run_world(2, few_calls("4096=foreign,1024"));
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_EQ(outcome.output.find("4096"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("\"job\": 1,"), std::string::npos) << outcome.output;
 }
 
-TEST(Harness, bad_plans_are_refused) {
-  for (const char* plan : {"", "0", "x", "1024,", "=ring", "1022", "1024x", "-4"}) {
-    char program[] = "bench", name[] = "--plan", board[] = "--board", path[] = "unused";
-    std::string text = plan;
-    char* arguments[] = {program, name, text.data(), board, path};
-    const auto options = parse_options(5, arguments);
-    EXPECT_EQ(options.status().code(), Code::invalid) << "plan \"" << plan << "\"";
-  }
+TEST(Harness, blocks_must_be_equal) {
+  const auto outcome = run_world(3, few_calls("all_gather/1024"));
+  EXPECT_EQ(outcome.status.code(), Code::invalid) << outcome.status.to_string();
+}
+
+TEST(Harness, idle_ranks_are_measured_after_the_jobs) {
+  auto options = few_calls("1024");
+  options.idle_seconds = 0.1;
+  const auto outcome = run_world(2, options);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
+  EXPECT_NE(outcome.output.find("IDLE {\"seconds\": 0.1"), std::string::npos) << outcome.output;
+}
+
+TEST(Harness, options_come_from_the_command_line) {
+  char program[] = "bench", plan[] = "--plan", entries[] = "1024,65536=ring+any", board[] = "--board", path[] = "unused", idle[] = "--idle", five[] = "5";
+  char* arguments[] = {program, plan, entries, board, path, idle, five};
+  const auto options = parse_options(7, arguments);
+  ASSERT_TRUE(options.ok()) << options.status().to_string();
+  EXPECT_EQ(options->jobs.size(), 2u);
+  EXPECT_EQ(options->board, "unused");
+  EXPECT_EQ(options->idle_seconds, 5);
+  EXPECT_EQ(parse_options(3, arguments).status().code(), Code::invalid) << "without a board";
 }
 
 }  // namespace

@@ -1,19 +1,27 @@
-// Gloo (the version that Debian packages) under the shared measuring loop: its older algorithm classes, and gloo::allreduce.
+// Gloo (the version that Debian packages) under the shared measuring loop: its older algorithm classes, and its newer functions.
 //
-//   RANK=0 WORLD_SIZE=2 gloo_bench --store DIR --board FILE [--mode async|sync|busy] --plan 1024=bcube,65536=ring_chunked
+//   RANK=0 WORLD_SIZE=2 gloo_bench --store DIR --board FILE [--address 127.0.0.1] [--mode async|sync|busy]
+//     --plan 1024=bcube,65536=ring_chunked
 // Modes sync and busy take Gloo's event thread out of the path; they exist for the older classes only.
+// Its reduce-scatter works in place only, so the copy of the result to the output is part of a call.
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <memory>
 
 #include "../harness.h"
+#include "gloo/allgather.h"
 #include "gloo/allreduce.h"
 #include "gloo/allreduce_bcube.h"
 #include "gloo/allreduce_halving_doubling.h"
 #include "gloo/allreduce_ring_chunked.h"
+#include "gloo/alltoall.h"
 #include "gloo/barrier_all_to_all.h"
+#include "gloo/broadcast.h"
 #include "gloo/math.h"
+#include "gloo/reduce_scatter.h"
 #include "gloo/rendezvous/context.h"
 #include "gloo/rendezvous/file_store.h"
 #include "gloo/transport/tcp/device.h"
@@ -22,6 +30,10 @@ namespace {
 
 using unisono::Code;
 using unisono::Status;
+using unisono::bench::Buffers;
+using unisono::bench::Collective;
+using unisono::bench::Element;
+using unisono::bench::Job;
 using Context = std::shared_ptr<gloo::Context>;
 
 class GlooSubject final : public unisono::bench::Subject {
@@ -34,34 +46,36 @@ class GlooSubject final : public unisono::bench::Subject {
   uint32_t rank() const override { return static_cast<uint32_t>(context_->rank); }
   uint32_t world_size() const override { return static_cast<uint32_t>(context_->size); }
 
-  Status prepare(const std::string& algorithm, float* data, size_t count) override {
+  Status prepare(const Job& job, const Buffers& buffers) override {
+    call_ = nullptr;
     algorithm_.reset();
-    options_.reset();
-    const int elements = static_cast<int>(count);
-    const std::vector<float*> pointers{data};
-    if (algorithm == "ring_chunked") {
-      algorithm_ = std::make_unique<gloo::AllreduceRingChunked<float>>(context_, pointers, elements);
-    } else if (algorithm == "halving_doubling") {
-      algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, elements);
-    } else if (algorithm == "bcube") {
-      algorithm_ = std::make_unique<gloo::AllreduceBcube<float>>(context_, pointers, elements);
-    } else if (event_thread_ && (algorithm.empty() || algorithm == "new_ring" || algorithm == "new_bcube")) {
-      using Algorithm = gloo::AllreduceOptions::Algorithm;
-      options_ = std::make_unique<gloo::AllreduceOptions>(context_);
-      options_->setOutput(data, count);
-      options_->setAlgorithm(algorithm == "new_bcube" ? Algorithm::BCUBE : Algorithm::RING);
-      options_->setReduceFunction([](void* out, const void* a, const void* b, size_t n) { gloo::sum<float>(out, a, b, n); });
+    if (job.element != Element::f32 || job.parts > 1) return {Code::unsupported, "fp32, one operation at a time"};
+    auto* in = reinterpret_cast<float*>(buffers.input);
+    auto* out = reinterpret_cast<float*>(buffers.output);
+    if (job.collective == Collective::all_reduce) return prepare_all_reduce(job, out);
+    if (job.collective == Collective::reduce_scatter) return prepare_reduce_scatter(job, in, out);
+    if (!event_thread_) return {Code::unsupported, "the newer functions need the event thread"};
+    const size_t count = job.elements(), block = count / world_size();
+    if (job.collective == Collective::broadcast) {
+      auto options = std::make_shared<gloo::BroadcastOptions>(context_);
+      options->setOutput(out, count);
+      options->setRoot(unisono::bench::broadcast_root);
+      call_ = [options] { gloo::broadcast(*options); };
+    } else if (job.collective == Collective::all_gather) {
+      auto options = std::make_shared<gloo::AllgatherOptions>(context_);
+      options->setInput(in, block);
+      options->setOutput(out, count);
+      call_ = [options] { gloo::allgather(*options); };
     } else {
-      return {Code::invalid, "no algorithm \"" + algorithm + "\" in this mode"};
+      auto options = std::make_shared<gloo::AlltoallOptions>(context_);
+      options->setInput(in, count);
+      options->setOutput(out, count);
+      call_ = [options] { gloo::alltoall(*options); };
     }
     return {};
   }
-  Status all_reduce() override {
-    if (algorithm_) {
-      algorithm_->run();
-    } else {
-      gloo::allreduce(*options_);
-    }
+  Status call() override {
+    call_();
     return {};
   }
   Status barrier() override {
@@ -71,23 +85,62 @@ class GlooSubject final : public unisono::bench::Subject {
   void progress() override {}  // a thread of Gloo's own moves the bytes
 
  private:
+  Status prepare_all_reduce(const Job& job, float* data) {
+    const int elements = static_cast<int>(job.elements());
+    const std::vector<float*> pointers{data};
+    const auto& algorithm = job.algorithm;
+    if (algorithm == "ring_chunked") {
+      algorithm_ = std::make_unique<gloo::AllreduceRingChunked<float>>(context_, pointers, elements);
+    } else if (algorithm == "halving_doubling") {
+      algorithm_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, pointers, elements);
+    } else if (algorithm == "bcube") {
+      algorithm_ = std::make_unique<gloo::AllreduceBcube<float>>(context_, pointers, elements);
+    } else if (event_thread_ && (algorithm.empty() || algorithm == "new_ring" || algorithm == "new_bcube")) {
+      using Algorithm = gloo::AllreduceOptions::Algorithm;
+      auto options = std::make_shared<gloo::AllreduceOptions>(context_);
+      options->setOutput(data, job.elements());
+      options->setAlgorithm(algorithm == "new_bcube" ? Algorithm::BCUBE : Algorithm::RING);
+      options->setReduceFunction([](void* out, const void* a, const void* b, size_t n) { gloo::sum<float>(out, a, b, n); });
+      call_ = [options] { gloo::allreduce(*options); };
+      return {};
+    } else {
+      return {Code::invalid, "no algorithm \"" + algorithm + "\" in this mode"};
+    }
+    call_ = [this] { algorithm_->run(); };
+    return {};
+  }
+  Status prepare_reduce_scatter(const Job& job, float* in, float* out) {
+    const size_t block = job.elements() / world_size();
+    algorithm_ = std::make_unique<gloo::ReduceScatterHalvingDoubling<float>>(
+        context_, std::vector<float*>{in}, static_cast<int>(job.elements()), std::vector<int>(world_size(), static_cast<int>(block)));
+    call_ = [this, in, out, block] {
+      algorithm_->run();
+      std::memcpy(out, in, block * sizeof(float));
+    };
+    return {};
+  }
+
   Context context_;
   std::unique_ptr<gloo::BarrierAllToAll> barrier_;  // held by pointer: destructors of Gloo's algorithms may throw
   bool event_thread_;
   std::unique_ptr<gloo::Algorithm> algorithm_;
-  std::unique_ptr<gloo::AllreduceOptions> options_;
+  std::function<void()> call_;
 };
 
-Context connect(const std::string& store_path, const std::string& mode) {
-  gloo::transport::tcp::attr attributes("127.0.0.1");
+struct Meeting {
+  std::string store, address, mode;
+};
+
+Context connect(const Meeting& meeting) {
+  gloo::transport::tcp::attr attributes(meeting.address.c_str());
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   auto context =
       std::make_shared<gloo::rendezvous::Context>(std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE")));
-  gloo::rendezvous::FileStore store(store_path);
+  gloo::rendezvous::FileStore store(meeting.store);
   context->connectFullMesh(store, device);
-  if (mode != "async") {
+  if (meeting.mode != "async") {
     for (int peer = 0; peer < context->size; ++peer) {
-      if (peer != context->rank) context->getPair(peer)->setSync(true, mode == "busy");
+      if (peer != context->rank) context->getPair(peer)->setSync(true, meeting.mode == "busy");
     }
   }
   return context;
@@ -103,10 +156,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   unisono::bench::end_in_time(*options);
-  const auto mode = argument(argc, argv, "--mode", "async");
+  const Meeting meeting{.store = argument(argc, argv, "--store", ""),
+                        .address = argument(argc, argv, "--address", "127.0.0.1"),
+                        .mode = argument(argc, argv, "--mode", "async")};
   Status status;
   try {  // Gloo reports by exceptions
-    GlooSubject subject(connect(argument(argc, argv, "--store", ""), mode), mode == "async");
+    GlooSubject subject(connect(meeting), meeting.mode == "async");
     status = unisono::bench::run(subject, *options);
   } catch (const std::exception& problem) {
     status = Status(Code::internal, problem.what());

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 PACKAGES = {"openmpi": ["openmpi-bin", "libopenmpi-dev"], "mpich": ["mpich", "libmpich-dev"], "gloo": ["libgloo-dev"]}
 # The peers' arithmetic is partly in their headers: it gets every optimisation that this machine allows.
@@ -14,8 +15,8 @@ def is_installed(package):
     return answer.returncode == 0 and answer.stdout == "installed"
 
 
-def missing_packages(peers):
-    return [package for peer in peers for package in PACKAGES.get(peer, []) if not is_installed(package)]
+def missing_packages(libraries):
+    return [package for library in libraries for package in PACKAGES.get(library, []) if not is_installed(package)]
 
 
 def install_command(packages):
@@ -30,9 +31,20 @@ def is_newer(target, sources):
     return all(os.path.getmtime(source) <= built for source in sources)
 
 
+def find_torch():
+    """(interpreter, version) of the first Python that can import torch with Gloo, or nothing."""
+    question = "import torch, torch.distributed as d; d.ProcessGroupGloo; print(torch.__version__)"
+    for interpreter in dict.fromkeys((sys.executable, "/usr/bin/python3")):
+        answer = subprocess.run([interpreter, "-c", question], capture_output=True, text=True)
+        if answer.returncode == 0:
+            return interpreter, answer.stdout.strip()
+    return None
+
+
 def compile_program(compiler, sources, target, root, libraries=(), flags=FLAGS):
     """The path of the program, or raises with the compiler's words."""
-    headers = [os.path.join(root, "bench", "harness.h"), os.path.join(root, "include", "unisono", "status.h")]
+    headers = [os.path.join(root, "bench", "harness.h"), os.path.join(root, "bench", "job.h"),
+               os.path.join(root, "include", "unisono", "status.h")]
     if is_newer(target, [*sources, *headers]):
         return target
     launcher = ["ccache"] if shutil.which("ccache") else []
@@ -43,19 +55,25 @@ def compile_program(compiler, sources, target, root, libraries=(), flags=FLAGS):
     return target
 
 
-def build_peer(peer, root, out):
+def build_peer(library, root, out):
+    """The start of its command line."""
     bench = os.path.join(root, "bench")
-    harness = os.path.join(bench, "harness.cc")
-    mpi = os.path.join(bench, "peers", "mpi_bench.cc")
-    if peer == "gloo":
+    loop = [os.path.join(bench, "harness.cc"), os.path.join(bench, "job.cc")]
+    if library == "torch":
+        source = os.path.join(bench, "peers", "callback_loop.cc")
+        library_path = compile_program(["g++"], [*loop, source], os.path.join(out, "callback_loop.so"), root, (), [*FLAGS, "-shared", "-fPIC"])
+        return [find_torch()[0], os.path.join(bench, "peers", "torch_bench.py"), "--loop", library_path]
+    if library == "gloo":
         source = os.path.join(bench, "peers", "gloo_bench.cc")
-        return compile_program(["g++"], [harness, source], os.path.join(out, "gloo_bench"), root, ["-lgloo", "-lpthread"])
-    return compile_program([f"mpicxx.{peer}"], [harness, mpi], os.path.join(out, f"mpi_bench_{peer}"), root)
+        return [compile_program(["g++"], [*loop, source], os.path.join(out, "gloo_bench"), root, ["-lgloo", "-lpthread"])]
+    source = os.path.join(bench, "peers", "mpi_bench.cc")
+    return [compile_program([f"mpicxx.{library}"], [*loop, source], os.path.join(out, f"mpi_bench_{library}"), root)]
 
 
-def build_probe(root, out):
-    source = os.path.join(root, "bench", "machine_probe.cc")
-    return compile_program(["g++"], [source], os.path.join(out, "machine_probe"), root, ["-lpthread"], ["-std=c++20", "-O2"])
+def build_tool(name, root, out):
+    """A small program that measures the machine: machine_probe, stream_probe."""
+    source = os.path.join(root, "bench", name + ".cc")
+    return compile_program(["g++"], [source], os.path.join(out, name), root, ["-lpthread"], ["-std=c++20", "-O2"])
 
 
 def build_ours(root, build_dir):
@@ -66,5 +84,5 @@ def build_ours(root, build_dir):
             raise RuntimeError(f"{' '.join(argv)} failed:\n{(answer.stdout + answer.stderr)[-3000:]}")
     if not os.path.exists(os.path.join(build_dir, "build.ninja")):
         checked(["cmake", "--preset", "release", "-B", build_dir])
-    checked(["ninja", "-C", build_dir, "all_reduce_bench"])
-    return os.path.join(build_dir, "bench", "all_reduce_bench")
+    checked(["ninja", "-C", build_dir, "collective_bench"])
+    return [os.path.join(build_dir, "bench", "collective_bench")]

@@ -19,6 +19,7 @@ class Outcome:
     status: str      # "ok", "not finished in N s", "failed (code): last words"
     seconds: float
     output: str
+    stopped_at: float = 0.0   # time.monotonic() when the first one failed, the time was over, or all had ended
 
     @property
     def ok(self):
@@ -57,6 +58,7 @@ def run(commands, limit_seconds):
                     command.argv, env={**os.environ, **command.env}, stdin=subprocess.DEVNULL, stdout=sink,
                     stderr=subprocess.STDOUT, start_new_session=True))
             status = wait(processes, start + limit_seconds, limit_seconds)
+            stopped_at = time.monotonic()
         finally:
             for process in processes:
                 end(process)
@@ -65,7 +67,7 @@ def run(commands, limit_seconds):
         output = sink.read()
     if status.startswith("failed"):
         status += ": " + last_words(output)
-    return Outcome(status, seconds, output)
+    return Outcome(status, seconds, output, stopped_at)
 
 
 def wait(processes, deadline, limit_seconds):

@@ -1,85 +1,133 @@
-"""The measurement: find each peer's best settings, then alternate between the libraries, several rounds, in one run."""
+"""The measurement: find each peer's best settings, then alternate between the contenders, several rounds, in one run."""
 
 import collections
+import contextlib
 import json
 import os
 import statistics
+import struct
 import tempfile
 import time
 
-from . import child, machine, peers
+from . import child, machine, network, peers
+from .model import Case, Contender
 
 TUNE_SECONDS = 0.12
 TUNE_CALLS = 150
+IDLE_SECONDS = 5
+BOARD_PROGRESS = struct.Struct("<IIQ")   # job, calls begun, when the job began in ns: where bench/harness.cc puts them
+BOARD_PROGRESS_AT = 256
+
+
+def how_far(board, stopped_at):
+    """(index of the job in the plan, microseconds that each of its calls took at least on average), or None before the first call."""
+    try:
+        with open(board, "rb") as file:
+            job, calls, began_ns = BOARD_PROGRESS.unpack(file.read(BOARD_PROGRESS_AT + BOARD_PROGRESS.size)[BOARD_PROGRESS_AT:])
+    except (OSError, struct.error):
+        return None
+    return (job, (stopped_at - began_ns / 1e9) * 1e6 / calls) if calls else None
 
 
 class Comparison:
-    def __init__(self, options, programs, probe, cores, say):
-        self.options = options
-        self.programs = programs   # peer -> program
-        self.probe = probe
+    def __init__(self, suite, options, programs, cores, say):
+        self.suite = suite
+        self.options = options     # works, n, transports, contenders, rounds, seconds, calls, limit, tune_limit, quick
+        self.programs = programs   # library -> program; also "probe" and "stream"
         self.cores = cores
         self.say = say
+        self.contenders = [Contender.parse(name) for name in options.contenders]
+        self.network = None        # the one that the ranks are in now
         self.records = []          # one per started group of processes
-        self.tuning = {}           # "transport n peer bytes" -> {variant: median_us}
+        self.tuning = {}           # "case contender work" -> {variant: median_us}
         self.probes = []
         self.measured_limits = []  # before every case
+        self.goodputs = {}         # case -> one entry per round
         self.troubles = collections.OrderedDict()
 
     def cases(self):
-        return [peers.Case(transport, n, self.cores) for transport in self.options.transports for n in self.options.n]
+        return [Case(transport, n, self.cores, name) for name in self.suite.networks for transport in self.options.transports
+                for n in self.options.n]
 
-    def launch(self, peer, case, variant, sizes, seconds, calls, limit):
-        """One group of processes over a list of sizes; a record with what it measured and how it ended."""
-        plan = ",".join(f"{size}={variant.algorithm}" if variant.algorithm else str(size) for size in sizes)
+    def can_run(self, contender):
+        return contender.library in self.programs
+
+    def arguments(self, works, contender, variant, folder, limit):
+        plan = ",".join(work.entry(contender, variant.algorithm) for work in works)
+        return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5)]
+
+    def launch(self, contender, case, variant, works, seconds, calls, limit):
+        """One group of processes over a list of works; a record with what it measured and how it ended."""
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="versus-", dir=base) as folder:
-            arguments = ["--plan", plan, "--board", os.path.join(folder, "board"), "--seconds", str(seconds),
-                         "--limit", str(int(limit) + 5)]
+            arguments = self.arguments(works, contender, variant, folder, limit) + ["--seconds", str(seconds)]
             if calls:
                 arguments += ["--calls", str(calls)]
-            program = self.programs[peer.partition(":")[0]]
-            commands = peers.commands(peer, program, case, variant, arguments, folder)
-            before, lo_before = machine.cpu_times(), machine.loopback_bytes()
+            if self.suite.idle:
+                arguments += ["--idle", str(IDLE_SECONDS)]
+            program = self.programs[contender.library]
+            commands = peers.commands(contender, program, case, variant, arguments, folder, self.network)
+            before, bytes_before = machine.cpu_times(), self.bytes_moved()
             outcome = child.run(commands, limit)
+            far = None if outcome.ok else how_far(os.path.join(folder, "board"), outcome.stopped_at)
         results = [json.loads(line[7:]) for line in outcome.output.splitlines() if line.startswith("RESULT ")]
-        record = {"peer": peer, "transport": case.transport, "n": case.n, "variant": variant.name, "sizes": list(sizes),
+        for result in results:
+            result["work"] = works[result["job"]].key
+        record = {"contender": contender.name, "case": str(case), "variant": variant.name, "works": [work.key for work in works],
                   "status": outcome.status, "seconds": round(outcome.seconds, 2), "results": results,
-                  "steal": machine.shares(before, machine.cpu_times())["steal"],
-                  "loopback_bytes": machine.loopback_bytes() - lo_before}
-        moved = sum(result["bytes"] * (result["calls"] + 2) for result in results)
-        record["wrong_transport"] = self.wrong_transport(case.transport, moved, record["loopback_bytes"])
-        name = f"{peers.title(peer)}, {case}, {variant.name}"
-        if not outcome.ok or record["wrong_transport"]:
-            self.troubles[name] = record["wrong_transport"] or outcome.status
-        elif case.transport == "shm" and record["loopback_bytes"] > max(moved // 2, 1 << 20):
-            self.troubles[name] = f"{record['loopback_bytes']} bytes crossed loopback meanwhile: others' traffic, or not shm"
+                  "steal": machine.shares(before, machine.cpu_times())["steal"], "bytes_moved": self.bytes_moved() - bytes_before}
+        idle = [json.loads(line[5:]) for line in outcome.output.splitlines() if line.startswith("IDLE ")]
+        if idle:
+            record["idle"] = idle[0]
+        if far and outcome.status.startswith("not finished"):
+            record["unfinished"] = {"work": works[far[0]].key, "more_than_us": far[1]}
+        self.examine(record, contender, case, works)
         return record
 
+    def bytes_moved(self):
+        return self.network.bytes() if self.network else machine.loopback_bytes()
+
+    def examine(self, record, contender, case, works):
+        """Marks a record whose bytes went another way than it says, and notes what did not run."""
+        by_key = {work.key: work for work in works}
+        least = sum(by_key[result["work"]].crossing(case.n) * (result["calls"] + 2) * works[result["job"]].bytes_of(contender)
+                    / by_key[result["work"]].bytes for result in record["results"])
+        record["wrong_transport"] = self.wrong_transport(case.transport, least, record["bytes_moved"])
+        name = f"{contender.title}, {case}, {record['variant']}"
+        if record["status"] != "ok" or record["wrong_transport"]:
+            self.troubles[name] = record["wrong_transport"] or record["status"]
+        elif case.transport == "shm" and record["bytes_moved"] > max(least // 2, 1 << 20):
+            self.troubles[name] = f"{record['bytes_moved']} bytes crossed loopback meanwhile: others' traffic, or not shm"
+
     @staticmethod
-    def wrong_transport(transport, moved, loopback_bytes):
-        """Bytes on the loopback device tell that a run was not over TCP. More bytes prove nothing: others use the device too."""
-        if transport == "tcp" and moved > 1 << 20 and loopback_bytes < moved:
-            return f"said tcp, but only {loopback_bytes} bytes crossed loopback for {moved} bytes of tensors"
+    def wrong_transport(transport, least, moved):
+        """Bytes on the loopback device, or in the switch, tell that a run was not over TCP. More bytes prove nothing on loopback:
+        others use it too. `least` is what must cross."""
+        if transport == "tcp" and least > 1 << 20 and moved < 0.9 * least:
+            return f"said tcp, but only {moved} bytes crossed the network where {least:.0f} must"
         return ""
 
+    def batches(self):
+        """Works that share a process group."""
+        works = list(self.options.works)
+        return [[work] for work in works] if self.suite.apart else [works]
+
     def tune(self, case):
-        """For each peer and size, the settings to use in the rounds: the library's own choice, and the best other one."""
+        """(contender, work) -> the settings to use in the rounds: the library's own choice, and the best other ones."""
         chosen = {}
-        for peer in self.options.peers:
-            candidates = peers.variants(peer, case, self.options.quick)
-            if len(candidates) <= 1:
-                chosen[peer] = {size: candidates for size in self.options.sizes}
-                continue
-            times = {size: {} for size in self.options.sizes}
-            for variant in candidates:
-                record = self.launch(peer, case, variant, self.options.sizes, TUNE_SECONDS, TUNE_CALLS, self.options.tune_limit)
-                for result in record["results"]:
-                    times[result["bytes"]][variant.name] = result["median_us"]
-                self.say(f"  tuning {peers.title(peer)}, {variant.name}: {record['status']}, {record['seconds']} s")
-            chosen[peer] = {size: self.pick(candidates, times[size]) for size in self.options.sizes}
-            for size in self.options.sizes:
-                self.tuning[f"{case.transport} {case.n} {peer} {size}"] = times[size]
+        for contender in self.contenders:
+            candidates = peers.variants(contender, case, self.options.works, self.options.quick) if self.can_run(contender) else []
+            times = {work: {} for work in self.options.works}
+            for variant in candidates if len(candidates) > 1 else ():
+                for works in self.batches():
+                    record = self.launch(contender, case, variant, works, TUNE_SECONDS, TUNE_CALLS, self.options.tune_limit)
+                    for result in record["results"]:
+                        times[works[result["job"]]][variant.name] = result["median_us"]
+                    self.say(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
+            for work in self.options.works:
+                chosen[contender, work] = self.pick(candidates, times[work])
+                if times[work]:
+                    self.tuning[f"{case} {contender.name} {work.key}"] = times[work]
         return chosen
 
     @staticmethod
@@ -93,41 +141,51 @@ class Comparison:
         return list(dict.fromkeys([best, *near[:1], *([own] if own.name in times else [])]))
 
     def round(self, case, chosen, number):
-        probe = machine.probe(self.probe)
-        probe.update(transport=case.transport, n=case.n, round=number)
+        probe = machine.probe(self.programs["probe"])
+        probe.update(case=str(case), round=number)
         self.probes.append(probe)
-        for peer in self.options.peers:
+        if self.network:
+            largest = max(work.bytes for work in self.options.works)
+            goodput = self.network.goodput(self.programs["stream"], 2 * (case.n - 1) * largest // case.n, 3)
+            self.goodputs.setdefault(str(case), []).append({"round": number, **goodput})
+        # Every other round the other way round, so that none always follows the same.
+        for contender in self.contenders if number % 2 == 0 else reversed(self.contenders):
             plan = collections.OrderedDict()
-            for size in self.options.sizes:
-                for variant in chosen[peer][size]:
-                    plan.setdefault(variant, []).append(size)
-            for variant, sizes in plan.items():
-                record = self.launch(peer, case, variant, sizes, self.options.seconds, self.options.calls, self.options.limit)
+            for index, batch in enumerate(self.batches()):
+                for work in batch:
+                    for variant in chosen[contender, work]:
+                        plan.setdefault((variant, index), []).append(work)
+            for (variant, _), works in plan.items():
+                record = self.launch(contender, case, variant, works, self.options.seconds, self.options.calls, self.options.limit)
                 record["round"] = number
                 self.records.append(record)
         self.say(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
                  + self.glance(case, number))
 
     def glance(self, case, number):
-        size = self.options.sizes[-1]
+        key = self.options.works[-1].key
         best = {}
         for record in self.records:
-            if (record["transport"], record["n"], record["round"]) != (case.transport, case.n, number):
-                continue
-            for result in record["results"]:
-                if result["bytes"] == size:
-                    best[record["peer"]] = min(best.get(record["peer"], 1e99), result["median_us"])
-        return f"{size} B: " + ", ".join(f"{peers.title(peer)} {time_us:.0f} us" for peer, time_us in best.items())
+            if (record["case"], record["round"]) == (str(case), number):
+                for result in record["results"]:
+                    if result["work"] == key:
+                        best[record["contender"]] = min(best.get(record["contender"], 1e99), result["median_us"])
+        return f"{key}: " + ", ".join(f"{Contender.parse(name).title} {time_us:.0f} us" for name, time_us in best.items())
+
+    def limit_sizes(self):
+        return sorted({work.bytes_of(contender) for work in self.options.works for contender in self.contenders})
 
     def run(self):
         start = time.monotonic()
         for case in self.cases():
             self.say(f"{case}")
-            self.measured_limits.append(machine.limits(self.probe, self.options.sizes, self.cores))
-            chosen = self.tune(case)
-            for number in range(self.options.rounds):
-                self.round(case, chosen, number)
-        self.measured_limits.append(machine.limits(self.probe, self.options.sizes, self.cores))
+            self.measured_limits.append(machine.limits(self.programs["probe"], self.limit_sizes(), self.cores))
+            with network.Network(case.network, case.n) if case.network else contextlib.nullcontext() as self.network:
+                chosen = self.tune(case)
+                for number in range(self.options.rounds):
+                    self.round(case, chosen, number)
+            self.network = None
+        self.measured_limits.append(machine.limits(self.programs["probe"], self.limit_sizes(), self.cores))
         self.mark_probes()
         self.say(f"measured in {time.monotonic() - start:.0f} s")
 

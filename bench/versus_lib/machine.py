@@ -86,7 +86,7 @@ def first_line(argv):
     return (answer.stdout or answer.stderr).strip().split("\n")[0]
 
 
-def describe(root):
+def describe(root, torch_version):
     model = ""
     with open("/proc/cpuinfo") as file:
         for line in file:
@@ -98,6 +98,7 @@ def describe(root):
     packages = {}
     for package in ("libopenmpi3", "libmpich12", "libgloo0"):
         packages[package] = first_line(["dpkg-query", "-W", "-f", "${Version}", package])
+    packages["torch"] = torch_version
     commit = first_line(["git", "-C", root, "rev-parse", "--short", "HEAD"])
     dirty = first_line(["git", "-C", root, "status", "--porcelain", "--untracked-files=no"])
     return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),

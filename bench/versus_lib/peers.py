@@ -1,102 +1,86 @@
-"""How each library is started, and which of its settings are worth trying: the best of them is what counts.
+"""How each library is started, and which of its settings are worth trying: the best of them is what counts."""
 
-A Variant is one setting of one library: environment, launcher arguments, and the algorithm that the program is told.
-"""
-
-import dataclasses
 import os
+import stat
 
 from .child import Command
+from .model import Variant
 
-PEERS = ("openmpi", "mpich", "gloo")
-TITLES = {"unisono": "Unisono", "openmpi": "Open MPI", "mpich": "MPICH", "gloo": "Gloo"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    name: str
-    env: tuple = ()          # (name, value) pairs
-    arguments: tuple = ()    # of the launcher, or of the program where there is no launcher
-    algorithm: str = ""      # inside the plan
-    quick: bool = False      # tried even with --quick: those that usually win
-
-    @property
-    def process(self):
-        """Variants with equal settings share a process."""
-        return (self.env, self.arguments)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    transport: str
-    n: int
-    cores: int
-
-    def __str__(self):
-        return f"{self.transport} n={self.n}"
-
-
-def title(peer):
-    name, _, algorithm = peer.partition(":")
-    return TITLES.get(name, name) + (f" {algorithm}" if algorithm else "")
+PEERS = ("openmpi", "mpich", "gloo", "torch")
 
 
 def mca(**settings):
     return tuple(word for name, value in settings.items() for word in ("--mca", name, str(value)))
 
 
-def openmpi_algorithms():
-    """Algorithms of its "tuned" component: 3 recursive doubling, 4 ring, 5 segmented ring, 6 Rabenseifner."""
-    def fixed(number, segment=0):
-        return mca(coll_tuned_use_dynamic_rules=1, coll_tuned_allreduce_algorithm=number,
-                   coll_tuned_allreduce_algorithm_segmentsize=segment)
+def openmpi_algorithms(collectives):
+    """Settings of its "tuned" component, by its own numbers. One setting for each collective that is measured goes into a variant."""
     yield "own choice", (), True
-    yield "recursive doubling", fixed(3), False
-    yield "ring", fixed(4), False
-    yield "rabenseifner", fixed(6), False
-    for segment in (65536, 262144, 1048576):
-        yield f"segmented ring {segment >> 10}K", fixed(5, segment), segment == 262144
+    fixed = mca(coll_tuned_use_dynamic_rules=1)
+    if "all_reduce" in collectives:
+        def all_reduce(number, segment=0):
+            return fixed + mca(coll_tuned_allreduce_algorithm=number, coll_tuned_allreduce_algorithm_segmentsize=segment)
+        yield "recursive doubling", all_reduce(3), False
+        yield "ring", all_reduce(4), False
+        yield "rabenseifner", all_reduce(6), False
+        for segment in (65536, 262144, 1048576):
+            yield f"segmented ring {segment >> 10}K", all_reduce(5, segment), segment == 262144
+        return
+    def others(all_gather, all_to_all, broadcast, reduce_scatter):
+        return fixed + mca(coll_tuned_allgather_algorithm=all_gather, coll_tuned_alltoall_algorithm=all_to_all,
+                           coll_tuned_bcast_algorithm=broadcast, coll_tuned_reduce_scatter_block_algorithm=reduce_scatter)
+    yield "recursive doubling, linear, scatter and gather, halving", others(3, 1, 8, 3), True
+    yield "ring, pairwise, binomial, butterfly", others(4, 2, 6, 4), False
+    yield "neighbours, linear with sync, pipeline, doubling", others(5, 4, 3, 2), False
 
 
-def openmpi_variants(case):
+def openmpi_variants(case, collectives):
     ucx = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
     if case.transport == "tcp":
-        base = mca(pml="ob1", btl="tcp,self", btl_tcp_if_include="lo")
-        for name, arguments, quick in openmpi_algorithms():
+        device = "eth0" if case.network else "lo"
+        base = mca(pml="ob1", btl="tcp,self", btl_tcp_if_include=device)
+        for name, arguments, quick in openmpi_algorithms(collectives):
             yield Variant(name, (), base + arguments, quick=quick)
         yield Variant("2 links", (), base + mca(btl_tcp_links=2))
         yield Variant("eager 1M", (), base + mca(btl_tcp_eager_limit=1 << 20))
-        yield Variant("ucx", (("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo")), mca(**ucx))
+        yield Variant("ucx", (("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", device)), mca(**ucx))
         return
     base = mca(pml="ob1", btl="vader,self")
     for copies, mechanism in (("", "cma"), ("copy in and out, ", "none")):
-        for name, arguments, quick in openmpi_algorithms():
+        for name, arguments, quick in openmpi_algorithms(collectives):
             yield Variant(copies + name, (), base + mca(btl_vader_single_copy_mechanism=mechanism) + arguments, quick=quick)
     yield Variant("coll sm, copy in and out", (), base + mca(coll_sm_priority=100, btl_vader_single_copy_mechanism="none"))
     yield Variant("ucx", (("UCX_TLS", "shm,self"),), mca(**ucx), quick=True)
 
 
-def mpich_variants(case):
+def mpich_variants(case, collectives):
     if case.transport == "tcp":
         # Ranks on one host would use shared memory; this makes every rank look remote.
         base = (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", "lo"))
     else:
         base = ()
     yield Variant("own choice", base, quick=True)
-    for algorithm in ("recursive_doubling", "reduce_scatter_allgather"):
-        settings = (("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", algorithm), ("MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE", "0"))
-        yield Variant(algorithm.replace("_", " "), base + settings)
+    if "all_reduce" in collectives:
+        for algorithm in ("recursive_doubling", "reduce_scatter_allgather"):
+            settings = (("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", algorithm), ("MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE", "0"))
+            yield Variant(algorithm.replace("_", " "), base + settings)
     if case.n > case.cores:
-        yield Variant("yields at once", base + (("MPIR_CVAR_POLLS_BEFORE_YIELD", "1"),))
+        yield Variant("yields at once", base + (("MPIR_CVAR_POLLS_BEFORE_YIELD", "1"),), quick=case.n > 4)
     if case.transport == "shm":
-        yield Variant("release gather", base + (("MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM", "release_gather"),))
+        if "all_reduce" in collectives:
+            yield Variant("release gather", base + (("MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM", "release_gather"),))
         yield Variant("ucx shm", (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "shm,self")))
 
 
-def gloo_variants(case):
+def gloo_variants(case, collectives):
     if case.transport == "shm":
         return  # Gloo has no shared memory
-    for mode in ("async", "sync", "busy"):
+    if "all_reduce" not in collectives:
+        # Only reduce-scatter exists without the event thread; a variant has results where it has the collective.
+        for mode in ("async", "sync", "busy"):
+            yield Variant(mode, (), ("--mode", mode), quick=mode != "busy")
+        return
+    for mode in ("async",) if case.network else ("async", "sync", "busy"):
         for algorithm in ("ring_chunked", "halving_doubling", "bcube"):
             quick = mode == "async" or (mode == "sync" and algorithm != "ring_chunked")
             yield Variant(f"{algorithm} {mode}", (), ("--mode", mode), algorithm, quick)
@@ -104,33 +88,61 @@ def gloo_variants(case):
         yield Variant(f"{algorithm} async", (), ("--mode", "async"), algorithm, algorithm == "new_ring")
 
 
-def variants(peer, case, quick):
+def torch_variants(case, collectives):
+    """What torch.distributed does, one thread per rank; it has no settings. All-reduce over TCP only."""
+    if case.transport == "tcp" and "all_reduce" in collectives:
+        yield Variant("own choice", (("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo")), quick=True)
+
+
+def variants(contender, case, works, quick):
     """At least one for every pair that can run; none where the library has no such transport."""
-    name, _, algorithm = peer.partition(":")
-    if name == "unisono":
-        return [Variant(algorithm or "own choice", algorithm=algorithm, quick=True)]
-    every = {"openmpi": openmpi_variants, "mpich": mpich_variants, "gloo": gloo_variants}[name](case)
+    if contender.is_ours:
+        return [Variant("own choice" if not contender.algorithm else contender.algorithm, algorithm=contender.algorithm, quick=True)]
+    makers = {"openmpi": openmpi_variants, "mpich": mpich_variants, "gloo": gloo_variants, "torch": torch_variants}
+    every = makers[contender.library](case, {work.collective for work in works})
+    if contender.parts > 1:
+        every = (variant for variant in every if not variant.algorithm and "algorithm" not in " ".join(variant.arguments))
     return [variant for variant in every if variant.quick or not quick]
 
 
-def commands(peer, program, case, variant, arguments, folder):
-    """What to start for one run; arguments are the program's own."""
-    name = peer.partition(":")[0]
-    env = dict(variant.env)
-    if name == "openmpi":
-        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-        crowded = ("--oversubscribe", *mca(mpi_yield_when_idle=1)) if case.n > case.cores else ()
-        oob = mca(oob_tcp_if_include="lo")
-        return [Command(["mpirun.openmpi", "-n", str(case.n), *crowded, *oob, *variant.arguments, program, *arguments], env)]
-    if name == "mpich":
-        return [Command(["mpiexec.mpich", "-launcher", "fork", "-n", str(case.n), program, *arguments], env)]
+def openmpi_command(program, case, variant, arguments, folder, network):
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **dict(variant.env)}
+    crowded = ("--oversubscribe", *mca(mpi_yield_when_idle=1)) if case.n > case.cores else ()
+    start = ["mpirun.openmpi", "-n", str(case.n), *crowded, *mca(oob_tcp_if_include="eth0" if network else "lo")]
+    if network is None:
+        return Command([*start, *variant.arguments, *program, *arguments], env)
+    # mpirun runs on host 0 and reaches the others through what it takes for a remote shell.
+    agent = os.path.join(folder, "agent")
+    with open(agent, "w") as file:
+        file.write(network.agent())
+    os.chmod(agent, stat.S_IRWXU)
+    hosts = ",".join(f"{network.address(rank)}:1" for rank in range(case.n))
+    start += ["--host", hosts, *mca(plm_rsh_agent=agent, plm_rsh_no_tree_spawn=1, orte_keep_fqdn_hostnames=1)]
+    return Command(network.inside(0, [*start, *variant.arguments, *program, *arguments]), env)
+
+
+def rank_commands(contender, program, case, variant, arguments, folder, network):
+    """Libraries without a launcher: one process per rank, started directly."""
     started = []
+    cores = sorted(os.sched_getaffinity(0))
     for rank in range(case.n):
-        mine = {"RANK": str(rank), "WORLD_SIZE": str(case.n), **env}
-        if name == "gloo":
-            started.append(Command([program, "--store", folder, *variant.arguments, *arguments], mine))
-            continue
-        mine.update(UNISONO_TRANSPORT=case.transport, UNISONO_INTERFACE="lo", UNISONO_JOB="versus",
-                    UNISONO_RENDEZVOUS="file://" + os.path.join(folder, "rendezvous"))
-        started.append(Command([program, *arguments], mine))
+        env = {"RANK": str(rank), "WORLD_SIZE": str(case.n), **dict(variant.env)}
+        argv = [*program, *variant.arguments, *arguments]
+        if contender.is_ours:
+            env.update(UNISONO_TRANSPORT=case.transport, UNISONO_INTERFACE="eth0" if network else "lo", UNISONO_JOB="versus",
+                       UNISONO_RENDEZVOUS="file://" + os.path.join(folder, "rendezvous"))
+        else:
+            argv += ["--store", folder, "--address", network.address(rank) if network else "127.0.0.1"]
+        if contender.pinned:
+            argv = ["taskset", "-c", str(cores[rank % len(cores)]), *argv]
+        started.append(Command(network.inside(rank, argv) if network else argv, env))
     return started
+
+
+def commands(contender, program, case, variant, arguments, folder, network=None):
+    """What to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on its host r."""
+    if contender.library == "openmpi":
+        return [openmpi_command(program, case, variant, arguments, folder, network)]
+    if contender.library == "mpich":
+        return [Command(["mpiexec.mpich", "-launcher", "fork", "-n", str(case.n), *program, *arguments], dict(variant.env))]
+    return rank_commands(contender, program, case, variant, arguments, folder, network)

@@ -1,4 +1,4 @@
-"""Where the time of our own all-reduce goes: one case under `perf record`, and its most expensive symbols."""
+"""Where the time of our own collectives goes: one case under `perf record`, and its most expensive symbols."""
 
 import os
 import shlex
@@ -7,20 +7,20 @@ import subprocess
 import tempfile
 
 from . import child, peers
+from .model import Variant
 
 
-def run(program, case, size, algorithm, seconds, out):
+def run(program, case, work, contender, seconds, out):
     """Profiles all ranks of one case together; returns the exit status."""
     if shutil.which("perf") is None:
         print("perf is missing: apt-get install -y linux-perf")
         return 1
-    variant = peers.Variant("profile", algorithm=algorithm)
+    variant = Variant("profile", algorithm=contender.algorithm)
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="versus-", dir=base) as folder:
-        plan = f"{size}={algorithm}" if algorithm else str(size)
-        arguments = ["--plan", plan, "--board", os.path.join(folder, "board"), "--seconds", str(seconds), "--calls", "1000000",
+        arguments = ["--plan", work.entry(contender, contender.algorithm), "--board", os.path.join(folder, "board"), "--seconds", str(seconds), "--calls", "1000000",
                      "--limit", str(int(seconds) + 30)]
-        started = peers.commands("unisono", program, case, variant, arguments, folder)
+        started = peers.commands(contender, program, case, variant, arguments, folder)
         # One shell starts all ranks under one perf, which follows its children.
         lines = [" ".join([*(f"{name}={shlex.quote(value)}" for name, value in command.env.items()), shlex.join(command.argv)])
                  for command in started]
@@ -33,7 +33,7 @@ def run(program, case, size, algorithm, seconds, out):
         return 1
     answer = subprocess.run(["perf", "report", "-i", out, "--stdio", "--no-children", "-g", "none", "-t", "|",
                              "--sort", "symbol,dso"], capture_output=True, text=True, timeout=300)
-    print(f"Unisono, {case}, {size} bytes: share of the processor time of all ranks, waiting by spinning included")
+    print(f"{contender.title}, {case}, {work.collective} of {work.bytes} bytes: share of the processor time of all ranks, waiting by spinning included")
     print("\n".join(top(answer.stdout)))
     print(f"callers: perf report -i {out} --no-children")
     return 0

@@ -59,7 +59,7 @@ struct Member {
   std::string link;  // "shm", "tcp 10.0.0.2:4711 (eth0)", "self"
 };
 
-// How quick the links between members are, as far as schedules are chosen by it. Rank 0 measures them when the group forms, and
+// How quick the links between members are, as far as schedules are chosen by it. They are measured when the group forms, and
 // again when processes join it; equal on all ranks.
 struct LinkSpeeds {
   struct Kind {
@@ -67,8 +67,13 @@ struct LinkSpeeds {
     double latency_us = 0;    // from one rank to another, a message of a few bytes
     double bytes_per_us = 0;  // 1000 = 1 GB/s
   };
-  Kind inside_hosts, between_hosts;
-  // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)"
+  struct HostPair {
+    std::string host_a, host_b;
+    Kind speed;
+  };
+  Kind inside_hosts, between_hosts;  // between hosts: the median of all pairs
+  std::vector<HostPair> host_pairs{};  // those that were measured; up to 64 hosts
+  // "inside hosts 0.4 us, 9.1 GB/s; between hosts 25 us, 1.1 GB/s (not measured)"; where pairs differ much, also the slowest: "slowest a-b 26 us, 0.1 GB/s"
   UNISONO_EXPORT std::string to_string() const;
 };
 

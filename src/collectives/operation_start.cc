@@ -90,7 +90,7 @@ void Operation::prepare_memory() {
   places_.clear();
   size_t scratch_bytes = 0;
   for (const auto& chunk : plan_->chunks) {
-    places_.push_back(place_of(request, chunk.chunk, plan_->chunk_count, setup_.self, setup_.world));
+    places_.push_back(place_of(request, chunk.chunk, plan_->partition(), setup_.self, setup_.world));
     if (chunk.recv_count > 0 && places_.back().output == nullptr) scratch_bytes += places_.back().elements * element_size_;
   }
   if (scratch_bytes > 0) {
@@ -158,7 +158,7 @@ void Operation::copy_local() {
   if (!blocks && setup_.world > 1) return;
   const uint32_t chunk = q.collective == Collective::all_to_all ? setup_.self * setup_.world + setup_.self : blocks ? setup_.self : 0;
   if (plan_->find(chunk) >= 0) return;
-  const auto place = place_of(q, chunk, blocks ? setup_.world : 1, setup_.self, setup_.world);
+  const auto place = place_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
   if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
   kernels::copy(place.output, place.input, place.elements * element_bytes(q.dtype));
 }
@@ -174,8 +174,8 @@ void Operation::narrow() {
   wide.dtype = DType::f32;
   wide.input = wide.output = wide_.data();
   wide.in_place_blocks = true;
-  const auto from = place_of(wide, chunk, setup_.world, setup_.self, setup_.world);
-  const auto to = place_of(q, chunk, setup_.world, setup_.self, setup_.world);
+  const auto from = place_of(wide, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
+  const auto to = place_of(q, chunk, {.chunks = setup_.world}, setup_.self, setup_.world);
   kernels::convert(q.dtype, to.output, DType::f32, from.output, from.elements);
 }
 
@@ -232,7 +232,7 @@ Report Operation::report(Nanos now) const {
   auto report = counts_;
   report.operation = name(setup_.request.collective);
   report.number = setup_.number;
-  report.schedule = plan_->chunks.empty() ? "none" : name(plan_->kind);
+  report.schedule = plan_->chunks.empty() ? "none" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
   report.world_size = setup_.world;
   report.contributors = finished_ok() ? setup_.world : 0;
   const auto end = done_ ? ended_ : now;

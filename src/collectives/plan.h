@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/request.h"
 #include "schedules/schedule.h"
 #include "unisono/status.h"
 #include "wire/peer_id.h"
@@ -35,7 +36,9 @@ struct ChunkPlan {
 struct Plan {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
+  std::vector<uint32_t> shares{}; // of the chunks in the tensor; empty: equal
   bool direct = false;
+  bool fitted = false;            // to uneven links
   std::vector<ChunkPlan> chunks;  // only those this rank touches, ascending by number
   std::vector<uint32_t> order;    // indices into chunks: the order in which to start them, as the schedule gives it
   std::vector<Stage> stages;
@@ -44,6 +47,7 @@ struct Plan {
 
   std::span<const Rank> sends(const Stage& s) const { return {peers.data() + s.send_begin, s.send_end - s.send_begin}; }
   std::span<const Rank> receives(const Stage& s) const { return {peers.data() + s.recv_begin, s.recv_end - s.recv_begin}; }
+  Partition partition() const { return {.chunks = chunk_count, .shares = shares}; }
   // Index into chunks, or -1.
   int64_t find(uint32_t chunk) const;
 };

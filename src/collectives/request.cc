@@ -1,5 +1,8 @@
 #include "collectives/request.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/random.h"
 
 namespace unisono {
@@ -7,13 +10,22 @@ namespace {
 
 constexpr size_t unit_bytes = 64;  // chunks begin at multiples of it, so that kernels work on whole cache lines
 
-// Elements before chunk c when `count` elements are dealt to `parts` chunks in units of 64 bytes, the first ones getting one more.
-size_t partition_begin(size_t count, size_t element_size, uint32_t chunk, uint32_t parts) {
+// Units of 64 bytes before a chunk, the first chunks getting one more of those that cannot be dealt evenly.
+size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
+  if (partition.shares.empty()) {
+    const size_t base = units / partition.chunks, extra = units % partition.chunks;
+    return base * chunk + std::min<size_t>(chunk, extra);
+  }
+  const auto& shares = partition.shares;
+  const auto before = std::accumulate(shares.begin(), shares.begin() + chunk, uint64_t{0});
+  const auto all = std::accumulate(shares.begin() + chunk, shares.end(), before);
+  return units / all * before + units % all * before / all;
+}
+
+// Elements before a chunk.
+size_t partition_begin(size_t count, size_t element_size, uint32_t chunk, const Partition& partition) {
   const size_t unit = unit_bytes / element_size;
-  const size_t units = (count + unit - 1) / unit;
-  const size_t base = units / parts, extra = units % parts;
-  const size_t begin = (base * chunk + (chunk < extra ? chunk : extra)) * unit;
-  return begin < count ? begin : count;
+  return std::min(count, units_before((count + unit - 1) / unit, chunk, partition) * unit);
 }
 
 const std::byte* at(const void* base, size_t elements, DType dtype) {
@@ -32,16 +44,16 @@ size_t block_begin(const std::vector<size_t>& counts, size_t even, Rank rank) {
   return begin;
 }
 
-ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, uint32_t chunk_count, Rank self) {
+ChunkPlace part_of_tensor(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self) {
   const auto size = element_bytes(q.dtype);
-  const auto begin = partition_begin(q.count, size, chunk, chunk_count);
-  const auto end = partition_begin(q.count, size, chunk + 1, chunk_count);
+  const auto begin = partition_begin(q.count, size, chunk, partition);
+  const auto end = partition_begin(q.count, size, chunk + 1, partition);
   ChunkPlace place{at(q.input, begin, q.dtype), at(q.output, begin, q.dtype), end - begin, true};
   if (q.collective == Collective::broadcast && self != q.root) place.input = nullptr;
   if (q.collective == Collective::reduce && self != q.root) {
     place.output = nullptr;
     place.wanted = false;
-    place.owned = chunk_count > 1 && chunk == self;  // one chunk: added up on the way to the root, completed there
+    place.owned = partition.chunks > 1 && chunk == self;  // one chunk: added up on the way to the root, completed there
   }
   if (q.collective == Collective::send) place.output = nullptr, place.wanted = false;
   if (q.collective == Collective::recv) place.input = nullptr;
@@ -160,14 +172,14 @@ uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
   }
 }
 
-ChunkPlace place_of(const OperationRequest& q, uint32_t chunk, uint32_t chunk_count, Rank self, uint32_t world) {
+ChunkPlace place_of(const OperationRequest& q, uint32_t chunk, const Partition& partition, Rank self, uint32_t world) {
   switch (q.collective) {
     case Collective::reduce_scatter:
     case Collective::all_gather:
     case Collective::gather:
     case Collective::scatter: return block_of_rank(q, chunk, self);
     case Collective::all_to_all: return block_of_pair(q, chunk, self, world);
-    default: return part_of_tensor(q, chunk, chunk_count, self);
+    default: return part_of_tensor(q, chunk, partition, self);
   }
 }
 

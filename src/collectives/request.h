@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,12 @@ struct ChunkPlace {
 
 // Bytes that decide about the schedule (the same on all ranks).
 uint64_t schedule_bytes(const OperationRequest& request, uint32_t world);
-// The place of chunk `chunk` of a schedule with `chunk_count` chunks.
-ChunkPlace place_of(const OperationRequest& request, uint32_t chunk, uint32_t chunk_count, Rank self, uint32_t world);
+// How a tensor is cut: into so many chunks, of equal size or in proportion to shares.
+struct Partition {
+  uint32_t chunks = 1;
+  std::span<const uint32_t> shares{};  // per chunk; empty: equal ones. Else their sum is not 0 and below 2^31
+};
+// The place of one chunk of a schedule. The partition is that of a tensor; blocks of ranks have their own sizes.
+ChunkPlace place_of(const OperationRequest& request, uint32_t chunk, const Partition& partition, Rank self, uint32_t world);
 
 }  // namespace unisono

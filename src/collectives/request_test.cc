@@ -13,7 +13,7 @@ TEST(Request, the_parts_of_a_tensor_cover_it_once_and_begin_on_cache_lines) {
         OperationRequest q{.dtype = dtype, .input = memory.data(), .output = memory.data(), .count = count};
         size_t next = 0;
         for (uint32_t chunk = 0; chunk < parts; ++chunk) {
-          const auto place = place_of(q, chunk, parts, 0, parts);
+          const auto place = place_of(q, chunk, {.chunks = parts}, 0, parts);
           const auto begin = static_cast<size_t>(place.input - memory.data());
           ASSERT_EQ(begin, next * element_bytes(dtype));
           ASSERT_TRUE(place.elements == 0 || begin % 64 == 0) << begin;
@@ -22,6 +22,24 @@ TEST(Request, the_parts_of_a_tensor_cover_it_once_and_begin_on_cache_lines) {
         ASSERT_EQ(next, count);
       }
     }
+  }
+}
+
+TEST(Request, parts_by_shares_cover_the_tensor_once_in_their_proportion) {
+  std::vector<std::byte> memory(1);
+  const std::vector<uint32_t> shares{7, 0, 40, 17};
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{17}, size_t{64 * 16}, size_t{100'003}, size_t{1} << 40}) {
+    const OperationRequest q{.dtype = DType::f32, .input = memory.data(), .output = memory.data(), .count = count};
+    size_t next = 0;
+    for (uint32_t chunk = 0; chunk < shares.size(); ++chunk) {
+      const auto place = place_of(q, chunk, {.chunks = 4, .shares = shares}, 0, 4);
+      const auto begin = static_cast<size_t>(place.input - memory.data());
+      ASSERT_EQ(begin, next * 4) << count;
+      ASSERT_TRUE(place.elements == 0 || begin % 64 == 0) << begin;
+      ASSERT_NEAR(static_cast<double>(place.elements), static_cast<double>(count) * shares[chunk] / 64, 32) << count << " " << chunk;
+      next += place.elements;
+    }
+    ASSERT_EQ(next, count);
   }
 }
 

@@ -17,6 +17,14 @@ std::optional<Rank> Roster::rank_of(const PeerId& id) const {
   return std::nullopt;
 }
 
+std::vector<std::string> hosts_of(const Roster& roster) {
+  std::vector<std::string> hosts;
+  for (const auto& member : roster.members) {
+    if (std::find(hosts.begin(), hosts.end(), member.host) == hosts.end()) hosts.push_back(member.host);
+  }
+  return hosts;
+}
+
 uint64_t digest(const Roster& roster) {
   const Bytes bytes = encode(roster);
   uint64_t hash = mix64(bytes.size());

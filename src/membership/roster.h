@@ -53,6 +53,9 @@ struct Roster {
   std::optional<Rank> rank_of(const PeerId& id) const;
 };
 
+// Names of hosts in the order of their lowest ranks: a host's place there is its number, and that of its island.
+std::vector<std::string> hosts_of(const Roster& roster);
+
 // A hash of everything in the roster (not a cryptographic one: it keeps honest groups apart).
 uint64_t digest(const Roster& roster);
 // What frames carry as their epoch: a mix of epoch and digest, never 0.

@@ -1,7 +1,7 @@
 // The last step of forming a group: all members are there, and all know what schedules are chosen by.
 //
-// Rank 0 waits until all have said that their links are up, measures one link of each kind (node/link_probe), and sends what it
-// found to all; the others wait for that and answer meanwhile. So topologies are equal everywhere to the last bit. No group
+// Rank 0 waits until all have said that their links are up, has them measured (node/link_survey), and sends what was found to all;
+// the others wait for that, and measure and answer meanwhile. So topologies are equal everywhere to the last bit. No group
 // begins before all are there: who is quick, and leaves again, does not upset those who still come.
 #pragma once
 

@@ -54,6 +54,7 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
   group->number = number;
   group->epoch = epoch;
   group->islands = std::move(islands);
+  group->uneven = UnevenLinks::find(group->islands, topology_.links);
   group->members = std::move(members);
   awaited_.reserve(awaited_told_max);
   moved_.reserve(group->world());
@@ -200,7 +201,7 @@ Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q
     slice_bytes = c.chosen_slice_bytes;
     return c.plan;
   }
-  const PlanContext context{.self = group.self, .world = group.world(), .islands = group.islands, .topology = topology_};
+  const PlanContext context{.self = group.self, .world = group.world(), .islands = group.islands, .topology = topology_, .uneven = group.uneven.get()};
   auto choice = choose_plan(q, context);
   if (!choice) return choice.status();
   slice_bytes = choice->slice_bytes;

@@ -26,13 +26,19 @@ std::string Report::to_string() const {
 }
 
 std::string LinkSpeeds::to_string() const {
-  const auto text = [](const char* name, const Kind& kind) {
+  const auto text = [](const std::string& name, const Kind& kind) {
     char numbers[96];
-    std::snprintf(numbers, sizeof(numbers), "%s %.3g us, %.3g GB/s%s", name, kind.latency_us, kind.bytes_per_us / 1000,
-                  kind.measured ? "" : " (not measured)");
-    return std::string(numbers);
+    std::snprintf(numbers, sizeof(numbers), " %.3g us, %.3g GB/s%s", kind.latency_us, kind.bytes_per_us / 1000, kind.measured ? "" : " (not measured)");
+    return name + numbers;
   };
-  return text("inside hosts", inside_hosts) + "; " + text("between hosts", between_hosts);
+  auto all = text("inside hosts", inside_hosts) + "; " + text("between hosts", between_hosts);
+  const auto slower = [](const HostPair& a, const HostPair& b) { return a.speed.bytes_per_us < b.speed.bytes_per_us; };
+  const auto slowest = std::min_element(host_pairs.begin(), host_pairs.end(), slower);
+  constexpr double much = 1.5;
+  if (slowest != host_pairs.end() && slowest->speed.bytes_per_us * much < between_hosts.bytes_per_us) {
+    all += "; " + text("slowest " + slowest->host_a + "-" + slowest->host_b, slowest->speed);
+  }
+  return all;
 }
 
 namespace {
@@ -123,13 +129,10 @@ static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Node>& node
 
 void form_world_group(Node& node, GroupState& state) {
   const auto& roster = node.roster();
+  const auto hosts = hosts_of(roster);
   std::vector<uint32_t> islands;
-  std::vector<std::string> hosts;
   for (const auto& member : roster.members) {
-    uint32_t island = 0;
-    while (island < hosts.size() && hosts[island] != member.host) ++island;
-    if (island == hosts.size()) hosts.push_back(member.host);
-    islands.push_back(island);
+    islands.push_back(static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), member.host) - hosts.begin()));
   }
   state.number = world_group_number;
   state.core = &node.engine().make_group(state.number, wire_epoch(roster), node.peers(), std::move(islands));
@@ -172,13 +175,23 @@ std::vector<Member> Group::members() const {
 }
 
 LinkSpeeds Group::link_speeds() const {
-  const auto topology = state_->node->locked([&] { return state_->node->engine().topology(); });
+  const auto [topology, hosts] = state_->node->locked([&] {
+    return std::pair(state_->node->engine().topology(), hosts_of(state_->node->roster()));
+  });
   const auto kind = [](const LinkProfile& link, bool measured) {
     const auto speed = speed_of(link);
     return LinkSpeeds::Kind{.measured = measured, .latency_us = speed.latency_us, .bytes_per_us = speed.bytes_per_us};
   };
-  return {.inside_hosts = kind(topology.inside, topology.inside_measured),
-          .between_hosts = kind(topology.between, topology.between_measured)};
+  LinkSpeeds speeds{.inside_hosts = kind(topology.inside, topology.inside_measured),
+                    .between_hosts = kind(topology.between, topology.between_measured)};
+  for (uint32_t b = 1; b < topology.links.hosts; ++b) {
+    for (uint32_t a = 0; a < b; ++a) {
+      const auto& link = topology.links.between(a, b);
+      if (link.bytes_per_us == 0) continue;
+      speeds.host_pairs.push_back({.host_a = hosts[a], .host_b = hosts[b], .speed = {.measured = true, .latency_us = link.latency_us, .bytes_per_us = link.bytes_per_us}});
+    }
+  }
+  return speeds;
 }
 
 // Each collective twice: started, and started and waited for.

@@ -11,6 +11,7 @@
 #include "collectives/plan.h"
 #include "collectives/request.h"
 #include "record/recorder.h"
+#include "schedules/uneven_links.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -23,6 +24,7 @@ struct GroupCore {
   std::vector<PeerIndex> members;    // by rank; self_peer for this process
   Rank self = 0;
   std::vector<uint32_t> islands;     // island (host) of each rank
+  std::unique_ptr<UnevenLinks> uneven;  // null where links between hosts are alike
   uint64_t next_operation = 0;       // of those numbered by order of calls
   std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
   std::vector<uint64_t> recent_ids;  // user-numbered operations that ended lately: ring of recent_ids_max

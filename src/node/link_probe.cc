@@ -14,17 +14,25 @@ constexpr Nanos time_max = 500 * millisecond;         // all together: a group m
 constexpr Nanos echo_time_min = 500 * microsecond;    // so long that other ranks, waiting on the same cores, have gone to sleep
 constexpr uint32_t echoes_min = 20;
 constexpr uint32_t header_bytes = 1 + 4 + 4;  // kind, number, sequence
-// Not so large that the bytes leave the caches: the sizes at which the choice between schedules is close do not either.
-constexpr uint32_t burst_bytes_first = 16u << 10, burst_bytes_last = 256u << 10, burst_growth = 4;
+constexpr uint32_t burst_bytes_first = 16u << 10, burst_growth = 4;
 constexpr uint32_t chunk_bytes_max = 128u << 10;
-constexpr Nanos burst_time_enough = millisecond;  // such a burst can be measured, and a larger one might clog the link
-constexpr Nanos bursts_time = 3 * millisecond;    // no repetition after that
-constexpr uint32_t repeats_max = 8;
+
+struct Bursts {
+  uint32_t bytes_last;
+  Nanos time_enough;     // such a burst can be measured, and a larger one might clog the link
+  uint32_t repeats_min;  // of the last size
+  uint32_t repeats_max;
+  Nanos time;            // for more than the fewest
+};
+// Inside a host not so large that the bytes leave the caches: the sizes at which the choice between schedules is close do not either.
+constexpr Bursts inside_host{.bytes_last = 256u << 10, .time_enough = millisecond, .repeats_min = 1, .repeats_max = 8, .time = 3 * millisecond};
+constexpr Bursts between_hosts{.bytes_last = 4u << 20, .time_enough = 5 * millisecond, .repeats_min = 3, .repeats_max = 3, .time = 0};
+constexpr const Bursts& bursts_of(LinkSpan span) { return span == LinkSpan::inside_host ? inside_host : between_hosts; }
 
 }  // namespace
 
-LinkProbe::LinkProbe(uint32_t number, Nanos now, Nanos until)
-    : number_(number), until_(until), started_(now), deadline_(std::min(until, now + first_echo_time)) {
+LinkProbe::LinkProbe(uint32_t number, LinkSpan span, Nanos now, Nanos until)
+    : number_(number), span_(span), until_(until), started_(now), deadline_(std::min(until, now + first_echo_time)) {
   echo(now);
 }
 
@@ -42,7 +50,7 @@ void LinkProbe::echo(Nanos now) {
 void LinkProbe::burst(uint32_t bytes, Nanos now) {
   const auto chunk_bytes = std::min(bytes, chunk_bytes_max);
   if (phase_ == Phase::echo) bursts_began_ = now;
-  if (bytes != burst_bytes_) repeats_ = 0, quickest_ = never;
+  if (bytes != burst_bytes_) took_.clear();
   phase_ = Phase::burst;
   burst_bytes_ = bytes;
   burst_chunks_ = bytes / chunk_bytes;
@@ -75,12 +83,13 @@ void LinkProbe::echo_came(Nanos now) {
 void LinkProbe::burst_came(Nanos now) {
   // A burst cannot come back sooner than an echo.
   round_trip_ = std::min(round_trip_, std::max<Nanos>(1, now - asked_));
-  quickest_ = std::min(quickest_, now - asked_);
-  ++repeats_;
+  took_.push_back(now - asked_);
+  const auto& bursts = bursts_of(span_);
   const auto took = without_echo(now - asked_);
-  const bool grows = took < std::max(burst_time_enough, round_trip_) && burst_bytes_ < burst_bytes_last;
+  const bool grows = took < std::max(bursts.time_enough, round_trip_) && burst_bytes_ < bursts.bytes_last;
   if (grows) return burst(burst_bytes_ * burst_growth, now);
-  if (repeats_ < repeats_max && now - bursts_began_ < bursts_time) return burst(burst_bytes_, now);
+  const auto most = now - bursts_began_ < bursts.time ? bursts.repeats_max : bursts.repeats_min;
+  if (took_.size() < most) return burst(burst_bytes_, now);
   phase_ = Phase::echo_again;
   echoes_ = 0;
   started_ = now;
@@ -90,9 +99,9 @@ void LinkProbe::burst_came(Nanos now) {
 void LinkProbe::woke(Nanos now) {
   if (done() || now < deadline_) return;
   // A link that has not even carried one chunk is taken to be as fast as if it just had.
-  if (phase_ == Phase::burst && repeats_ == 0) {
+  if (phase_ == Phase::burst && took_.empty()) {
     burst_bytes_ = std::max(1u, chunks_came_) * (burst_bytes_ / burst_chunks_);
-    quickest_ = now - asked_;
+    took_.push_back(now - asked_);
   }
   finish();
 }
@@ -102,7 +111,9 @@ void LinkProbe::finish() {
   phase_ = Phase::done;
   question_.reset();
   if (!measured) return;
-  const auto took = static_cast<double>(without_echo(quickest_)) / microsecond;
+  const auto counts = took_.begin() + (span_ == LinkSpan::inside_host ? 0 : static_cast<std::ptrdiff_t>(took_.size() / 2));
+  std::nth_element(took_.begin(), counts, took_.end());
+  const auto took = static_cast<double>(without_echo(*counts)) / microsecond;
   const auto echo_us = static_cast<double>(round_trip_) / microsecond;
   result_ = {.measured = true, .latency_us = echo_us / 2, .bytes_per_us = burst_bytes_ / took};
 }

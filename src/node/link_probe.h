@@ -2,8 +2,9 @@
 //
 // A state machine: answers and time in, questions out; no clock, no socket. First echoes of a few bytes, one after another:
 // half the shortest round trip is the latency. Then bursts of chunks, each chunk answered by a few bytes, each burst four
-// times the one before until it takes long enough to be measured or is large enough; the best of the largest gives the rate.
-// So what is on its way is never more than four times what the link has just carried quickly, and a thin link is not clogged.
+// times the one before until it takes long enough to be measured or is large enough. So what is on its way is never more than four
+// times what the link has just carried quickly, and a thin link is not clogged. Inside a host the best of the largest bursts gives the
+// rate: others were disturbed. Between hosts bursts become larger, and the median counts: a shaper lets the first bytes pass quickly.
 // Then some echoes once more: two processes that have just started may have shared a core at first.
 // It always ends: with what has arrived when the time is up. A peer that answers nothing leaves the link unmeasured.
 #pragma once
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -26,6 +28,8 @@ struct LinkMeasurement {
   friend bool operator==(const LinkMeasurement&, const LinkMeasurement&) = default;
 };
 
+enum class LinkSpan : uint8_t { inside_host, between_hosts };
+
 class LinkProbe {
  public:
   // A control message for the peer, to be sent so many times.
@@ -35,7 +39,7 @@ class LinkProbe {
   };
 
   // number: new for every probe, so that answers to an earlier one are known. until: the end at the latest.
-  LinkProbe(uint32_t number, Nanos now, Nanos until);
+  LinkProbe(uint32_t number, LinkSpan span, Nanos now, Nanos until);
 
   // A control message of the peer. What is no answer to an open question changes nothing.
   void answered(ByteView message, Nanos now);
@@ -63,6 +67,7 @@ class LinkProbe {
   Nanos without_echo(Nanos took) const { return std::max<Nanos>({1, took - round_trip_, took / 8}); }
 
   const uint32_t number_;
+  const LinkSpan span_;
   const Nanos until_;
   Phase phase_ = Phase::echo;
   Nanos started_ = 0;         // the echoes
@@ -73,8 +78,7 @@ class LinkProbe {
   uint32_t echoes_ = 0;       // of this phase
   Nanos bursts_began_ = 0;
   uint32_t burst_bytes_ = 0, burst_chunks_ = 0, chunks_came_ = 0;  // of the open burst
-  uint32_t repeats_ = 0;                                           // bursts of this size
-  Nanos quickest_ = never;                                         // of them
+  std::vector<Nanos> took_;                                        // bursts of this size
   std::shared_ptr<Bytes> chunk_;
   std::optional<Question> question_;
   LinkMeasurement result_;

@@ -18,6 +18,8 @@ struct VirtualLink {
   double bytes_per_us = 1000;
   uint64_t answers = UINT64_MAX;
   Nanos slow = 0, slow_until = 0;  // until then every answer takes so much longer
+  double bucket = 0;               // bytes that pass at once before the rate holds; filled again at the rate
+  double bucket_size = 0;
 
   Nanos now = 1'000 * second;  // of a clock that did not start with the test
   Nanos free_at = 0;           // the wire
@@ -34,7 +36,10 @@ struct VirtualLink {
         if (first_burst_at == 0 && bytes > 1'000) first_burst_at = now;
         unanswered_bytes += bytes;
         unanswered_bytes_max = std::max(unanswered_bytes_max, unanswered_bytes);
-        free_at = std::max(free_at, now) + static_cast<Nanos>(static_cast<double>(bytes) / bytes_per_us * microsecond);
+        bucket = std::min(bucket_size, bucket + static_cast<double>(std::max<Nanos>(0, now - free_at)) / microsecond * bytes_per_us);
+        const auto at_once = std::min(bucket, static_cast<double>(bytes));
+        bucket -= at_once;
+        free_at = std::max(free_at, now) + static_cast<Nanos>((static_cast<double>(bytes) - at_once) / bytes_per_us * microsecond);
         if (answers == 0) continue;
         --answers;
         coming.emplace_back(free_at + 2 * latency + (now < slow_until ? slow : 0), LinkProbe::answer(*question->message));
@@ -66,11 +71,27 @@ struct VirtualLink {
   }
 };
 
-LinkMeasurement measure(VirtualLink& link, Nanos* took = nullptr, Nanos time = 10 * second) {
-  LinkProbe probe(1, link.now, link.now + time);
+LinkMeasurement measure(VirtualLink& link, Nanos* took = nullptr, Nanos time = 10 * second, LinkSpan span = LinkSpan::inside_host) {
+  LinkProbe probe(1, span, link.now, link.now + time);
   const auto spent = link.run(probe);
   if (took != nullptr) *took = spent;
   return probe.result();
+}
+
+TEST(LinkProbe, between_hosts_is_not_deceived_by_a_shaper_that_lets_the_first_bytes_pass) {
+  for (const double rate : {1.25, 12.5, 125.0, 1250.0}) {
+    for (const double burst : {0.0, 32e3, 128e3, 512e3}) {
+      if (burst / rate > 100e3) continue;  // more than the whole measurement takes
+      VirtualLink link{.latency = 100 * microsecond, .bytes_per_us = rate};
+      link.bucket = link.bucket_size = burst;
+      Nanos took = 0;
+      const auto found = measure(link, &took, 10 * second, LinkSpan::between_hosts);
+      ASSERT_TRUE(found.measured);
+      EXPECT_GT(found.bytes_per_us, rate * 0.8) << rate << " " << burst;
+      EXPECT_LT(found.bytes_per_us, rate * 1.6) << rate << " " << burst;
+      EXPECT_LT(took, 300 * millisecond) << rate << " " << burst;
+    }
+  }
 }
 
 TEST(LinkProbe, finds_latency_and_rate_of_every_kind_of_link) {
@@ -178,7 +199,7 @@ TEST(LinkProbe, ends_soon_where_round_trips_are_long) {
 
 TEST(LinkProbe, hears_only_answers_to_its_own_open_question) {
   const Nanos now = second;
-  LinkProbe probe(7, now, now + second);
+  LinkProbe probe(7, LinkSpan::inside_host, now, now + second);
   const auto question = probe.take_question();
   ASSERT_TRUE(question.has_value());
   const auto answer = [](ControlKind kind, uint32_t number, uint32_t sequence) {
@@ -196,7 +217,7 @@ TEST(LinkProbe, hears_only_answers_to_its_own_open_question) {
 }
 
 TEST(LinkProbe, answers_questions_only) {
-  LinkProbe probe(7, 0, second);
+  LinkProbe probe(7, LinkSpan::inside_host, 0, second);
   const auto question = probe.take_question();
   const auto answer = LinkProbe::answer(*question->message);
   EXPECT_FALSE(answer.empty());

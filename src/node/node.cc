@@ -86,6 +86,28 @@ Node::Entry::~Entry() {
   if (earlier) node_.wake();
 }
 
+void Node::know_topology(const Topology& topology) {
+  engine_.set_topology(topology);
+  linked_hosts_ = hosts_of(roster_);
+  topology_known_ = true;
+}
+
+HostLinks Node::known_links() const {
+  const auto& links = engine_.topology().links;
+  const auto hosts = hosts_of(roster_);
+  HostLinks result(links.hosts == 0 ? 0 : static_cast<uint32_t>(hosts.size()));
+  const auto number = [&](uint32_t host) {
+    return static_cast<uint32_t>(std::find(linked_hosts_.begin(), linked_hosts_.end(), hosts[host]) - linked_hosts_.begin());
+  };
+  for (uint32_t b = 1; b < result.hosts; ++b) {
+    for (uint32_t a = 0; a < b; ++a) {
+      const auto was_a = number(a), was_b = number(b);
+      if (std::max(was_a, was_b) < links.hosts) result.between(a, b) = links.between(was_a, was_b);
+    }
+  }
+  return result;
+}
+
 void Node::set_local_world(uint32_t processes) {
   const auto cores = static_cast<uint32_t>(std::max(1u, std::thread::hardware_concurrency()));
   cpu_set_t set;

@@ -37,7 +37,16 @@ struct Link {
 
 struct ProbedLink {
   PeerIndex peer = 0;
+  uint32_t order = 0;  // by which rank 0 knows it
   LinkProbe probe;
+};
+
+// Of node/link_survey.
+struct Survey {
+  std::optional<ProbedLink> probe;  // what this process measures just now
+  uint32_t probes = 0;              // so far
+  uint32_t first_order = 0, orders = 0;         // rank 0: what it has asked for
+  std::map<uint32_t, LinkMeasurement> results;  // rank 0: what it has been told, by order
 };
 
 class Node {
@@ -87,12 +96,15 @@ class Node {
   std::unique_ptr<Reform>& reform() { return reform_; }
   // Why this process is not a member any more; ok while it is.
   Status& removed() { return removed_; }
-  bool& topology_known() { return topology_known_; }
+  bool topology_known() const { return topology_known_; }
+  void forget_topology() { topology_known_ = false; }
+  // Of the current roster.
+  void know_topology(const Topology& topology);
+  // What is known of the links between hosts, by the host numbers of the current roster.
+  HostLinks known_links() const;
   // Counts re-formings, also those that fail: groups of an earlier one do not exist any more.
   uint32_t& formation() { return formation_; }
-  // Rank 0: the link that it measures just now.
-  std::optional<ProbedLink>& probe() { return probe_; }
-  uint32_t next_probe() { return ++probes_; }
+  Survey& survey() { return survey_; }
   // Rank 0: the epoch of which each member has said last that it is ready for it.
   std::map<PeerIndex, uint32_t>& ready() { return ready_; }
   // How long to poll before sleeping, from the number of processes on this host.
@@ -145,10 +157,10 @@ class Node {
   std::unique_ptr<Reform> reform_;
   Status removed_;
   bool topology_known_ = false;  // of the current epoch
+  std::vector<std::string> linked_hosts_;  // of the engine's topology, by number
   uint32_t formation_ = 0;
   std::map<PeerIndex, uint32_t> ready_;
-  std::optional<ProbedLink> probe_;
-  uint32_t probes_ = 0;
+  Survey survey_;
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done

@@ -45,7 +45,7 @@ Order order_of(const OperationRequest& q, const PlanContext& context) {
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
   const bool rooted = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce ||
                       q.collective == Collective::gather || q.collective == Collective::scatter;
-  return uint64_t{rooted ? q.root : 0} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
+  return uint64_t{rooted ? q.root : 0} << 17 | uint64_t{choice.fitted} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
          static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
 }
 
@@ -65,9 +65,10 @@ Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& con
                                 .kind = q.schedule,
                                 .slice_bytes = q.slice_bytes,
                                 .inside = context.topology.inside,
-                                .between = context.topology.between});
+                                .between = context.topology.between,
+                                .uneven = context.uneven});
     if (!chosen) return chosen.status();
-    choice = {.kind = chosen->kind, .inner = chosen->inner, .outer = chosen->outer, .slice_bytes = chosen->slice_bytes};
+    choice = {.kind = chosen->kind, .inner = chosen->inner, .outer = chosen->outer, .fitted = chosen->fitted, .slice_bytes = chosen->slice_bytes};
   } else if (q.slice_bytes != 0) {
     choice.slice_bytes = q.slice_bytes;
   }
@@ -89,9 +90,14 @@ Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, cons
                                  .root = q.root,
                                  .islands = context.islands,
                                  .inner = choice.inner,
-                                 .outer = choice.outer});
+                                 .outer = choice.outer,
+                                 .around = choice.fitted && choice.kind == ScheduleKind::ring ? std::span<const Rank>(context.uneven->around()) : std::span<const Rank>()});
   if (!schedule) return schedule.status();
-  return compile(*schedule, context.self, context.world);
+  auto plan = compile(*schedule, context.self, context.world);
+  if (!plan || !choice.fitted) return plan;
+  plan->fitted = true;
+  if (choice.kind == ScheduleKind::two_step) plan->shares = context.uneven->shares();
+  return plan;
 }
 
 }  // namespace unisono

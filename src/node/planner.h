@@ -7,6 +7,7 @@
 #include "collectives/plan.h"
 #include "collectives/request.h"
 #include "node/topology.h"
+#include "schedules/uneven_links.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -14,6 +15,7 @@ namespace unisono {
 struct PlanChoice {
   ScheduleKind kind = ScheduleKind::two_step;
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
+  bool fitted = false;  // to uneven links
   uint64_t slice_bytes = 256u << 10;
   uint64_t key = 0;  // equal keys: equal plans
 };
@@ -24,6 +26,7 @@ struct PlanContext {
   uint32_t world = 1;
   std::span<const uint32_t> islands;
   const Topology& topology;
+  const UnevenLinks* uneven = nullptr;  // where the links between hosts differ
 };
 
 Result<PlanChoice> choose_plan(const OperationRequest& request, const PlanContext& context);

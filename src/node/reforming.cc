@@ -29,7 +29,7 @@ Status begin(Node& node, const internal::GroupState& state) {
     const auto now = monotonic_now();
     node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
     ++node.formation();
-    node.topology_known() = false;
+    node.forget_topology();
     const auto& options = node.options();
     ReformRequest request{.dead = {},
                           .joiners = {},

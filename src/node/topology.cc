@@ -18,10 +18,11 @@ void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
   writer.write(link.cores).write(flags);
 }
 
+bool positive(double field) { return std::isfinite(field) && field > 0; }
+bool not_negative(double field) { return std::isfinite(field) && field >= 0; }
+
 // Nothing that a cost could be computed from is missing.
 bool is_sound(const LinkProfile& link) {
-  const auto positive = [](double field) { return std::isfinite(field) && field > 0; };
-  const auto not_negative = [](double field) { return std::isfinite(field) && field >= 0; };
   return not_negative(link.latency_us) && positive(link.bytes_per_us) && not_negative(link.host_bytes_per_us) && not_negative(link.per_message_cpu_us) &&
          not_negative(link.per_batch_cpu_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && not_negative(link.switch_us) && link.cores > 0;
 }
@@ -46,6 +47,8 @@ Bytes encode(const Topology& topology) {
   ByteWriter writer;
   write(writer, topology.inside, topology.inside_measured);
   write(writer, topology.between, topology.between_measured);
+  writer.write(topology.links.hosts);
+  for (const auto& pair : topology.links.pairs) writer.write(pair.latency_us).write(pair.bytes_per_us);
   return std::move(writer).take();
 }
 
@@ -54,7 +57,16 @@ std::optional<Topology> decode_topology(ByteView bytes) {
   Topology topology;
   topology.inside = read(reader, topology.inside_measured);
   topology.between = read(reader, topology.between_measured);
-  return reader.done() && is_sound(topology.inside) && is_sound(topology.between) ? std::optional(topology) : std::nullopt;
+  const auto hosts = reader.read<uint32_t>();
+  if (hosts > linked_hosts_max || reader.left() != HostLinks::pair_count(hosts) * 2 * sizeof(double)) return std::nullopt;
+  topology.links = HostLinks(hosts);
+  bool sound = is_sound(topology.inside) && is_sound(topology.between);
+  for (auto& pair : topology.links.pairs) {
+    pair.latency_us = reader.read<double>();
+    pair.bytes_per_us = reader.read<double>();
+    sound = sound && not_negative(pair.latency_us) && not_negative(pair.bytes_per_us);
+  }
+  return reader.done() && sound ? std::optional(topology) : std::nullopt;
 }
 
 }  // namespace unisono

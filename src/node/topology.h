@@ -5,14 +5,17 @@
 #include <optional>
 
 #include "base/bytes.h"
-#include "schedules/cost.h"
+#include "schedules/host_links.h"
 
 namespace unisono {
+
+inline constexpr uint32_t linked_hosts_max = 64;  // of more the links are not measured pair by pair
 
 struct Topology {
   LinkProfile inside;   // between ranks of one host
   LinkProfile between;  // between hosts
   bool inside_measured = false, between_measured = false;  // else they are starting values
+  HostLinks links{};    // pair by pair; hosts are numbered as in the roster that they were measured for
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 

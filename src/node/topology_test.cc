@@ -17,6 +17,26 @@ TEST(Topology, arrives_as_it_was_sent_to_the_last_bit) {
   EXPECT_EQ(decode_topology(encode(topology)), topology);
 }
 
+TEST(Topology, links_between_hosts_arrive_too) {
+  Topology topology;
+  topology.links = HostLinks(4);
+  for (uint32_t b = 1; b < 4; ++b) {
+    for (uint32_t a = 0; a < b; ++a) topology.links.between(a, b) = {.latency_us = 0.1 * a, .bytes_per_us = 1.0 / b};
+  }
+  EXPECT_EQ(topology.links.pairs.size(), 6u);
+  EXPECT_EQ(decode_topology(encode(topology)), topology);
+  topology.links.between(1, 2).bytes_per_us = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(decode_topology(encode(topology)).has_value());
+  topology.links.between(1, 2).bytes_per_us = 0;  // not measured
+  EXPECT_TRUE(decode_topology(encode(topology)).has_value());
+  topology.links.between(1, 2).latency_us = -1;
+  EXPECT_FALSE(decode_topology(encode(topology)).has_value());
+  topology.links = HostLinks(linked_hosts_max);
+  EXPECT_TRUE(decode_topology(encode(topology)).has_value());
+  topology.links = HostLinks(linked_hosts_max + 1);
+  EXPECT_FALSE(decode_topology(encode(topology)).has_value());
+}
+
 TEST(Topology, of_other_length_is_none) {
   const auto bytes = encode(Topology{});
   EXPECT_TRUE(decode_topology(bytes).has_value());

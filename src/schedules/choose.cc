@@ -45,6 +45,10 @@ class Chooser {
   Status refusal(const Choice& choice) const;
   std::string reason(const Choice& choice) const;
   bool wished() const { return request_.kind != automatic; }
+  // A kind that was asked for is taken as it is.
+  bool may_fit(ScheduleKind kind) const {
+    return request_.uneven != nullptr && !wished() && UnevenLinks::can_fit(request_.collective, kind);
+  }
 
   const ChooseRequest& request_;
   const Islands islands_;
@@ -66,8 +70,23 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .outer = candidate.outer,
                                    .islands = islands_,
                                    .world = request_.world});
-  double us = predicted_us(
-      {.load = load, .inside = request_.inside, .between = request_.between, .bytes = bytes, .largest_island = largest_});
+  LinkProfile between = request_.between;
+  double wire_us = -1;
+  if (request_.uneven != nullptr) {
+    const auto& cost = request_.uneven->cost({.collective = request_.collective,
+                                              .kind = candidate.kind,
+                                              .inner = candidate.inner,
+                                              .outer = candidate.outer,
+                                              .fitted = candidate.fitted});
+    wire_us = cost.us_per_byte * bytes;
+    between.latency_us = cost.latency_us;
+  }
+  double us = predicted_us({.load = load,
+                            .inside = request_.inside,
+                            .between = between,
+                            .bytes = bytes,
+                            .largest_island = largest_,
+                            .between_wire_us = wire_us});
   // To fp32 before and back after: two passes over the wide copy.
   const double crowd = std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
@@ -102,6 +121,11 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
 Candidate Chooser::consider(ScheduleKind kind) const {
   auto candidate = kind == hierarchical ? best_hierarchical() : Candidate{.kind = kind};
   if (kind != hierarchical) candidate.predicted_us = predict(candidate);
+  if (may_fit(kind)) {
+    Candidate fitted{.kind = kind, .fitted = true};
+    fitted.predicted_us = predict(fitted);
+    if (nanoseconds(fitted.predicted_us) < nanoseconds(candidate.predicted_us)) candidate = fitted;
+  }
   candidate.excluded = exclusion(candidate);
   return candidate;
 }
@@ -130,6 +154,7 @@ std::string Chooser::reason(const Choice& choice) const {
                      std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " +
                      name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
+  if (choice.fitted) text += " fitted to the links";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
   if (wished()) text += ", as asked for";
@@ -154,6 +179,7 @@ Result<Choice> Chooser::run() {
   choice.kind = best->kind;
   choice.inner = best->inner;
   choice.outer = best->outer;
+  choice.fitted = best->fitted;
   choice.predicted_us = best->predicted_us;
   const auto& slowest = islands_.size() > 1 ? request_.between : request_.inside;
   choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes

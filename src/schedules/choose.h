@@ -12,6 +12,7 @@
 
 #include "schedules/cost.h"
 #include "schedules/schedule.h"
+#include "schedules/uneven_links.h"
 
 namespace unisono {
 
@@ -32,12 +33,14 @@ struct ChooseRequest {
   uint64_t slice_bytes = 0;                      // likewise; 0 = automatic
   LinkProfile inside;                            // between ranks of one island
   LinkProfile between;                           // between ranks of different islands
+  const UnevenLinks* uneven = nullptr;           // between islands pair by pair, for these island numbers, where pairs differ
 };
 
 struct Candidate {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: the best of all combinations
   ScheduleKind outer = ScheduleKind::automatic;
+  bool fitted = false;                           // to uneven links
   double predicted_us = 0;
   const char* excluded = nullptr;                // why it does not take part, or null
 };
@@ -48,6 +51,7 @@ struct Choice {
   ScheduleKind kind = ScheduleKind::automatic;
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical
   ScheduleKind outer = ScheduleKind::automatic;
+  bool fitted = false;  // to uneven links
   uint64_t slice_bytes = 0;
   double predicted_us = 0;
   uint32_t candidate_count = 0;

@@ -217,11 +217,12 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
   return link.host_bytes_per_us > 0 ? std::max(alone, island_bytes * bytes / link.host_bytes_per_us) : alone;
 }
 
-double link_us(const Traffic& part, const LinkProfile& link, double bytes, double island_bytes, double crowd) {
+// All but the time on the wire.
+double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
   const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
   const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + byte_work_us(part, link, bytes);
-  return latency + work * crowd + wire_us(part, link, bytes, island_bytes);
+  return latency + work * crowd;
 }
 
 }  // namespace
@@ -325,10 +326,11 @@ double predicted_us(const TimeRequest& request) {
     return std::max(1.0, static_cast<double>(request.largest_island) / link.cores);
   };
   const auto& load = request.load;
-  const double inside =
-      link_us(load.inside, request.inside, request.bytes, load.island_bytes_inside, crowd(request.inside));
-  const double between =
-      link_us(load.between, request.between, request.bytes, load.island_bytes_between, crowd(request.between));
+  const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside)) +
+                        wire_us(load.inside, request.inside, request.bytes, load.island_bytes_inside);
+  const double wire_between = request.between_wire_us >= 0 ? request.between_wire_us
+                                                           : wire_us(load.between, request.between, request.bytes, load.island_bytes_between);
+  const double between = link_us(load.between, request.between, request.bytes, crowd(request.between)) + wire_between;
   return load.side_by_side ? std::max(inside, between) : inside + between;
 }
 

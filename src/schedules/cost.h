@@ -30,6 +30,7 @@ struct LinkProfile {
 struct LinkSpeed {
   double latency_us = 0;    // half a round trip of a few bytes, with the work of sending and receiving them
   double bytes_per_us = 0;  // of large messages one way
+  friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
 };
 // The profile with its prices moved so that it predicts this speed for one message from one rank to another. Where the ranks'
 // cores do all the work, prices move together; on a network the wire's part moves, and what the cores do costs the same.
@@ -80,6 +81,7 @@ struct TimeRequest {
   const LinkProfile& between;
   double bytes = 0;           // of the tensor as it travels
   uint32_t largest_island = 1;
+  double between_wire_us = -1;  // time on the wires between islands, if something knows better than the profile; else negative
 };
 double predicted_us(const TimeRequest& request);
 

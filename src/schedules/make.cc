@@ -34,6 +34,15 @@ bool reduces(Collective collective) {
          collective == Collective::reduce || collective == Collective::barrier;
 }
 
+bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
+  std::vector<bool> seen(world);
+  for (const auto rank : ranks) {
+    if (rank >= world || seen[rank]) return false;
+    seen[rank] = true;
+  }
+  return ranks.size() == world;
+}
+
 Status check_kinds_between(const ScheduleRequest& request) {
   if (request.inner != automatic && !is_inner_kind(request.inner))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.inner) +
@@ -56,6 +65,8 @@ Status check_request(const ScheduleRequest& request) {
     return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in" + of_world};
   if (!request.islands.empty() && request.islands.size() != request.world)
     return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for" + of_world};
+  if (!request.around.empty() && !is_permutation(request.around, request.world))
+    return {Code::invalid, what + "the way around does not name every rank of" + of_world + " once"};
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
   const auto kinds = kinds_of(request.collective);
   if (kinds.empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
@@ -67,10 +78,11 @@ Status check_request(const ScheduleRequest& request) {
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
-// A ring follows the islands; the others take the ranks as they come.
+// A ring follows the islands, or the order that was asked for; the others take the ranks as they come.
 Team team_for(const ScheduleRequest& request) {
-  return request.kind == ring ? team_in_order(order_by_island(request.islands, request.world, 0), request.rank)
-                              : team_of_world(request.world, request.rank);
+  if (request.kind != ring) return team_of_world(request.world, request.rank);
+  if (request.around.empty()) return team_in_order(order_by_island(request.islands, request.world, 0), request.rank);
+  return team_in_order({request.around.begin(), request.around.end()}, request.rank);
 }
 
 void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {

@@ -21,6 +21,7 @@ struct ScheduleRequest {
   std::span<const uint32_t> islands{};  // island number per rank; empty: every rank is an island of its own
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: inside islands
   ScheduleKind outer = ScheduleKind::automatic;  // of hierarchical: between islands
+  std::span<const Rank> around{};                // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by islands
 };
 
 // The kinds that exist for a collective, best known first; empty for send and recv, which need no schedule.

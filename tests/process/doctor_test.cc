@@ -7,68 +7,27 @@
 #include <memory>
 #include <sstream>
 
-#include "child_process.h"
+#include "hosts.h"
 
 namespace unisono::testing {
 namespace {
 
-using Words = std::vector<std::string>;
-
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Host "a" is 10.77.0.1, "b" is 10.77.0.2 and so on, each at its interface eth0.
-class Hosts {
+class DoctorHosts : public Hosts {
  public:
-  explicit Hosts(const std::string& hosts) : prefix_("und" + std::to_string(::getpid())), hosts_(hosts) {
-    ip({"netns", "add", prefix_ + "switch"});
-    ip({"-n", prefix_ + "switch", "link", "add", "bridge", "type", "bridge"});
-    ip({"-n", prefix_ + "switch", "link", "set", "bridge", "up"});
-    for (const char host : hosts) {
-      const std::string name(1, host);
-      ip({"netns", "add", prefix_ + name});
-      ip({"link", "add", "eth0", "netns", prefix_ + name, "type", "veth", "peer", "name", "port-" + name, "netns", prefix_ + "switch"});
-      ip({"-n", prefix_ + "switch", "link", "set", "port-" + name, "up", "master", "bridge"});
-      ip({"-n", prefix_ + name, "address", "add", address(host) + "/24", "dev", "eth0"});
-      ip({"-n", prefix_ + name, "link", "set", "eth0", "up"});
-      ip({"-n", prefix_ + name, "link", "set", "lo", "up"});
-    }
-  }
-  ~Hosts() {
-    for (const char host : hosts_) (void)run({"ip", "netns", "delete", prefix_ + host});
-    (void)run({"ip", "netns", "delete", prefix_ + "switch"});
-  }
-  Hosts(const Hosts&) = delete;
-
-  static std::string address(char host) { return "10.77.0." + std::to_string(host - 'a' + 1); }
-  const std::string& trouble() const { return trouble_; }
-
-  void inside(const std::string& host, const Words& words) {
-    Words all{"netns", "exec", prefix_ + host};
-    all.insert(all.end(), words.begin(), words.end());
-    ip(all);
-  }
-  // Segments leave as they are on a cable, not joined to large ones: for rules that look at their length.
-  void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
-  // What arrives at the host and matches is dropped.
-  void drop_at(const std::string& host, const std::string& rule) {
-    inside(host, {"nft", "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
-  }
-  void limit(const std::string& host, const std::string& rate) {
-    inside(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
-    inside("switch", {"tc", "qdisc", "add", "dev", "port-" + host, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
-  }
+  using Hosts::Hosts;
 
   // One rank per host, in order. `settings` are for the host of the same place.
   std::vector<Finished> doctor(const std::vector<Words>& settings = {}, const std::string& timeout = "10s", const Words& more = {}) {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
-    for (size_t rank = 0; rank < hosts_.size(); ++rank) {
-      const std::string host(1, hosts_[rank]);
+    for (size_t rank = 0; rank < names().size(); ++rank) {
       const auto folder = folder_of(rank, settings);
-      ChildOptions options{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(hosts_.size()),
-                                           "MASTER_ADDR=" + address(hosts_[0]), "MASTER_PORT=29500", "UNISONO_JOB=doctor-test"}};
+      ChildOptions options{.environment = {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(names().size()),
+                                           "MASTER_ADDR=" + address(names()[0]), "MASTER_PORT=29500", "UNISONO_JOB=doctor-test"}};
       if (rank < settings.size()) options.environment.insert(options.environment.end(), settings[rank].begin(), settings[rank].end());
-      Words words{"ip",   "netns", "exec", prefix_ + host, "unshare", "--uts", "sh", "-c",
-                  "hostname host-" + host + folder + " && exec \"$0\" \"$@\"", UNISONO_TOOL, "doctor", "--timeout", timeout};
+      auto words = wrapper(names()[rank], folder);
+      words.insert(words.end(), {UNISONO_TOOL, "doctor", "--timeout", timeout});
       words.insert(words.end(), more.begin(), more.end());
       ranks.push_back(std::make_unique<ChildProcess>(words, options));
     }
@@ -86,15 +45,6 @@ class Hosts {
     }
     return "";
   }
-  void ip(Words words) {
-    words.insert(words.begin(), "ip");
-    const auto done = run(words);
-    if (done.code != 0 && trouble_.empty()) trouble_ = words[1] + " " + words[2] + ": " + done.error;
-  }
-
-  const std::string prefix_;
-  const std::string hosts_;
-  std::string trouble_;
 };
 
 void expect_says(const Finished& done, const Words& parts) {
@@ -110,7 +60,7 @@ class Doctor : public ::testing::Test {
 };
 
 TEST_F(Doctor, finds_no_error_in_a_healthy_pair) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
   EXPECT_EQ(done[0].code, 0) << done[0].out << done[0].error;
@@ -121,7 +71,7 @@ TEST_F(Doctor, finds_no_error_in_a_healthy_pair) {
 }
 
 TEST_F(Doctor, names_the_direction_that_a_firewall_drops) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   hosts.drop_at("b", "ip saddr 10.77.0.1 tcp flags & (syn | ack) == syn");
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
@@ -131,7 +81,7 @@ TEST_F(Doctor, names_the_direction_that_a_firewall_drops) {
 }
 
 TEST_F(Doctor, tells_both_sides_when_nothing_gets_to_rank_0) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   hosts.drop_at("a", "ip saddr 10.77.0.2");
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor({}, "3s");
@@ -142,7 +92,7 @@ TEST_F(Doctor, tells_both_sides_when_nothing_gets_to_rank_0) {
 }
 
 TEST_F(Doctor, finds_long_frames_that_get_lost) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   hosts.send_single_segments("a");
   hosts.drop_at("b", "ip length > 1100");
   ASSERT_EQ(hosts.trouble(), "");
@@ -154,7 +104,7 @@ TEST_F(Doctor, finds_long_frames_that_get_lost) {
 }
 
 TEST_F(Doctor, names_the_host_whose_link_is_slow) {
-  Hosts hosts("abc");
+  DoctorHosts hosts("abc");
   hosts.limit("a", "1gbit");
   hosts.limit("b", "1gbit");
   hosts.limit("c", "100mbit");
@@ -167,7 +117,7 @@ TEST_F(Doctor, names_the_host_whose_link_is_slow) {
 }
 
 TEST_F(Doctor, names_the_interface_that_others_do_not_reach_and_the_one_that_they_do) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   hosts.inside("b", {"ip", "link", "add", "wrong0", "type", "veth", "peer", "name", "nowhere0"});
   hosts.inside("b", {"ip", "address", "add", "10.99.0.2/24", "dev", "wrong0"});
   hosts.inside("b", {"ip", "link", "set", "wrong0", "up"});
@@ -180,7 +130,7 @@ TEST_F(Doctor, names_the_interface_that_others_do_not_reach_and_the_one_that_the
 }
 
 TEST_F(Doctor, warns_of_an_address_that_nobody_reaches_beside_a_good_one) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   hosts.inside("b", {"ip", "address", "add", "10.99.0.2/32", "dev", "lo"});
   ASSERT_EQ(hosts.trouble(), "");
   const auto done = hosts.doctor();
@@ -189,7 +139,7 @@ TEST_F(Doctor, warns_of_an_address_that_nobody_reaches_beside_a_good_one) {
 }
 
 TEST_F(Doctor, names_the_loopback_address_that_the_meeting_points_name_leads_to) {
-  Hosts hosts("ab");
+  DoctorHosts hosts("ab");
   ASSERT_EQ(hosts.trouble(), "");
   char path[] = "/tmp/unisono-doctor-XXXXXX";
   ::close(::mkstemp(path));

@@ -5,11 +5,10 @@
 #include <sstream>
 
 #include "group_cluster.h"
+#include "hosts.h"
 
 namespace unisono::testing {
 namespace {
-
-using Words = std::vector<std::string>;
 
 struct NetworkOptions {
   bool ipv6 = false;
@@ -155,6 +154,31 @@ TEST_F(Network, with_one_gigabit_per_second_works) {
   TwoHosts hosts({.rate = "1gbit"});
   ASSERT_TRUE(hosts.works()) << hosts.trouble();
   work_over(hosts, "all_reduce:count=4000003,iters=2,check=1", 20'000);
+}
+
+// The bytes that a rank sends say whether it owns part of the tensor: b and c, with a slow cable between them, should own little.
+TEST_F(Network, with_one_slow_pair_sums_elsewhere) {
+  Hosts hosts("abcd");
+  hosts.connect('b', 'c', "20mbit");
+  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "200mbit", "burst", "64kb", "latency", "50ms"});
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(4, {.rendezvous = "tcp://" + Hosts::address('a') + ":29500",
+                    .wrappers = {hosts.wrapper('a'), hosts.wrapper('b'), hosts.wrapper('c'), hosts.wrapper('d')}});
+  auto lines = group.ask_all("all_reduce:count=250003,check=1");
+  expect_all_ok(lines);
+  for (const auto& line : lines) EXPECT_EQ(line.value("schedule"), "two_step_fitted") << line.text;
+  expect_all_ok(group.ask_all("matrix:counts=0/1/1000"));
+  lines = group.ask_all("all_reduce:count=250003,check=1,schedule=2");
+  expect_all_ok(lines);
+  for (const auto& line : lines) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
+  // Without d there is still a slow pair, and nobody measures again.
+  group[3].signal(SIGKILL);
+  for (const auto& line : group.ask({0, 1, 2}, "all_reduce:count=1000")) EXPECT_EQ(line.code(), "peer_lost") << line.text;
+  expect_all_ok(group.ask({0, 1, 2}, "reform"));
+  lines = group.ask({0, 1, 2}, "all_reduce:count=250003,check=1");
+  expect_all_ok(lines);
+  for (const auto& line : lines) EXPECT_EQ(line.value("schedule"), "two_step_fitted") << line.text;
+  group.finish({0, 1, 2});
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
-// Unisono's all-reduce under the measuring loop that the peers run under too. One process per rank:
+// Unisono's collectives under the measuring loop that the peers run under too. One process per rank:
 //
-//   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path all_reduce_bench --board FILE
-//     [--plan BYTES[=ALGORITHM],…] [--seconds S] [--calls N]
-// ALGORITHM: a schedule ("ring", "two_step", …), an order ("in_rank_order", "any"), or both: "ring+any".
+//   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path collective_bench --board FILE
+//     [--plan [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM],…] [--seconds S] [--calls N] [--idle S]
+// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), or both: "ring+any".
 // bench/versus starts it beside the peers.
 
 #include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "harness.h"
 #include "unisono/unisono.h"
@@ -21,6 +22,11 @@ using unisono::Order;
 using unisono::Result;
 using unisono::ScheduleKind;
 using unisono::Status;
+using unisono::Tensor;
+using unisono::bench::Buffers;
+using unisono::bench::Collective;
+using unisono::bench::Element;
+using unisono::bench::Job;
 
 constexpr std::pair<const char*, ScheduleKind> schedules[] = {
     {"ring", ScheduleKind::ring},
@@ -38,7 +44,7 @@ Result<CallOptions> parse_algorithm(const std::string& text) {
     const size_t end = std::min(text.find('+', at), text.size());
     const std::string word = text.substr(at, end - at);
     at = end + 1;
-    if (word == "in_rank_order" || word == "any") {
+    if (word == "strict" || word == "any") {
       options.order = word == "any" ? Order::any : Order::in_rank_order;
       continue;
     }
@@ -59,21 +65,52 @@ class UnisonoSubject final : public unisono::bench::Subject {
 
   uint32_t rank() const override { return group_.rank(); }
   uint32_t world_size() const override { return group_.world_size(); }
-  Status prepare(const std::string& algorithm, float* data, size_t count) override {
-    auto parsed = parse_algorithm(algorithm);
+  Status prepare(const Job& job, const Buffers& buffers) override {
+    auto parsed = parse_algorithm(job.algorithm);
     if (!parsed) return parsed.status();
     options_ = *parsed;
-    tensor_ = unisono::Tensor(data, count, unisono::DType::f32);
+    job_ = job;
+    const size_t count = job.elements(), block = count / world_size();
+    input_ = Tensor(buffers.input, job.collective == Collective::all_gather ? block : count, dtype(job.element));
+    output_ = Tensor(buffers.output, job.collective == Collective::reduce_scatter ? block : count, dtype(job.element));
+    works_.resize(job.parts);
     return {};
   }
-  Status all_reduce() override { return group_.all_reduce(tensor_, options_).status(); }
+  Status call() override {
+    if (job_.parts > 1) return all_reduce_parts();
+    switch (job_.collective) {
+      case Collective::all_reduce: return group_.all_reduce(output_, options_).status();
+      case Collective::reduce_scatter: return group_.reduce_scatter(input_, output_, {}, options_).status();
+      case Collective::all_gather: return group_.all_gather(input_, output_, {}, options_).status();
+      case Collective::all_to_all: return group_.all_to_all(input_, output_, {}, {}, options_).status();
+      case Collective::broadcast: return group_.broadcast(output_, unisono::bench::broadcast_root, options_).status();
+    }
+    return {Code::internal, "no such collective"};
+  }
   Status barrier() override { return group_.barrier().status(); }
   void progress() override {}  // outstanding work is driven by the library's own thread
 
  private:
+  static unisono::DType dtype(Element element) {
+    return element == Element::f32 ? unisono::DType::f32 : element == Element::bf16 ? unisono::DType::bf16 : unisono::DType::f16;
+  }
+  Status all_reduce_parts() {
+    auto* memory = static_cast<std::byte*>(output_.data);
+    for (uint32_t part = 0; part < job_.parts; ++part) {
+      works_[part] = group_.all_reduce_async(Tensor(memory + part * job_.bytes, output_.count, output_.dtype), options_);
+    }
+    Status status;
+    for (auto& work : works_) {
+      if (auto report = work.wait(); !report && status.ok()) status = report.status();
+    }
+    return status;
+  }
+
   unisono::Group group_;
   CallOptions options_;
-  unisono::Tensor tensor_;
+  Job job_;
+  Tensor input_, output_;
+  std::vector<unisono::Work> works_;
 };
 
 }  // namespace

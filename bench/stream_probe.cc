@@ -1,0 +1,163 @@
+// What one TCP stream carries between two hosts: the goodput that an all-reduce over thin links is held against.
+//
+//   stream_probe serve ADDRESS             prints "PORT n", serves one client, ends with it
+//   stream_probe ADDRESS PORT BYTES TIMES  one line of JSON: megabytes per second, the median of TIMES transfers of BYTES,
+//                                          one way, and each way of transfers both ways at once
+// A transfer is timed from its first send to the word of the other end that all has arrived. All share one connection, so
+// that its window is open, as those of a group are. The kernel's defaults hold: no option but TCP_NODELAY is set.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t piece = 1u << 20;
+
+struct Request {
+  uint64_t bytes;
+  uint64_t both_ways;
+};
+
+int fail(const char* what) {
+  std::fprintf(stderr, "stream_probe: %s: %s\n", what, std::strerror(errno));
+  return 1;
+}
+
+bool send_all(int end, const void* data, size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const auto n = ::send(end, at, bytes, MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool receive_all(int end, void* data, size_t bytes) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const auto n = ::recv(end, at, bytes, 0);
+    if (n <= 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool send_bytes(int end, uint64_t bytes, const std::vector<char>& memory) {
+  for (uint64_t left = bytes; left > 0; left -= std::min<uint64_t>(left, piece)) {
+    if (!send_all(end, memory.data(), std::min<uint64_t>(left, piece))) return false;
+  }
+  return true;
+}
+
+bool receive_bytes(int end, uint64_t bytes, std::vector<char>& memory) {
+  for (uint64_t left = bytes; left > 0; left -= std::min<uint64_t>(left, piece)) {
+    if (!receive_all(end, memory.data(), std::min<uint64_t>(left, piece))) return false;
+  }
+  return true;
+}
+
+sockaddr_in address_of(const char* text, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  if (::inet_pton(AF_INET, text, &address.sin_addr) != 1) address.sin_family = AF_UNSPEC;
+  return address;
+}
+
+// Each side says with one byte that it has received everything; with transfers both ways, the byte follows the data.
+int serve(const char* text) {
+  auto address = address_of(text, 0);
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (listener < 0 || ::bind(listener, generic, sizeof(address)) != 0 || ::listen(listener, 1) != 0) return fail(text);
+  if (::getsockname(listener, generic, &length) != 0) return fail("getsockname");
+  std::printf("PORT %u\n", ntohs(address.sin_port));
+  std::fflush(stdout);
+  const int end = ::accept(listener, nullptr, nullptr);
+  if (end < 0) return fail("accept");
+  const int on = 1;
+  ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::vector<char> in(piece), out(piece, 1);
+  for (Request request; receive_all(end, &request, sizeof(request));) {
+    bool sent = true;
+    std::thread sender;
+    if (request.both_ways != 0) sender = std::thread([&] { sent = send_bytes(end, request.bytes, out); });
+    const bool received = receive_bytes(end, request.bytes, in);
+    if (sender.joinable()) sender.join();
+    const char done = 1;
+    if (!received || !sent || !send_all(end, &done, 1)) return fail("transfer");
+  }
+  return 0;
+}
+
+// Seconds of one transfer, negative if it failed.
+double transfer(int end, const Request& request, std::vector<char>& in, const std::vector<char>& out) {
+  const auto start = Clock::now();
+  bool received = true;
+  std::thread receiver;
+  if (request.both_ways != 0) receiver = std::thread([&] { received = receive_bytes(end, request.bytes, in); });
+  const bool sent = send_all(end, &request, sizeof(request)) && send_bytes(end, request.bytes, out);
+  if (receiver.joinable()) receiver.join();
+  char done = 0;
+  if (!sent || !received || !receive_all(end, &done, 1)) return -1;
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int measure(const char* text, uint16_t port, uint64_t bytes, int times) {
+  const auto address = address_of(text, port);
+  const int end = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (end < 0 || ::connect(end, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return fail(text);
+  const int on = 1;
+  ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  std::vector<char> in(piece), out(piece, 1);
+  double median_mbs[2] = {};
+  for (const uint64_t both_ways : {0u, 1u}) {
+    std::vector<double> rates;
+    for (int i = 0; i <= times; ++i) {  // the first opens the window and is not counted
+      const double seconds = transfer(end, {bytes, both_ways}, in, out);
+      if (seconds < 0) return fail("transfer");
+      if (i > 0) rates.push_back(static_cast<double>(bytes) / seconds / 1e6);
+    }
+    std::sort(rates.begin(), rates.end());
+    median_mbs[both_ways] = rates[rates.size() / 2];
+  }
+  std::printf("{\"goodput_mbs\": %.2f, \"both_ways_mbs\": %.2f}\n", median_mbs[0], median_mbs[1]);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::alarm(120);
+  if (argc == 3 && std::string(argv[1]) == "serve") return serve(argv[2]);
+  const long port = argc == 5 ? std::atol(argv[2]) : 0;
+  const long long bytes = argc == 5 ? std::atoll(argv[3]) : 0;
+  const int times = argc == 5 ? std::atoi(argv[4]) : 0;
+  if (port <= 0 || port > 65535 || bytes <= 0 || times <= 0) {
+    std::fprintf(stderr, "stream_probe serve ADDRESS | stream_probe ADDRESS PORT BYTES TIMES\n");
+    return 2;
+  }
+  return measure(argv[1], static_cast<uint16_t>(port), static_cast<uint64_t>(bytes), times);
+}

@@ -1,0 +1,142 @@
+"""Hosts made of network namespaces, each with its own link to one bridge, and tc tbf in both directions of every link.
+
+The bridge is in a namespace of its own, so nothing of this machine's network is touched. All is removed at the end; what a run
+that was killed left behind is removed by the next one.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+RATES = {"1 Gbit/s": 1_000_000_000, "10 Gbit/s": 10_000_000_000, "no limit": 0}
+PREFIX = "versus"
+
+
+class NotPossible(Exception):
+    """This process may not make namespaces, or lacks the programs; the message says which."""
+
+
+def checked(*argv):
+    answer = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    if answer.returncode != 0:
+        raise NotPossible(f"{' '.join(argv)}: {(answer.stderr or answer.stdout).strip()}")
+    return answer.stdout
+
+
+def why_not():
+    """Why namespaces cannot be made here, or nothing."""
+    missing = [program for program in ("ip", "tc", "unshare") if shutil.which(program) is None]
+    if missing:
+        return f"{', '.join(missing)} missing: apt-get install -y iproute2 util-linux"
+    if os.geteuid() != 0:
+        return "only root may make network namespaces"
+    answer = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return f"unshare --net: {answer.stderr.strip()}" if answer.returncode else ""
+
+
+def remove_leftovers():
+    """Namespaces of runs whose process is gone."""
+    for line in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines():
+        found = re.match(PREFIX + r"(\d+)-", line)
+        if found and not os.path.exists(f"/proc/{found[1]}"):
+            subprocess.run(["ip", "netns", "delete", line.split()[0]], capture_output=True)
+
+
+def shaping(rate):
+    """Arguments of tc for one direction of one link, or nothing without a limit.
+
+    The bucket holds what goes by while a timer is late (250 us) and two aggregates of segmentation offload at least; the queue
+    20 ms, as a switch might. Frames count with their headers, so the goodput of 1500-byte frames is 95.6 % of the rate.
+    """
+    if not rate:
+        return []
+    burst = max(128 << 10, rate // 8 // 4000)
+    return ["tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(max(512 << 10, rate // 8 // 50) + burst)]
+
+
+class Network:
+    """n hosts at one rate; a context manager."""
+
+    def __init__(self, name, n):
+        self.name, self.n = name, n
+        self.base = f"{PREFIX}{os.getpid()}-"
+
+    def space(self, rank):
+        return f"{self.base}{rank}"
+
+    @property
+    def switch(self):
+        return self.base + "switch"
+
+    @staticmethod
+    def address(rank):
+        return f"10.77.0.{rank + 1}"
+
+    def __enter__(self):
+        remove_leftovers()
+        try:
+            self.make()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        self.remove()
+
+    def make(self):
+        checked("ip", "netns", "add", self.switch)
+        checked("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        checked("ip", "-n", self.switch, "link", "set", "bridge", "up")
+        for rank in range(self.n):
+            space, port = self.space(rank), f"port{rank}"
+            checked("ip", "netns", "add", space)
+            checked("ip", "link", "add", "name", "eth0", "netns", space, "type", "veth", "peer", "name", port, "netns", self.switch)
+            checked("ip", "-n", space, "address", "add", self.address(rank) + "/24", "dev", "eth0")
+            checked("ip", "-n", self.switch, "link", "set", port, "master", "bridge")
+            for owner, device in ((space, "lo"), (space, "eth0"), (self.switch, port)):
+                checked("ip", "-n", owner, "link", "set", device, "up")
+            limit = shaping(RATES[self.name])
+            for owner, device in ((space, "eth0"), (self.switch, port)) if limit else ():
+                checked("tc", "-n", owner, "qdisc", "add", "dev", device, "root", *limit)
+
+    def remove(self):
+        for name in (*map(self.space, range(self.n)), self.switch):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def inside(self, rank, argv):
+        """argv on that host, under a host name of its own."""
+        script = f'hostname host{rank} && exec "$0" "$@"'
+        return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
+
+    def agent(self):
+        """A script that stands for a remote shell: AGENT ADDRESS COMMAND... runs the command on the host with that address."""
+        lines = ["#!/bin/sh", "address=$1", "shift", "case $address in"]
+        lines += [f'{self.address(rank)}) exec {shlex.join(self.inside(rank, ["sh", "-c"]))} "$*" ;;' for rank in range(self.n)]
+        return "\n".join([*lines, "esac", 'echo "no host $address" >&2', "exit 1", ""])
+
+    def bytes(self):
+        """All that has come into the switch: every byte that left a host."""
+        ports = json.loads(checked("ip", "-n", self.switch, "-j", "-s", "link", "show"))
+        return sum(port["stats64"]["rx"]["bytes"] for port in ports if port["ifname"].startswith("port"))
+
+    def goodput(self, program, bytes_count, times):
+        """Megabytes per second of one TCP stream from host 0 to host 1, and of each way of a full one."""
+        with subprocess.Popen(self.inside(1, [program, "serve", self.address(1)]), stdout=subprocess.PIPE, text=True) as server:
+            try:
+                port = server.stdout.readline().split()[-1:]
+                if not port:
+                    raise NotPossible("stream_probe does not serve")
+                return json.loads(checked_in_time(self.inside(0, [program, self.address(1), port[0], str(bytes_count), str(times)])))
+            finally:
+                server.terminate()
+
+
+def checked_in_time(argv):
+    answer = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    if answer.returncode != 0:
+        raise NotPossible(f"{argv[-5]}: {answer.stderr.strip()}")
+    return answer.stdout

@@ -1,0 +1,29 @@
+// What was measured of the links between the hosts of a group, pair by pair.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "schedules/cost.h"
+
+namespace unisono {
+
+// Hosts have the numbers that islands have. Both directions of a pair count as one link.
+struct HostLinks {
+  uint32_t hosts = 0;
+  std::vector<LinkSpeed> pairs{};  // (0,1) (0,2) (1,2) (0,3) …; a rate of 0: not measured
+
+  HostLinks() = default;
+  explicit HostLinks(uint32_t count) : hosts(count), pairs(pair_count(count)) {}
+
+  static constexpr size_t pair_count(uint32_t count) { return size_t{count} * (count - (count > 0 ? 1 : 0)) / 2; }
+  LinkSpeed& between(uint32_t a, uint32_t b) { return pairs[index(a, b)]; }
+  const LinkSpeed& between(uint32_t a, uint32_t b) const { return pairs[index(a, b)]; }
+  friend bool operator==(const HostLinks&, const HostLinks&) = default;
+
+ private:
+  static size_t index(uint32_t a, uint32_t b) { return pair_count(std::max(a, b)) + std::min(a, b); }
+};
+
+}  // namespace unisono

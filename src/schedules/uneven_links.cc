@@ -1,0 +1,216 @@
+#include "schedules/uneven_links.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace unisono {
+namespace {
+
+constexpr uint32_t hosts_min = 3, hosts_max = 64, ranks_max = 256;
+constexpr double rates_alike = 1.5, latencies_alike = 3, latency_that_counts_us = 100;
+constexpr uint32_t parts_per_rank = 16;  // of the tensor, when shares are dealt
+
+// Island numbers without gaps, in the order in which they come up.
+std::vector<uint32_t> without_gaps(std::span<const uint32_t> islands, std::vector<uint32_t>& numbers) {
+  std::vector<uint32_t> result;
+  for (const auto island : islands) {
+    const auto known = std::find(numbers.begin(), numbers.end(), island);
+    result.push_back(static_cast<uint32_t>(known - numbers.begin()));
+    if (known == numbers.end()) numbers.push_back(island);
+  }
+  return result;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// In whole numbers, which come out alike on all machines.
+uint64_t busy(uint64_t parts, double bytes_per_us) {
+  return (parts << 32) / static_cast<uint64_t>(std::clamp(bytes_per_us * 1024, 1.0, 0x1p52));
+}
+
+bool are_alike(const std::vector<double>& rates, const std::vector<double>& latencies) {
+  const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
+  const auto [nearest, farthest] = std::minmax_element(latencies.begin(), latencies.end());
+  return *fastest <= *slowest * rates_alike && (*farthest <= *nearest * latencies_alike || *farthest < latency_that_counts_us);
+}
+
+}  // namespace
+
+std::unique_ptr<UnevenLinks> UnevenLinks::find(std::span<const uint32_t> islands, const HostLinks& links) {
+  std::vector<uint32_t> numbers;
+  without_gaps(islands, numbers);
+  const auto count = static_cast<uint32_t>(numbers.size());
+  const bool known = std::all_of(numbers.begin(), numbers.end(), [&](uint32_t number) { return number < links.hosts; });
+  if (!known || count < hosts_min || count > hosts_max || islands.size() > ranks_max) return nullptr;
+  std::vector<double> rates, latencies;
+  for (uint32_t b = 1; b < count; ++b) {
+    for (uint32_t a = 0; a < b; ++a) {
+      const auto& link = links.between(numbers[a], numbers[b]);
+      if (link.bytes_per_us > 0) rates.push_back(link.bytes_per_us), latencies.push_back(link.latency_us);
+    }
+  }
+  if (rates.empty() || are_alike(rates, latencies)) return nullptr;
+  const LinkSpeed usual{.latency_us = median(latencies), .bytes_per_us = median(rates)};
+  std::vector<LinkSpeed> speeds(size_t{count} * count);
+  for (uint32_t a = 0; a < count; ++a) {
+    for (uint32_t b = 0; b < count; ++b) {
+      if (a == b) continue;
+      const auto& link = links.between(numbers[a], numbers[b]);
+      speeds[size_t{a} * count + b] = link.bytes_per_us > 0 ? link : usual;
+    }
+  }
+  return std::unique_ptr<UnevenLinks>(new UnevenLinks(islands, std::move(speeds)));
+}
+
+UnevenLinks::UnevenLinks(std::span<const uint32_t> islands, std::vector<LinkSpeed> speeds) : speeds_(std::move(speeds)) {
+  std::vector<uint32_t> numbers;
+  island_ = without_gaps(islands, numbers);
+  count_ = static_cast<uint32_t>(numbers.size());
+  for (uint32_t a = 0; a < count_; ++a) {
+    double best = 0;
+    for (uint32_t b = 0; b < count_; ++b) best = std::max(best, rate(a, b));
+    host_rate_.push_back(best);
+  }
+  deal_shares();
+  find_way_around();
+}
+
+// Of one more part for an owner, only links and hosts that it adds traffic to can become the busiest.
+void UnevenLinks::deal_shares() {
+  const auto world = static_cast<uint32_t>(island_.size());
+  const auto parts = world * parts_per_rank;
+  std::vector<uint32_t> ranks_of(count_, 0);
+  for (const auto island : island_) ++ranks_of[island];
+  std::vector<uint64_t> pair(size_t{count_} * count_, 0);  // parts between two islands; as many go the other way
+  std::vector<uint64_t> host(count_, 0);                   // parts that leave an island
+  shares_.assign(world, 0);
+  uint64_t busiest = 0;
+  const auto busiest_with = [&](uint32_t owner) {
+    uint64_t most = busy(host[owner] + world - ranks_of[owner], host_rate_[owner]);
+    for (uint32_t other = 0; other < count_; ++other) {
+      if (other == owner) continue;
+      most = std::max({most, busy(pair[cell(owner, other)] + ranks_of[other], rate(owner, other)), busy(host[other] + ranks_of[other], host_rate_[other])});
+    }
+    return most;
+  };
+  for (uint32_t part = 0; part < parts; ++part) {
+    std::vector<uint64_t> with(count_);
+    for (uint32_t island = 0; island < count_; ++island) with[island] = busiest_with(island);
+    const auto better = [&](Rank a, Rank b) {
+      const auto busiest_a = std::max(busiest, with[island_[a]]), busiest_b = std::max(busiest, with[island_[b]]);
+      if (busiest_a != busiest_b) return busiest_a < busiest_b;
+      if (shares_[a] != shares_[b] && island_[a] == island_[b]) return shares_[a] < shares_[b];
+      return with[island_[a]] < with[island_[b]];
+    };
+    Rank best = 0;
+    for (Rank rank = 1; rank < world; ++rank) {
+      if (better(rank, best)) best = rank;
+    }
+    const auto owner = island_[best];
+    busiest = std::max(busiest, with[owner]);
+    ++shares_[best];
+    host[owner] += world - ranks_of[owner];
+    for (uint32_t other = 0; other < count_; ++other) {
+      if (other == owner) continue;
+      host[other] += ranks_of[other];
+      pair[cell(owner, other)] += ranks_of[other];
+      pair[cell(other, owner)] += ranks_of[other];
+    }
+  }
+}
+
+// Links count by the time that they take for a byte; of two ways the one with the quicker slowest link is better, then the shorter one.
+void UnevenLinks::find_way_around() {
+  std::vector<uint32_t> way(count_);
+  std::iota(way.begin(), way.end(), 0u);
+  const auto length = [&](const std::vector<uint32_t>& hosts) {
+    std::pair<uint64_t, uint64_t> slowest_and_all{0, 0};
+    for (uint32_t i = 0; i < count_; ++i) {
+      const auto link = busy(1, rate(hosts[i], hosts[(i + 1) % count_]));
+      slowest_and_all.first = std::max(slowest_and_all.first, link);
+      slowest_and_all.second += link;
+    }
+    return slowest_and_all;
+  };
+  const auto improve = [&] {
+    for (uint32_t begin = 1; begin + 1 < count_; ++begin) {
+      for (uint32_t end = begin + 2; end <= count_; ++end) {
+        auto other = way;
+        std::reverse(other.begin() + begin, other.begin() + end);
+        if (length(other) < length(way)) return way = std::move(other), true;
+      }
+    }
+    return false;
+  };
+  for (uint32_t turns = 0; turns < count_ * count_ && improve();) ++turns;
+  for (const auto host : way) {
+    for (Rank rank = 0; rank < island_.size(); ++rank) {
+      if (island_[rank] == host) around_.push_back(rank);
+    }
+  }
+}
+
+bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
+  if (kind == ScheduleKind::two_step) return collective == Collective::all_reduce;
+  return kind == ScheduleKind::ring && (collective == Collective::all_reduce || collective == Collective::reduce_scatter || collective == Collective::all_gather);
+}
+
+// What every rank sends, by the schedules themselves.
+UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
+  const auto world = static_cast<uint32_t>(island_.size());
+  const double all_shares = static_cast<double>(world) * parts_per_rank;
+  Matrix traffic(size_t{count_} * count_, 0);
+  for (Rank rank = 0; rank < world; ++rank) {
+    const auto schedule = make_schedule({.collective = which.collective,
+                                         .kind = which.kind,
+                                         .world = world,
+                                         .rank = rank,
+                                         .islands = island_,
+                                         .inner = which.inner,
+                                         .outer = which.outer,
+                                         .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_) : std::span<const Rank>()});
+    if (!schedule) continue;  // it is left out of the choice for another reason
+    // Blocks for each pair are chunks of an all-to-all: a rank's input is `world` of them.
+    const double chunks = which.collective == Collective::all_to_all ? world : std::max(1u, schedule->chunk_count);
+    for (const auto& step : schedule->steps) {
+      if (step.op != Op::send || island_[rank] == island_[step.peer]) continue;
+      double part = (step.chunks.end - step.chunks.begin) / chunks;
+      if (which.fitted && which.kind == ScheduleKind::two_step) {
+        part = 0;
+        for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) part += shares_[chunk] / all_shares;
+      }
+      traffic[cell(island_[rank], island_[step.peer])] += part;
+    }
+  }
+  return traffic;
+}
+
+UnevenLinks::Cost UnevenLinks::cost_of(const Matrix& traffic) const {
+  Cost cost;
+  for (uint32_t a = 0; a < count_; ++a) {
+    double out = 0, in = 0;
+    for (uint32_t b = 0; b < count_; ++b) {
+      const double part = traffic[cell(a, b)];
+      out += part;
+      in += traffic[cell(b, a)];
+      if (part == 0) continue;
+      cost.us_per_byte = std::max(cost.us_per_byte, part / rate(a, b));
+      cost.latency_us = std::max(cost.latency_us, speeds_[cell(a, b)].latency_us);
+    }
+    cost.us_per_byte = std::max(cost.us_per_byte, std::max(out, in) / host_rate_[a]);
+  }
+  return cost;
+}
+
+const UnevenLinks::Cost& UnevenLinks::cost(const Which& which) const {
+  auto known = costs_.find(which);
+  if (known == costs_.end()) known = costs_.emplace(which, cost_of(traffic_of(which))).first;
+  return known->second;
+}
+
+}  // namespace unisono
