@@ -94,7 +94,7 @@ template <typename F>
 void Recorder::change(F&& change) {
   const auto sequence = totals_->sequence;
   store(totals_->sequence, sequence + 1);
-  std::atomic_thread_fence(std::memory_order_release);
+  order_stores();
   change();
   std::atomic_ref(totals_->sequence).store(sequence + 2, std::memory_order_release);
 }

@@ -95,6 +95,14 @@ class Recorder {
   static constexpr uint32_t express_outcome = 0;  // code ok, numbered by order
   Recorder(Area area, Status status, uint32_t world, uint64_t capacity);
 
+  // What was stored before is seen before what is stored after.
+  static void order_stores() {
+#if defined(__SANITIZE_THREAD__)
+    std::atomic_signal_fence(std::memory_order_release);  // the thread sanitizer knows no fences between processors
+#else
+    std::atomic_thread_fence(std::memory_order_release);
+#endif
+  }
   template <typename T>
   static void store(T& word, T value) {
     std::atomic_ref(word).store(value, std::memory_order_relaxed);
@@ -103,7 +111,7 @@ class Recorder {
   Link& link(Rank rank) { return links_[rank]; }
   void publish() {
     std::atomic_ref(totals_->ended).store(++ended_, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_release);  // before the next entry overwrites the oldest
+    order_stores();  // before the next entry overwrites the oldest
     next_ = ring_ + (ended_ & ring_mask_);
     __builtin_prefetch(next_, 1);
   }
