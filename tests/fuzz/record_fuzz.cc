@@ -1,4 +1,5 @@
 // Whatever bytes a file or another process's memory holds, they are a record or they are refused; what is taken is in range.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -171,6 +171,20 @@ TEST(Record, that_cannot_be_where_it_was_asked_to_be_is_in_memory_and_the_tool_s
   group.finish();
 }
 
+TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
+  // Mounting takes root, and a container's root may be refused.
+  if (run({"unshare", "--mount", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not mount a small disk";
+  const TemporaryFolder folder;
+  const std::vector<std::string> small{"unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs " + folder.path() + " && exec \"$0\" \"$@\""};
+  Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=" + folder.path()}, .wrappers = {small, small}});
+  expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
+  EXPECT_EQ(group[0].ask("counters").number("noted"), 1);
+  const auto explained = run(with_pids({"explain"}, group));
+  EXPECT_EQ(explained.code, 0) << explained.out;
+  EXPECT_TRUE(contains(explained.error, "No space left on device")) << explained.error;
+  group.finish();
+}
+
 TEST(Record, of_sub_groups_stands_beside_that_of_all_and_stops_at_a_limit) {
   Cluster group(2);
   for (int i = 0; i < 70; ++i) expect_all_ok(group.ask_all("split:ranks=0/1,name=part"));
