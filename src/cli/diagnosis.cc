@@ -236,15 +236,15 @@ const char* name(Cause cause) {
 }
 
 std::vector<Account> accounts_of(const std::vector<Sighting>& sightings) {
-  std::map<std::tuple<uint64_t, uint32_t, uint32_t>, Account> groups;
+  std::map<std::tuple<uint64_t, uint32_t, uint32_t, uint32_t>, Account> groups;
   for (const auto& sighting : sightings) {
     const auto& record = sighting.record;
-    auto& account = groups[{record.run, record.epoch, record.group}];
+    auto& account = groups[{record.run, record.epoch, record.group, record.world}];
     account.run = record.run;
     account.epoch = record.epoch;
     account.group = record.group;
-    account.world = std::max(account.world, record.world);
-    if (account.ranks.size() < account.world) account.ranks.resize(account.world, nullptr);
+    account.world = record.world;
+    account.ranks.resize(account.world, nullptr);
     // A file that was written on request may tell of a process that is here, too: the later one counts.
     auto& place = account.ranks[record.rank];
     if (place == nullptr || last_sign(sighting) >= last_sign(*place)) place = &sighting;

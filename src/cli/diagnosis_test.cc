@@ -159,6 +159,16 @@ TEST(Diagnosis, groups_and_epochs_are_told_apart) {
   EXPECT_EQ(title_of(accounts[1]), "group of run 00000000, epoch 2: 2 ranks");
 }
 
+TEST(Diagnosis, records_that_disagree_on_the_size_of_the_group_are_not_put_together) {
+  Scene two(2), three(3);
+  std::vector<Sighting> all{two[0], three[2]};
+  all[1].record.links[0].lost_at = start;
+  const auto accounts = accounts_of(all);
+  ASSERT_EQ(accounts.size(), 2u);
+  EXPECT_EQ(accounts[0].world, 2u);
+  EXPECT_EQ(accounts[1].world, 3u);
+}
+
 TEST(Diagnosis, of_two_records_of_one_rank_the_later_one_counts) {
   Scene scene(2);
   scene.waits(0, {1});

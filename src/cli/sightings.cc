@@ -35,6 +35,12 @@ std::string host_name() {
 
 bool ends_like_a_record(std::string_view name) { return name.ends_with(record::file_suffix); }
 
+// What an open descriptor leads to: a record in memory, or in a file as the library names it.
+bool is_record(const std::string& target) {
+  if (target.starts_with(fmt::format("/memfd:{} ", record::area_name))) return true;
+  return ends_like_a_record(target) && std::filesystem::path(target).filename().string().starts_with("unisono-");
+}
+
 // The process has this number here: in its own namespace it may have another.
 Life life_of(const record::Snapshot& record, pid_t pid) {
   if (record.left_at != 0) return Life::left;
@@ -50,7 +56,7 @@ void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, Sighting>& found, 
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::error_code gone;
     const auto target = std::filesystem::read_symlink(entry->path(), gone).string();
-    if (gone || (!target.starts_with(fmt::format("/memfd:{} ", record::area_name)) && !ends_like_a_record(target))) continue;
+    if (gone || !is_record(target)) continue;
     const Descriptor file(::open(entry->path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
     if (!file || ::fstat(file.get(), &info) != 0) continue;  // the process ended meanwhile
