@@ -29,9 +29,10 @@ Nanos wall_now() {
   return time.tv_sec * second + time.tv_nsec;
 }
 
+// The peers are those of an earlier roster where a re-forming found no links to all of the new one.
 const MemberRecord* member_of(Node& node, PeerIndex peer) {
-  const auto at = std::find(node.peers().begin(), node.peers().end(), peer);
-  return at == node.peers().end() ? nullptr : &node.roster().members[static_cast<size_t>(at - node.peers().begin())];
+  const auto rank = static_cast<size_t>(std::find(node.peers().begin(), node.peers().end(), peer) - node.peers().begin());
+  return rank < std::min(node.peers().size(), node.roster().members.size()) ? &node.roster().members[rank] : nullptr;
 }
 
 }  // namespace
