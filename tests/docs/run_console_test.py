@@ -59,6 +59,10 @@ class Transcripts(unittest.TestCase):
         self.passes("$ echo 'rank 2 (host x.y, pid 5) is late'\nrank 2 (host a, pid 7057) is late\n")
         self.fails("$ echo 'rank 1 (host x.y, pid 5) is late'\nrank 2 (host a, pid 7057) is late\n")
 
+    def test_times_that_are_measured(self):
+        self.passes("$ echo 'not finished after 301 ms: rank 2'\nnot finished after 300 ms: rank 2\n")
+        self.fails("$ echo 'not finished after 301 ms: rank 1'\nnot finished after 300 ms: rank 2\n")
+
     def test_nothing_to_run(self):
         self.assertNotEqual(self.run_transcript("\n").returncode, 0)
         self.assertNotEqual(self.run_transcript("text\n").returncode, 0)
