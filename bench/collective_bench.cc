@@ -92,7 +92,9 @@ class UnisonoSubject final : public unisono::bench::Subject {
 
  private:
   static unisono::DType dtype(Element element) {
-    return element == Element::f32 ? unisono::DType::f32 : element == Element::bf16 ? unisono::DType::bf16 : unisono::DType::f16;
+    return element == Element::f32    ? unisono::DType::f32
+           : element == Element::bf16 ? unisono::DType::bf16
+                                      : unisono::DType::f16;
   }
   Status all_reduce_parts() {
     auto* memory = static_cast<std::byte*>(output_.data);

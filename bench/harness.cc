@@ -34,9 +34,9 @@ struct BoardHead {
   alignas(64) std::atomic<uint32_t> stop;    // rank 0: this job has had its time
   alignas(64) std::atomic<uint32_t> failed;  // any rank: give up
   // Read from the file by bench/versus when it had to end the run.
-  alignas(64) std::atomic<uint32_t> job;    // index in the plan
-  std::atomic<uint32_t> calls;              // of this job begun, each with the barrier before it
-  std::atomic<uint64_t> job_began_ns;       // CLOCK_MONOTONIC
+  alignas(64) std::atomic<uint32_t> job;  // index in the plan
+  std::atomic<uint32_t> calls;            // of this job begun, each with the barrier before it
+  std::atomic<uint64_t> job_began_ns;     // CLOCK_MONOTONIC
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(offsetof(BoardHead, job) == 256 && offsetof(BoardHead, job_began_ns) == 264);  // versus_lib/compare.py has them
@@ -204,8 +204,8 @@ class JobRun {
         "RESULT {\"job\": %zu, \"collective\": \"%s\", \"element\": \"%s\", \"parts\": %u, \"bytes\": %zu, "
         "\"algorithm\": \"%s\", \"calls\": %u, \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, "
         "\"slowest_median_us\": %.3f, \"rank0_median_us\": %.3f, \"verified\": true}\n",
-        index_, name(job_.collective), name(job_.element), job_.parts, job_.bytes, job_.algorithm.c_str(), timed_, at(mean, 0.5),
-        at(mean, 0.99), mean.front(), at(slowest, 0.5), at(first, 0.5));
+        index_, name(job_.collective), name(job_.element), job_.parts, job_.bytes, job_.algorithm.c_str(), timed_,
+        at(mean, 0.5), at(mean, 0.99), mean.front(), at(slowest, 0.5), at(first, 0.5));
     std::fflush(stdout);
   }
 
@@ -297,14 +297,17 @@ Status run(Subject& subject, const BenchOptions& options) {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   using Memory = std::unique_ptr<std::byte, Free>;
-  const auto allocate = [bytes = (bytes_max + 63) / 64 * 64] { return Memory(static_cast<std::byte*>(std::aligned_alloc(64, bytes))); };
+  const auto allocate = [bytes = (bytes_max + 63) / 64 * 64] {
+    return Memory(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
+  };
   const Memory input = allocate(), output = allocate();
   if (!input || !output) return {Code::unavailable, "no memory for " + std::to_string(bytes_max) + " bytes twice"};
   Status status;
   for (size_t index = 0; index < options.jobs.size() && status.ok(); ++index) {
     const auto& job = options.jobs[index];
     if (job.elements() % subject.world_size() != 0 && !job.in_place()) {
-      status = {Code::invalid, std::to_string(job.elements()) + " elements are no " + std::to_string(subject.world_size()) + " equal blocks"};
+      status = {Code::invalid,
+                std::to_string(job.elements()) + " elements are no " + std::to_string(subject.world_size()) + " equal blocks"};
     } else {
       status = JobRun(subject, *board, options, index, {input.get(), job.in_place() ? input.get() : output.get()}).run();
     }

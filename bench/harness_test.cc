@@ -111,7 +111,8 @@ TEST(Harness, right_sums_pass_and_every_size_gives_a_line) {
   for (const uint32_t n : {1u, 2u, 3u}) {
     const auto outcome = run_world(n, few_calls("4,1020,65536,3x1020,broadcast/1020"));
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.to_string();
-    for (const char* part : {"\"bytes\": 4,", "\"bytes\": 1020,", "\"bytes\": 65536,", "\"parts\": 3,", "\"collective\": \"broadcast\"", "\"verified\": true"}) {
+    for (const char* part : {"\"bytes\": 4,", "\"bytes\": 1020,", "\"bytes\": 65536,", "\"parts\": 3,",
+                             "\"collective\": \"broadcast\"", "\"verified\": true"}) {
       EXPECT_NE(outcome.output.find(part), std::string::npos) << part << " is not in " << outcome.output;
     }
   }
@@ -126,8 +127,7 @@ TEST(Harness, one_wrong_bit_in_the_last_element_is_found) {
 
 TEST(Harness, a_wrong_last_result_is_found) {
   int calls = 0;
-  const auto outcome =
-      run_world(1, few_calls("4096"), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
+  const auto outcome = run_world(1, few_calls("4096"), [&calls](float* data, size_t) { data[7] += ++calls > 5 ? 1.0f : 0.0f; });
   EXPECT_EQ(outcome.status.code(), Code::internal);
   EXPECT_NE(outcome.status.message().find("last result"), std::string::npos) << outcome.status.to_string();
 }
@@ -168,7 +168,8 @@ TEST(Harness, idle_ranks_are_measured_after_the_jobs) {
 }
 
 TEST(Harness, options_come_from_the_command_line) {
-  char program[] = "bench", plan[] = "--plan", entries[] = "1024,65536=ring+any", board[] = "--board", path[] = "unused", idle[] = "--idle", five[] = "5";
+  char program[] = "bench", plan[] = "--plan", entries[] = "1024,65536=ring+any", board[] = "--board", path[] = "unused",
+       idle[] = "--idle", five[] = "5";
   char* arguments[] = {program, plan, entries, board, path, idle, five};
   const auto options = parse_options(7, arguments);
   ASSERT_TRUE(options.ok()) << options.status().to_string();

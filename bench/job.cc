@@ -13,7 +13,7 @@ constexpr const char* element_names[] = {"f32", "bf16", "f16"};
 
 // Contribution of one rank, an integer. 16-bit elements take few values, so that the sum of up to 64 ranks is exact in 8 bits.
 int contribution(Element element, uint32_t rank, size_t index) {
-  const size_t mixed = index * 31 + rank * 257 + (index >> 9);
+  const auto mixed = static_cast<uint32_t>(index * 31 + rank * 257 + (index >> 9));
   return element == Element::f32 ? static_cast<int>(mixed % 1023) - 511 : static_cast<int>(mixed % 7) - 3;
 }
 
@@ -42,12 +42,14 @@ float value_of(Element element, uint32_t bits) {
 
 void store(Element element, std::byte* memory, size_t index, int value) {
   const uint32_t bits = bits_of(element, value);
-  std::memcpy(memory + index * element_bytes(element), &bits, element_bytes(element));  // little endian
+  if (element == Element::f32) std::memcpy(memory + index * 4, &bits, 4);
+  else std::memcpy(memory + index * 2, &bits, 2);  // little endian
 }
 
 uint32_t load(Element element, const std::byte* memory, size_t index) {
   uint32_t bits = 0;
-  std::memcpy(&bits, memory + index * element_bytes(element), element_bytes(element));
+  if (element == Element::f32) std::memcpy(&bits, memory + index * 4, 4);
+  else std::memcpy(&bits, memory + index * 2, 2);
   return bits;
 }
 
@@ -125,8 +127,9 @@ Result<std::vector<Job>> parse_plan(const std::string& plan) {
     const std::string entry = plan.substr(at, end - at);
     const auto job = parse_entry(entry);
     if (!job) {
-      return Status(Code::invalid, "--plan: \"" + entry + "\" is not [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM] with BYTES a "
-                                   "multiple of 4, and PARTS for all_reduce only");
+      return Status(Code::invalid, "--plan: \"" + entry +
+                                       "\" is not [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM] with BYTES a "
+                                       "multiple of 4, and PARTS for all_reduce only");
     }
     jobs.push_back(*job);
     at = end + 1;
@@ -159,9 +162,9 @@ Status verify(const Job& job, const Place& place, const Buffers& buffers) {
       // Part p holds the contributions of part 0 moved by p elements, so that exchanged parts are found.
       const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, place, i + part));
       if (got == wanted) continue;
-      return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) + " bytes is wrong on rank " +
-                                  std::to_string(place.rank) + ", element " + std::to_string(i) + ": " +
-                                  std::to_string(value_of(job.element, got)) + " instead of " +
+      return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) +
+                                  " bytes is wrong on rank " + std::to_string(place.rank) + ", element " + std::to_string(i) +
+                                  ": " + std::to_string(value_of(job.element, got)) + " instead of " +
                                   std::to_string(value_of(job.element, wanted))};
     }
   }

@@ -36,8 +36,8 @@ std::vector<float> right_result(const Job& job) {
   return result;
 }
 
-constexpr Collective every_collective[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all,
-                                           Collective::broadcast};
+constexpr Collective every_collective[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                           Collective::all_to_all, Collective::broadcast};
 
 TEST(Job, right_results_pass_and_one_wrong_value_anywhere_is_found) {
   for (const auto collective : every_collective) {
@@ -126,8 +126,8 @@ TEST(Plan, names_collectives_elements_parts_sizes_and_algorithms) {
 }
 
 TEST(Plan, bad_entries_are_refused) {
-  for (const char* plan : {"", "0", "x", "1024,", "=ring", "1022", "1024x", "-4", "+4", "0x4", "8x", "2000x4", "gather/1024", "f64/1024", "bf16", "bf16/",
-                           "all_gather/2x1024", "99999999999999999999"}) {
+  for (const char* plan : {"", "0", "x", "1024,", "=ring", "1022", "1024x", "-4", "+4", "0x4", "8x", "2000x4", "gather/1024",
+                           "f64/1024", "bf16", "bf16/", "all_gather/2x1024", "99999999999999999999"}) {
     const auto jobs = parse_plan(plan);
     EXPECT_EQ(jobs.status().code(), Code::invalid) << "plan \"" << plan << "\"";
   }

@@ -1,6 +1,7 @@
 // What this machine can do, measured in the same run as the libraries: the physical limits beside their numbers.
 //
-//   machine_probe            one line: memcpy over 64 MiB on one core, in GB/s; a fifth of a second
+//   machine_probe            JSON: memcpy over 64 MiB on one core, hand-over between two cores; a quarter of a second
+//   machine_probe cores      JSON: the hand-over alone; some 20 ms
 //   machine_probe full SIZES --workers N   JSON: copies, hand-over between two cores, loopback TCP, per size in bytes
 // A copy of B bytes counts as B bytes (it reads B and writes B).
 
@@ -71,6 +72,7 @@ double copy_of_workers(size_t bytes, unsigned workers, double seconds) {
 // Time for one core to see what another core wrote, in microseconds: half of a round trip between two threads.
 // The best of several batches: a thread that loses its core in between spoils a batch.
 double hand_over_us() {
+  if (std::thread::hardware_concurrency() < 2) return 0;  // two threads that spin on one core take for ever
   struct alignas(64) Line {
     std::atomic<uint32_t> value{0};
   };
@@ -198,7 +200,12 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::alarm(60);
   if (argc < 2) {
-    std::printf("{\"copy_gbs\": %.2f}\n", copy_gigabytes_per_second(64u << 20, 0.2));
+    const double hand_over = hand_over_us();
+    std::printf("{\"copy_gbs\": %.2f, \"hand_over_us\": %.4f}\n", copy_gigabytes_per_second(64u << 20, 0.2), hand_over);
+    return 0;
+  }
+  if (std::string(argv[1]) == "cores") {
+    std::printf("{\"hand_over_us\": %.4f}\n", hand_over_us());
     return 0;
   }
   std::vector<size_t> sizes;

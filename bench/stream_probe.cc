@@ -1,8 +1,7 @@
 // What one TCP stream carries between two hosts: the goodput that an all-reduce over thin links is held against.
 //
 //   stream_probe serve ADDRESS             prints "PORT n", serves one client, ends with it
-//   stream_probe ADDRESS PORT BYTES TIMES  one line of JSON: megabytes per second, the median of TIMES transfers of BYTES,
-//                                          one way, and each way of transfers both ways at once
+//   stream_probe ADDRESS PORT BYTES TIMES  one line of JSON: megabytes per second, the median of TIMES transfers of BYTES
 // A transfer is timed from its first send to the word of the other end that all has arrived. All share one connection, so
 // that its window is open, as those of a group are. The kernel's defaults hold: no option but TCP_NODELAY is set.
 
@@ -22,18 +21,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t piece = 1u << 20;
-
-struct Request {
-  uint64_t bytes;
-  uint64_t both_ways;
-};
 
 int fail(const char* what) {
   std::fprintf(stderr, "stream_probe: %s: %s\n", what, std::strerror(errno));
@@ -84,7 +77,7 @@ sockaddr_in address_of(const char* text, uint16_t port) {
   return address;
 }
 
-// Each side says with one byte that it has received everything; with transfers both ways, the byte follows the data.
+// For each length that comes, takes as many bytes and answers with one.
 int serve(const char* text) {
   auto address = address_of(text, 0);
   socklen_t length = sizeof(address);
@@ -98,29 +91,19 @@ int serve(const char* text) {
   if (end < 0) return fail("accept");
   const int on = 1;
   ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::vector<char> in(piece), out(piece, 1);
-  for (Request request; receive_all(end, &request, sizeof(request));) {
-    bool sent = true;
-    std::thread sender;
-    if (request.both_ways != 0) sender = std::thread([&] { sent = send_bytes(end, request.bytes, out); });
-    const bool received = receive_bytes(end, request.bytes, in);
-    if (sender.joinable()) sender.join();
+  std::vector<char> memory(piece);
+  for (uint64_t bytes; receive_all(end, &bytes, sizeof(bytes));) {
     const char done = 1;
-    if (!received || !sent || !send_all(end, &done, 1)) return fail("transfer");
+    if (!receive_bytes(end, bytes, memory) || !send_all(end, &done, 1)) return fail("transfer");
   }
   return 0;
 }
 
 // Seconds of one transfer, negative if it failed.
-double transfer(int end, const Request& request, std::vector<char>& in, const std::vector<char>& out) {
+double transfer(int end, uint64_t bytes, const std::vector<char>& memory) {
   const auto start = Clock::now();
-  bool received = true;
-  std::thread receiver;
-  if (request.both_ways != 0) receiver = std::thread([&] { received = receive_bytes(end, request.bytes, in); });
-  const bool sent = send_all(end, &request, sizeof(request)) && send_bytes(end, request.bytes, out);
-  if (receiver.joinable()) receiver.join();
   char done = 0;
-  if (!sent || !received || !receive_all(end, &done, 1)) return -1;
+  if (!send_all(end, &bytes, sizeof(bytes)) || !send_bytes(end, bytes, memory) || !receive_all(end, &done, 1)) return -1;
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -130,19 +113,15 @@ int measure(const char* text, uint16_t port, uint64_t bytes, int times) {
   if (end < 0 || ::connect(end, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return fail(text);
   const int on = 1;
   ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::vector<char> in(piece), out(piece, 1);
-  double median_mbs[2] = {};
-  for (const uint64_t both_ways : {0u, 1u}) {
-    std::vector<double> rates;
-    for (int i = 0; i <= times; ++i) {  // the first opens the window and is not counted
-      const double seconds = transfer(end, {bytes, both_ways}, in, out);
-      if (seconds < 0) return fail("transfer");
-      if (i > 0) rates.push_back(static_cast<double>(bytes) / seconds / 1e6);
-    }
-    std::sort(rates.begin(), rates.end());
-    median_mbs[both_ways] = rates[rates.size() / 2];
+  const std::vector<char> memory(piece, 1);
+  std::vector<double> rates;
+  for (int i = 0; i <= times; ++i) {  // the first opens the window and is not counted
+    const double seconds = transfer(end, bytes, memory);
+    if (seconds < 0) return fail("transfer");
+    if (i > 0) rates.push_back(static_cast<double>(bytes) / seconds / 1e6);
   }
-  std::printf("{\"goodput_mbs\": %.2f, \"both_ways_mbs\": %.2f}\n", median_mbs[0], median_mbs[1]);
+  std::sort(rates.begin(), rates.end());
+  std::printf("{\"goodput_mbs\": %.2f}\n", rates[rates.size() / 2]);
   return 0;
 }
 

@@ -32,7 +32,8 @@ class CallbackSubject final : public unisono::bench::Subject {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return world_size_; }
   Status prepare(const Job& job, const Buffers& buffers) override {
-    if (job.element != unisono::bench::Element::f32 || job.parts > 1) return {Code::unsupported, "fp32, one operation at a time"};
+    if (job.element != unisono::bench::Element::f32 || job.parts > 1)
+      return {Code::unsupported, "fp32, one operation at a time"};
     return status_of(functions_.prepare(name(job.collective), buffers.input, buffers.output, job.elements()), "prepare");
   }
   Status call() override { return status_of(functions_.call(), "the call failed"); }

@@ -112,7 +112,8 @@ class GlooSubject final : public unisono::bench::Subject {
   Status prepare_reduce_scatter(const Job& job, float* in, float* out) {
     const size_t block = job.elements() / world_size();
     algorithm_ = std::make_unique<gloo::ReduceScatterHalvingDoubling<float>>(
-        context_, std::vector<float*>{in}, static_cast<int>(job.elements()), std::vector<int>(world_size(), static_cast<int>(block)));
+        context_, std::vector<float*>{in}, static_cast<int>(job.elements()),
+        std::vector<int>(world_size(), static_cast<int>(block)));
     call_ = [this, in, out, block] {
       algorithm_->run();
       std::memcpy(out, in, block * sizeof(float));

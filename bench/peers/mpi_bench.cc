@@ -55,7 +55,8 @@ class MpiSubject final : public unisono::bench::Subject {
         return checked(MPI_Reduce_scatter_block(in, out, block_, type, MPI_SUM, world), "MPI_Reduce_scatter_block");
       case Collective::all_gather: return checked(MPI_Allgather(in, block_, type, out, block_, type, world), "MPI_Allgather");
       case Collective::all_to_all: return checked(MPI_Alltoall(in, block_, type, out, block_, type, world), "MPI_Alltoall");
-      case Collective::broadcast: return checked(MPI_Bcast(out, count_, type, unisono::bench::broadcast_root, world), "MPI_Bcast");
+      case Collective::broadcast:
+        return checked(MPI_Bcast(out, count_, type, unisono::bench::broadcast_root, world), "MPI_Bcast");
     }
     return {Code::internal, "no such collective"};
   }
@@ -68,8 +69,8 @@ class MpiSubject final : public unisono::bench::Subject {
  private:
   Status all_reduce_parts() {
     for (uint32_t part = 0; part < job_.parts; ++part) {
-      const int code = MPI_Iallreduce(MPI_IN_PLACE, buffers_.output + part * job_.bytes, count_, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD,
-                                      &requests_[part]);
+      const int code = MPI_Iallreduce(MPI_IN_PLACE, buffers_.output + part * job_.bytes, count_, MPI_FLOAT, MPI_SUM,
+                                      MPI_COMM_WORLD, &requests_[part]);
       if (code != MPI_SUCCESS) return checked(code, "MPI_Iallreduce");
     }
     return checked(MPI_Waitall(static_cast<int>(job_.parts), requests_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");

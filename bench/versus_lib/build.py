@@ -61,8 +61,9 @@ def build_peer(library, root, out):
     loop = [os.path.join(bench, "harness.cc"), os.path.join(bench, "job.cc")]
     if library == "torch":
         source = os.path.join(bench, "peers", "callback_loop.cc")
-        library_path = compile_program(["g++"], [*loop, source], os.path.join(out, "callback_loop.so"), root, (), [*FLAGS, "-shared", "-fPIC"])
-        return [find_torch()[0], os.path.join(bench, "peers", "torch_bench.py"), "--loop", library_path]
+        target, flags = os.path.join(out, "callback_loop.so"), [*FLAGS, "-shared", "-fPIC"]
+        compile_program(["g++"], [*loop, source], target, root, (), flags)
+        return [find_torch()[0], os.path.join(bench, "peers", "torch_bench.py"), "--loop", target]
     if library == "gloo":
         source = os.path.join(bench, "peers", "gloo_bench.cc")
         return [compile_program(["g++"], [*loop, source], os.path.join(out, "gloo_bench"), root, ["-lgloo", "-lpthread"])]

@@ -15,12 +15,13 @@ from .model import Case, Contender
 TUNE_SECONDS = 0.12
 TUNE_CALLS = 150
 IDLE_SECONDS = 5
+HAND_OVER_SLOWER = 1.8   # than the best one of the run: the cores are further apart than they were
 BOARD_PROGRESS = struct.Struct("<IIQ")   # job, calls begun, when the job began in ns: where bench/harness.cc puts them
 BOARD_PROGRESS_AT = 256
 
 
 def how_far(board, stopped_at):
-    """(index of the job in the plan, microseconds that each of its calls took at least on average), or None before the first call."""
+    """(index of the job in the plan, the least microseconds that its calls took on average), or None before the first call."""
     try:
         with open(board, "rb") as file:
             job, calls, began_ns = BOARD_PROGRESS.unpack(file.read(BOARD_PROGRESS_AT + BOARD_PROGRESS.size)[BOARD_PROGRESS_AT:])
@@ -43,6 +44,9 @@ class Comparison:
         self.probes = []
         self.measured_limits = []  # before every case
         self.goodputs = {}         # case -> one entry per round
+        self.given_up = set()      # (contender, case, variant, work)
+        # Between two cores: the last, and the best so far.
+        self.hand_over_us = self.hand_over_best_us = machine.hand_over_us(programs["probe"])
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -57,6 +61,17 @@ class Comparison:
         return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5)]
 
     def launch(self, contender, case, variant, works, seconds, calls, limit):
+        """As launch_once, and once more if the cores were apart before or after it and have been together at another time."""
+        for _ in range(2):
+            record = self.launch_once(contender, case, variant, works, seconds, calls, limit)
+            after = machine.hand_over_us(self.programs["probe"])
+            record["hand_over_us"] = max(self.hand_over_us, after)
+            self.hand_over_us, self.hand_over_best_us = after, min(self.hand_over_best_us, after)
+            if record["hand_over_us"] <= HAND_OVER_SLOWER * self.hand_over_best_us or "unfinished" in record:
+                break
+        return record
+
+    def launch_once(self, contender, case, variant, works, seconds, calls, limit):
         """One group of processes over a list of works; a record with what it measured and how it ended."""
         base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="versus-", dir=base) as folder:
@@ -73,8 +88,9 @@ class Comparison:
         results = [json.loads(line[7:]) for line in outcome.output.splitlines() if line.startswith("RESULT ")]
         for result in results:
             result["work"] = works[result["job"]].key
-        record = {"contender": contender.name, "case": str(case), "variant": variant.name, "works": [work.key for work in works],
-                  "status": outcome.status, "seconds": round(outcome.seconds, 2), "results": results,
+        record = {"contender": contender.name, "case": str(case), "variant": variant.name,
+                  "works": [work.key for work in works], "status": outcome.status, "seconds": round(outcome.seconds, 2),
+                  "results": results,
                   "steal": machine.shares(before, machine.cpu_times())["steal"], "bytes_moved": self.bytes_moved() - bytes_before}
         idle = [json.loads(line[5:]) for line in outcome.output.splitlines() if line.startswith("IDLE ")]
         if idle:
@@ -101,33 +117,45 @@ class Comparison:
 
     @staticmethod
     def wrong_transport(transport, least, moved):
-        """Bytes on the loopback device, or in the switch, tell that a run was not over TCP. More bytes prove nothing on loopback:
-        others use it too. `least` is what must cross."""
+        """Bytes on the loopback device, or in the switch, tell that a run was not over TCP; `least` is what must cross. More
+        bytes prove nothing on loopback: others use it too."""
         if transport == "tcp" and least > 1 << 20 and moved < 0.9 * least:
             return f"said tcp, but only {moved} bytes crossed the network where {least:.0f} must"
         return ""
 
-    def batches(self):
-        """Works that share a process group."""
-        works = list(self.options.works)
-        return [[work] for work in works] if self.suite.apart else [works]
+    def launch_each(self, contender, case, variant, works, seconds, calls, limit):
+        """Launches until every work has had its chance: one that took all the time does not cost the ones after it. What was
+        cut off at the full limit once is not tried again in the next rounds."""
+        works = [work for work in works if (contender, case, variant, work) not in self.given_up]
+        while works:
+            record = self.launch(contender, case, variant, works, seconds, calls, limit)
+            yield record
+            if "unfinished" not in record:
+                return
+            index = [work.key for work in works].index(record["unfinished"]["work"])
+            if limit == self.options.limit:
+                self.given_up.add((contender, case, variant, works[index]))
+            works = works[index + 1:]
 
     def tune(self, case):
         """(contender, work) -> the settings to use in the rounds: the library's own choice, and the best other ones."""
         chosen = {}
         for contender in self.contenders:
-            candidates = peers.variants(contender, case, self.options.works, self.options.quick) if self.can_run(contender) else []
-            times = {work: {} for work in self.options.works}
+            there = self.can_run(contender)
+            candidates = peers.variants(contender, case, self.options.works, self.options.quick) if there else []
+            if self.suite.idle:
+                candidates = candidates[:1]
+            times = {work.key: {} for work in self.options.works}
             for variant in candidates if len(candidates) > 1 else ():
-                for works in self.batches():
-                    record = self.launch(contender, case, variant, works, TUNE_SECONDS, TUNE_CALLS, self.options.tune_limit)
+                limit = self.options.tune_limit * (2 if case.network else 1)
+                for record in self.launch_each(contender, case, variant, self.options.works, TUNE_SECONDS, TUNE_CALLS, limit):
                     for result in record["results"]:
-                        times[works[result["job"]]][variant.name] = result["median_us"]
+                        times[result["work"]][variant.name] = result["median_us"]
                     self.say(f"  tuning {contender.title}, {variant.name}: {record['status']}, {record['seconds']} s")
             for work in self.options.works:
-                chosen[contender, work] = self.pick(candidates, times[work])
-                if times[work]:
-                    self.tuning[f"{case} {contender.name} {work.key}"] = times[work]
+                chosen[contender, work] = self.pick(candidates, times[work.key])
+                if times[work.key]:
+                    self.tuning[f"{case} {contender.name} {work.key}"] = times[work.key]
         return chosen
 
     @staticmethod
@@ -146,19 +174,21 @@ class Comparison:
         self.probes.append(probe)
         if self.network:
             largest = max(work.bytes for work in self.options.works)
-            goodput = self.network.goodput(self.programs["stream"], 2 * (case.n - 1) * largest // case.n, 3)
-            self.goodputs.setdefault(str(case), []).append({"round": number, **goodput})
+            program, size = self.programs["stream"], 2 * (case.n - 1) * largest // case.n
+            one, = self.network.goodput(program, size, 3, [(0, 1)])
+            ring = self.network.goodput(program, size, 3, [(rank, (rank + 1) % case.n) for rank in range(case.n)])
+            self.goodputs.setdefault(str(case), []).append({"round": number, "one_mbs": one, "ring_mbs": min(ring)})
         # Every other round the other way round, so that none always follows the same.
         for contender in self.contenders if number % 2 == 0 else reversed(self.contenders):
             plan = collections.OrderedDict()
-            for index, batch in enumerate(self.batches()):
-                for work in batch:
-                    for variant in chosen[contender, work]:
-                        plan.setdefault((variant, index), []).append(work)
-            for (variant, _), works in plan.items():
-                record = self.launch(contender, case, variant, works, self.options.seconds, self.options.calls, self.options.limit)
-                record["round"] = number
-                self.records.append(record)
+            for work in self.options.works:
+                for variant in chosen[contender, work]:
+                    plan.setdefault(variant, []).append(work)
+            for variant, works in plan.items():
+                for record in self.launch_each(contender, case, variant, works, self.options.seconds, self.options.calls,
+                                               self.options.limit):
+                    record["round"] = number
+                    self.records.append(record)
         self.say(f"  round {number + 1} of {self.options.rounds}: idle {probe['idle']:.0%}, copy {probe['copy_gbs']} GB/s, "
                  + self.glance(case, number))
 
@@ -190,8 +220,13 @@ class Comparison:
         self.say(f"measured in {time.monotonic() - start:.0f} s")
 
     def mark_probes(self):
-        """A round is off when others used the cores before it, or when memory was slow against the run's median."""
+        """A round is off when others used the cores before it, or memory was slow against the run's median. A single record is
+        off when the way between the cores was slow before or after it."""
         median = statistics.median(probe["copy_gbs"] for probe in self.probes)
+        best = min([record["hand_over_us"] for record in self.records] or [0])
+        for record in self.records:
+            apart = record["hand_over_us"] > HAND_OVER_SLOWER * best
+            record["off"] = f"hand-over between cores {record['hand_over_us']:.2f} of {best:.2f} us" if apart else ""
         for probe in self.probes:
             reasons = []
             if probe["idle"] < 0.9:

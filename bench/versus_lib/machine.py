@@ -13,7 +13,7 @@ CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 @contextlib.contextmanager
 def congestion_control(name):
-    """The machine's TCP congestion control while the block runs, if a name is given (needs root). Peers have no option of their own for it."""
+    """The machine's TCP congestion control while the block runs, if a name is given (needs root). Peers have no such option."""
     if not name:
         yield
         return
@@ -49,14 +49,19 @@ def loopback_bytes():
     return 0
 
 
+def hand_over_us(program):
+    """Between two cores. A virtual machine's may be moved nearer or apart at any moment, which changes every exchange."""
+    answer = subprocess.run([program, "cores"], capture_output=True, text=True, timeout=60)
+    return json.loads(answer.stdout)["hand_over_us"] if answer.returncode == 0 else 1e9
+
+
 def probe(program, seconds=0.3):
-    """Idle share while nothing of ours runs, then the speed of a large memory copy."""
+    """Idle share while nothing of ours runs, then the speed of a large memory copy and of a hand-over between two cores."""
     before = cpu_times()
     time.sleep(seconds)
     result = shares(before, cpu_times())
     answer = subprocess.run([program], capture_output=True, text=True, timeout=60)
-    result["copy_gbs"] = json.loads(answer.stdout)["copy_gbs"] if answer.returncode == 0 else 0.0
-    return result
+    return {**result, **(json.loads(answer.stdout) if answer.returncode == 0 else {"copy_gbs": 0.0, "hand_over_us": 1e9})}
 
 
 def limits(program, sizes, workers):

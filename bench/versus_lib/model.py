@@ -1,4 +1,4 @@
-"""The words of a comparison: who is measured (Contender), doing what (Work), over what (Case), with which settings (Variant)."""
+"""The words of a comparison: who is measured (Contender), doing what (Work), over what (Case), set up how (Variant)."""
 
 import dataclasses
 import re

@@ -14,7 +14,7 @@ def mca(**settings):
 
 
 def openmpi_algorithms(collectives):
-    """Settings of its "tuned" component, by its own numbers. One setting for each collective that is measured goes into a variant."""
+    """Settings of its "tuned" component, by its own numbers; a variant has one for each collective that is measured."""
     yield "own choice", (), True
     fixed = mca(coll_tuned_use_dynamic_rules=1)
     if "all_reduce" in collectives:
@@ -69,7 +69,7 @@ def mpich_variants(case, collectives):
     if case.transport == "shm":
         if "all_reduce" in collectives:
             yield Variant("release gather", base + (("MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM", "release_gather"),))
-        yield Variant("ucx shm", (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "shm,self")))
+        yield Variant("ucx shm", (("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "shm,self")), quick=case.n > 4)
 
 
 def gloo_variants(case, collectives):
@@ -82,7 +82,8 @@ def gloo_variants(case, collectives):
         return
     for mode in ("async",) if case.network else ("async", "sync", "busy"):
         for algorithm in ("ring_chunked", "halving_doubling", "bcube"):
-            quick = mode == "async" or (mode == "sync" and algorithm != "ring_chunked")
+            # Between hosts only rings are quick: they fill every link.
+            quick = algorithm == "ring_chunked" if case.network else mode == "async" or (mode == "sync" and algorithm != "ring_chunked")
             yield Variant(f"{algorithm} {mode}", (), ("--mode", mode), algorithm, quick)
     for algorithm in ("new_ring", "new_bcube"):
         yield Variant(f"{algorithm} async", (), ("--mode", "async"), algorithm, algorithm == "new_ring")
@@ -97,7 +98,7 @@ def torch_variants(case, collectives):
 def variants(contender, case, works, quick):
     """At least one for every pair that can run; none where the library has no such transport."""
     if contender.is_ours:
-        return [Variant("own choice" if not contender.algorithm else contender.algorithm, algorithm=contender.algorithm, quick=True)]
+        return [Variant(contender.algorithm or "own choice", algorithm=contender.algorithm, quick=True)]
     makers = {"openmpi": openmpi_variants, "mpich": mpich_variants, "gloo": gloo_variants, "torch": torch_variants}
     every = makers[contender.library](case, {work.collective for work in works})
     if contender.parts > 1:
@@ -140,7 +141,8 @@ def rank_commands(contender, program, case, variant, arguments, folder, network)
 
 
 def commands(contender, program, case, variant, arguments, folder, network=None):
-    """What to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on its host r."""
+    """What to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on
+    its host r."""
     if contender.library == "openmpi":
         return [openmpi_command(program, case, variant, arguments, folder, network)]
     if contender.library == "mpich":

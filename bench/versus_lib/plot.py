@@ -103,7 +103,8 @@ def idle_bars(row, names):
     for index, name in enumerate(names):
         cell = row["cells"][name]
         value = cell.get("cpu_percent_max")
-        words = cell["missing"].split(":")[0] if value is None else f"{value:.3f} %, {cell['switches_per_second_max']:.1f} switches/s"
+        words = cell["missing"].split(":")[0] if value is None else \
+            f"{value:.3f} %, {cell['switches_per_second_max']:.1f} switches/s"
         entries.append((title(name), COLOURS[index % len(COLOURS)], value, words))
     return entries
 
@@ -128,7 +129,8 @@ def svg(rows, names, heading):
             body, what = bars(bars_of_row(mine[0], names), x0, y0), what + f", {bytes_text(mine[0]['bytes'])}"
         else:
             body, what, legend = curves(mine, names, x0, y0), what + ", time over message size", series(mine, names)
-        out += [text(x0 + PANEL_WIDTH / 2, y0 - 10, what, size=13), rectangle(x0, y0, PANEL_WIDTH, PANEL_HEIGHT, 'fill="none" stroke="#444"'), *body]
+        out += [text(x0 + PANEL_WIDTH / 2, y0 - 10, what, size=13),
+                rectangle(x0, y0, PANEL_WIDTH, PANEL_HEIGHT, 'fill="none" stroke="#444"'), *body]
     for index, (name, colour, dash, _) in enumerate(legend):
         x = LEFT + index * 140
         out.append(f'<line x1="{x}" y1="{height - 20}" x2="{x + 24}" y2="{height - 20}" stroke="{colour}" stroke-width="2" '

@@ -18,8 +18,8 @@ def run(program, case, work, contender, seconds, out):
     variant = Variant("profile", algorithm=contender.algorithm)
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="versus-", dir=base) as folder:
-        arguments = ["--plan", work.entry(contender, contender.algorithm), "--board", os.path.join(folder, "board"), "--seconds", str(seconds), "--calls", "1000000",
-                     "--limit", str(int(seconds) + 30)]
+        arguments = ["--plan", work.entry(contender, contender.algorithm), "--board", os.path.join(folder, "board"),
+                     "--seconds", str(seconds), "--calls", "1000000", "--limit", str(int(seconds) + 30)]
         started = peers.commands(contender, program, case, variant, arguments, folder)
         # One shell starts all ranks under one perf, which follows its children.
         lines = [" ".join([*(f"{name}={shlex.quote(value)}" for name, value in command.env.items()), shlex.join(command.argv)])
@@ -33,7 +33,8 @@ def run(program, case, work, contender, seconds, out):
         return 1
     answer = subprocess.run(["perf", "report", "-i", out, "--stdio", "--no-children", "-g", "none", "-t", "|",
                              "--sort", "symbol,dso"], capture_output=True, text=True, timeout=300)
-    print(f"{contender.title}, {case}, {work.collective} of {work.bytes} bytes: share of the processor time of all ranks, waiting by spinning included")
+    print(f"{contender.title}, {case}, {work.collective} of {work.bytes} bytes: share of the processor time of all ranks, "
+          "waiting by spinning included")
     print("\n".join(top(answer.stdout)))
     print(f"callers: perf report -i {out} --no-children")
     return 0

@@ -4,12 +4,13 @@ import json
 import os
 
 from .model import Contender, bytes_text, time_text
-from .suites import BOUND, EVERY, BY_NAME
+from .suites import BOUND, BY_NAME, EVERY, RING
 
-METHOD = ("Every first and last result is checked on every rank, bit for bit; a barrier before each timed call; per call the mean over the ranks, of "
-          "them the median, of these the median over the rounds (± half the range over the rounds). The contenders run in turn. Ratios: time of the "
-          "reference ÷ time of ours, above 1 we are faster; beside it the mark and whether it is met. The limit is what this machine was measured to "
-          "allow for the bytes that must move.")
+METHOD = ("Every first and last result is checked on every rank, bit for bit; a barrier before each timed call; per call "
+          "the mean over the ranks, of them the median, of these the median over the rounds (± half the range over the "
+          "rounds; \"!\" where none was undisturbed). The contenders run in turn. Ratios: time of the reference ÷ time of "
+          "ours, above 1 we are faster; beside it the mark and whether it is met. The limit is what this machine was "
+          "measured to allow for the bytes that must move.")
 
 
 def title(name):
@@ -22,14 +23,21 @@ def cell_text(entry):
     if "missing" in entry:
         return "-" if entry["missing"].startswith("has no") else entry["missing"].split(":")[0]
     spread = (entry["high_us"] - entry["low_us"]) / 2 / entry["median_us"]
-    return f"{time_text(entry['median_us'])} ±{spread:.0%}"
+    return f"{time_text(entry['median_us'])} ±{spread:.0%}" + ("!" if entry["disturbed"] else "")
+
+
+def ratio_text(comparison):
+    """A ratio that misses its mark by less than the last digit has one more."""
+    ratio, mark = comparison["ratio"], comparison["mark"]
+    close = mark is not None and ratio < mark and f"{ratio:.2f}" == f"{mark:.2f}"
+    return ("> " if comparison["more_than"] else "") + (f"{ratio:.4f}" if close else f"{ratio:.2f}")
 
 
 def mark_text(comparison):
     """ "1.32 (1.20 met)", "0.80 (1.00 missed)", "> 3.1 (1.00 met)", "-" """
     if comparison["ratio"] is None:
         return "-" if comparison["mark"] is None else f"- ({comparison['mark']:.2f})"
-    text = ("> " if comparison["more_than"] else "") + f"{comparison['ratio']:.2f}"
+    text = ratio_text(comparison)
     if comparison["mark"] is None:
         return text
     verdict = {True: "met", False: "missed", None: "open"}[comparison["met"]]
@@ -45,16 +53,18 @@ def table(rows, names):
     several = len({row["collective"] for row in rows}) > 1
     bounded = any(row["bound"] for row in rows)
     heads = [comparison["title"] for comparison in rows[0]["comparisons"]]
-    lines = [["where", *(["collective"] if several else []), "size", *map(title, names), *heads, "p99 ours", "p99 reference", "limit",
-              *(["both ways"] if bounded else [])]]
+    lines = [["where", *(["collective"] if several else []), "size", *map(title, names), *heads, "p99 ours", "p99 reference",
+              "limit", *(["machine's own"] if bounded else [])]]
     for row in rows:
-        line = [row["case"], *([row["collective"]] if several else []), bytes_text(row["bytes"]), *(cell_text(row["cells"][name]) for name in names)]
+        line = [row["case"], *([row["collective"]] if several else []), bytes_text(row["bytes"])]
+        line += [cell_text(row["cells"][name]) for name in names]
         line += [mark_text(comparison) for comparison in row["comparisons"]]
-        first = next((one for one in row["comparisons"] if one["against"] != BOUND), None)
+        first = next((one for one in row["comparisons"] if one["against"] not in (BOUND, RING)), None)
         line += [p99_text(row, first["ours"]) if first else "-", p99_text(row, first["against"]) if first else "-",
                  f"{time_text(row['limit_us'])} {row['limit']}".strip()]
         if bounded:
-            line.append(f"{row['bound']['both_ways_mbs'] * 8 / 1000:.2f} Gbit/s" if row["bound"] else "-")
+            bound = row["bound"]
+            line.append(f"{time_text(bound[RING])} {bound['ring_mbs'] * 8 / 1000:.2f} Gbit/s" if bound else "-")
         lines.append(line)
     return lines
 
@@ -85,7 +95,8 @@ def aligned(lines):
 
 
 def markdown_table(lines):
-    return ["| " + " | ".join(lines[0]) + " |", "|" + "---|" * len(lines[0]), *("| " + " | ".join(line) + " |" for line in lines[1:])]
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return [rows[0], "|" + "---|" * len(lines[0]), *rows[1:]]
 
 
 def machine_text(facts):
@@ -107,7 +118,10 @@ def settings_lines(rows):
 
 def probe_lines(data):
     off = [probe for probe in data["probes"] if probe["off"]]
-    lines = ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed and left out where a good round exists."]
+    apart = [record for record in data["records"] if record.get("off")]
+    lines = ["", f"Probes: {len(data['probes'])} rounds, {len(off)} marked as disturbed; {len(apart)} of {len(data['records'])} runs "
+             "while the cores were apart (a hand-over between them took longer than at other times). These are left out where good "
+             "ones exist."]
     if len(off) == len(data["probes"]):
         lines += ["", "**The machine was never quiet: these numbers are noise.**"]
     return lines + [f"- {probe['case']} round {probe['round'] + 1}: {probe['off']}" for probe in off]
@@ -131,14 +145,18 @@ def marks_of(data):
     for row in data["summary"]:
         if BY_NAME[data["suite"]].idle:
             if row["met"] is not None:
-                found.append((row["case"], "processor time, switches", idle_text(row["cells"]["unisono"]), "0.0 %, 0.0/s", row["met"], "-"))
+                ours = idle_text(row["cells"]["unisono"])
+                found.append((row["case"], "processor time, switches", ours, "0.0 %, 0.0/s", row["met"], "-"))
             continue
         for comparison in row["comparisons"]:
             if comparison["mark"] is None:
                 continue
             what = f"{row['case']} {row['collective'].replace('_', '-')} {bytes_text(row['bytes'])}"
-            ratio = "-" if comparison["ratio"] is None else ("> " if comparison["more_than"] else "") + f"{comparison['ratio']:.2f}"
-            limit = f"{time_text(row['cells'].get(comparison['ours'], {}).get('median_us'))}, limit {time_text(row['limit_us'])} {row['limit']}"
+            ratio = "-" if comparison["ratio"] is None else ratio_text(comparison)
+            ours = row["cells"].get(comparison["ours"], {}).get("median_us")
+            limit = f"{time_text(ours)}, limit {time_text(row['limit_us'])} {row['limit']}"
+            if row["bound"]:
+                limit += f", machine's own {time_text(row['bound'][RING])}"
             found.append((what, comparison["title"], ratio, f"{comparison['mark']:.2f}", comparison["met"], limit))
     return found
 
@@ -158,8 +176,8 @@ def summary_page(folder):
             counts[mark[4]] += 1
         off = sum(1 for probe in data["probes"] if probe["off"])
         parts += ["", f"## {suite.title}", "",
-                  f"[Table]({suite.name}.md), [plot]({suite.name}.svg), [everything]({suite.name}.json). {machine_text(data['machine'])} "
-                  f"{off} of {len(data['probes'])} rounds disturbed."]
+                  f"[Table]({suite.name}.md), [plot]({suite.name}.svg), [everything]({suite.name}.json). "
+                  f"{machine_text(data['machine'])} {off} of {len(data['probes'])} rounds disturbed."]
         if marks:
             words = {True: "met", False: "**missed**", None: "open"}
             parts += ["", *markdown_table([["what", "measure", "reached", "mark", "", "ours, limit of the machine"]]
@@ -167,7 +185,8 @@ def summary_page(folder):
         else:
             parts += ["", "No mark is set; the table shows the cost."]
     head = ["# Measured beside the peers", "",
-            f"Marks met: {counts[True]}, missed: {counts[False]}, open (no result of a peer): {counts[None]}. Each section is one run of "
-            "`bench/versus --suite NAME`, which writes this page too. Ratios hold for one machine and one run; times of two runs say nothing together.", "",
+            f"Marks met: {counts[True]}, missed: {counts[False]}, open (no result of a peer): {counts[None]}. Each section is one "
+            "run of `bench/versus --suite NAME`, which writes this page too. Ratios hold for one machine and one run; times of two "
+            "runs say nothing together.", "",
             METHOD]
     return "\n".join(head + parts) + "\n"

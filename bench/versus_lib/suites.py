@@ -1,6 +1,6 @@
 """What is compared with what, and the marks: one Suite per table.
 
-A mark is the least ratio that a row must reach. The ratio is always the time of the reference ÷ the time of ours, so more is better.
+A mark is the least ratio that a row must reach. The ratio is always the time of the reference ÷ the time of ours: more is better.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 BEST_PEER = "best peer"   # the quickest contender of another library
 BOUND = "bound"           # of the network: bytes that a link must carry ÷ what one TCP stream reached on it
+RING = "ring"             # the same with a stream from every host to the next, all at once
 LIBRARIES = ("unisono", "openmpi", "mpich", "gloo")
 
 
@@ -34,7 +35,6 @@ class Suite:
     n: tuple = (2, 4)
     networks: tuple = ("",)
     idle: bool = False
-    apart: bool = False    # each work in a process group of its own: one that takes for ever does not cost the next
 
 
 def all_reduces(sizes):
@@ -62,48 +62,52 @@ EVERY = (
           "fp32 sum in place. Each library runs with the settings that were best for it.",
           (*LIBRARIES, "torch"), (Comparison("unisono", BEST_PEER, "best peer ÷ ours", FASTER),), all_reduces(SIZES)),
     Suite("oversubscribed", "More ranks than cores",
-          "fp32 all-reduce in place, with the peers' settings for crowded cores. \"> x\": the run was ended by its time limit; x is its time ÷ the "
-          "calls that had begun, each with the barrier before it.",
-          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), all_reduces((KIB, MIB)), n=(8, 16), apart=True),
+          "fp32 all-reduce in place, with the peers' settings for crowded cores. \"> x\": the run was ended by its time "
+          "limit; x is its time ÷ the calls that had begun, each with the barrier before it.",
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), all_reduces((KIB, MIB)), n=(8, 16)),
     Suite("pinned", "One core per rank",
-          "fp32 all-reduce in place; our own, every rank with all its threads bound to one core, against our own as the kernel places it.",
+          "fp32 all-reduce in place; our own, every rank with all its threads bound to one core, against our own as the "
+          "kernel places it.",
           ("unisono", "unisono:pinned"), (Comparison("unisono:pinned", "unisono", "unpinned ÷ pinned", everywhere(0.66)),),
           all_reduces(SIZES), n=(2,)),
     Suite("collectives", "The other collectives",
-          "fp32. The size means the same for all, as in nccl-tests: the larger of a rank's two buffers, that is the input of reduce_scatter, the output "
-          "of all_gather, either buffer of all_to_all, the tensor of broadcast; a block is that ÷ n. Broadcast is in place and from rank 0, the "
-          "others are not in place; Gloo's reduce-scatter is, and is charged with the copy of its block.",
+          "fp32. The size means the same for all, as in nccl-tests: the larger of a rank's two buffers, that is the input "
+          "of reduce_scatter, the output of all_gather, either buffer of all_to_all, the tensor of broadcast; a block is "
+          "that ÷ n. Broadcast is in place and from rank 0, the others are not in place; Gloo's reduce-scatter is, and is "
+          "charged with the copy of its block.",
           LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),),
           tuple(Work(collective, size) for collective in ("reduce_scatter", "all_gather", "all_to_all", "broadcast")
                 for size in (64 * KIB, MIB, 16 * MIB))),
     Suite("dtypes", "16-bit floats",
-          "All-reduce in place of the same number of elements: 4 Mi, that is 16 MiB of fp32, 8 MiB of bf16 and fp16. The mark of 0.6 of fp32's "
-          "time is a ratio of 1.67.",
+          "All-reduce in place of the same number of elements: 4 Mi, that is 16 MiB of fp32, 8 MiB of bf16 and fp16. The "
+          "mark of 0.6 of fp32's time is a ratio of 1.67.",
           ("unisono", "unisono:bf16", "unisono:fp16"),
           (Comparison("unisono:bf16", "unisono", "fp32 ÷ bf16", everywhere(1 / 0.6)),
            Comparison("unisono:fp16", "unisono", "fp32 ÷ fp16", everywhere(1 / 0.6))), all_reduces((16 * MIB,))),
     Suite("several", "Several operations at once",
-          "fp32 all-reduce in place: eight of 4 MiB started together and then waited for, against one of 32 MiB. The peers' are MPI_Iallreduce "
-          "and MPI_Waitall; Gloo has nothing of the kind.",
+          "fp32 all-reduce in place: eight of 4 MiB started together and then waited for, against one of 32 MiB. The "
+          "peers' are MPI_Iallreduce and MPI_Waitall; Gloo has nothing of the kind.",
           ("unisono", "unisono:8_parts", "openmpi", "openmpi:8_parts", "mpich", "mpich:8_parts"),
           (Comparison("unisono:8_parts", "unisono", "one ÷ eight", everywhere(1.0)),), all_reduces((32 * MIB,))),
     Suite("orders", "The order of additions",
-          "fp32 all-reduce in place; our own in strict rank order and in any order, against our own default. On these groups, all ranks on one host, "
-          "the default is rank order (docs/decisions/0002-order-of-sums.md), so the first ratio shows the noise.",
+          "fp32 all-reduce in place; our own in strict rank order and in any order, against our own default. On these "
+          "groups, all ranks on one host, the default is rank order (docs/decisions/0002-order-of-sums.md), so the first "
+          "ratio shows the noise.",
           ("unisono", "unisono:strict", "unisono:any"),
           (Comparison("unisono:strict", "unisono", "default ÷ strict"), Comparison("unisono:any", "unisono", "default ÷ any")),
           all_reduces(SIZES)),
     Suite("limited", "Thin links",
-          "fp32 all-reduce in place between network namespaces, each with its own link to one bridge; tc tbf limits both directions of each link. The "
-          "bound is 2(n-1)/n of the tensor ÷ the goodput of one TCP stream of as many bytes, measured before each round on the same links; "
-          "\"both ways\" is what each direction of that connection carried when both were full. The row without a limit shows what the machine itself can do.",
+          "fp32 all-reduce in place between network namespaces, each with its own link to one bridge; tc tbf limits both "
+          "directions of each link. The bound is 2(n-1)/n of the tensor ÷ the goodput of one TCP stream of as many bytes, "
+          "measured before each round on the same links. The machine's own limit: the same with a stream from every host "
+          "to the next, all at once, so that every link is full both ways; the slowest counts.",
           ("unisono", "openmpi", "gloo"),
           (Comparison("unisono", BOUND, "bound ÷ ours", lambda case, work: OF_A_LIMITED_LINK.get(case.network)),
-           Comparison("unisono", BEST_PEER, "best peer ÷ ours")),
+           Comparison("unisono", RING, "machine's own ÷ ours"), Comparison("unisono", BEST_PEER, "best peer ÷ ours")),
           all_reduces((64 * MIB,)), ("tcp",), (4,), networks=(*OF_A_LIMITED_LINK, "no limit")),
     Suite("idle", "A group that does nothing",
-          "Four processes that have joined and made one all-reduce, then nothing, for 5 s: processor time and voluntary context switches of all "
-          "threads of the busiest process. Mark: 0.0 % and no switch but for failure detection.",
+          "Four processes that have joined and made one all-reduce, then nothing, for 5 s: processor time and voluntary "
+          "context switches of all threads of the busiest process. Mark: 0.0 % and no switch but for failure detection.",
           LIBRARIES, (), all_reduces((MIB,)), n=(4,), idle=True),
 )
 BY_NAME = {suite.name: suite for suite in EVERY}

@@ -14,7 +14,7 @@
 namespace unisono::record {
 namespace {
 
-Status failed(const std::string& what, int error) { return {Code::unavailable, what + ": " + std::strerror(error)}; }
+Status failed(const std::string& what, int error) { return {Code::unavailable, std::strerror(error) + (" (" + what + ")")}; }
 
 }  // namespace
 
@@ -65,7 +65,7 @@ Result<Area> Area::in_file(const std::string& folder, const std::string& name, s
   auto status = area.map(bytes);
   if (status.ok()) return area;
   ::unlink(path.c_str());
-  return Status(status.code(), path + ": " + status.message());
+  return Status(status.code(), status.message() + " (" + path + ")");  // the reason first: a note in a record is short
 }
 
 Result<Area> Area::unseen(size_t bytes) {

@@ -25,6 +25,6 @@ def options_of(command):
     """Every option that its help page shows, "-n" and "--ranks" each."""
     names = []
     for line in tool(command, "--help").splitlines():
-        match = re.match(r"  ((?:-{1,2}[a-z][a-z-]*,?)+)", line)
+        match = re.match(r"  ((?:-{1,2}[a-zA-Z][a-z-]*,?)+)", line)
         names += match.group(1).split(",") if match else []
     return names
