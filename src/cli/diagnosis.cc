@@ -81,7 +81,10 @@ class Detective {
 
   // What the rank did last: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
   std::string last_words(const Sighting& sighting) const {
-    if (const auto* running = current(sighting)) return fmt::format("in {}, begun {} ago", sentence(*running), ago(start_of(sighting, *running)));
+    if (const auto* running = current(sighting)) {
+      const auto what = running->phase == Phase::begun ? running->name.to_string() : sentence(*running);
+      return fmt::format("in {}, begun {} ago", what, ago(start_of(sighting, *running)));
+    }
     if (sighting.record.begun > sighting.record.ended) return "in an operation that had just begun";
     if (sighting.record.operations.empty()) return "before its first operation";
     const auto& last = sighting.record.operations.back();
@@ -203,7 +206,7 @@ class Detective {
   // What ended badly last, once for all ranks.
   void find_failures() {
     std::map<std::tuple<std::string, Code>, std::vector<uint32_t>> failures;
-    std::map<std::tuple<std::string, Code>, std::set<uint32_t>> awaited;
+    std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> awaited;  // and by how many
     Nanos last = 0;
     for (uint32_t rank = 0; rank < account_.world; ++rank) {
       if (!is_here(account_, rank) || account_.ranks[rank]->record.operations.empty()) continue;
@@ -212,12 +215,18 @@ class Detective {
       if (operation.code == Code::ok) continue;
       const auto key = std::tuple(operation.name.to_string(), operation.code);
       failures[key].push_back(rank);
-      if (operation.awaited >= 0) awaited[key].insert(static_cast<uint32_t>(operation.awaited));
+      if (operation.awaited >= 0) ++awaited[key][static_cast<uint32_t>(operation.awaited)];
       last = std::max(last, record.wall(operation.ended));
     }
     for (const auto& [key, ranks] : failures) {
       const auto& [operation, code] = key;
-      const std::vector<uint32_t> blamed(awaited[key].begin(), awaited[key].end());
+      // Some have heard of the end from others, while they waited for somebody else: those that most waited for.
+      size_t most = 0;
+      for (const auto& [rank, count] : awaited[key]) most = std::max(most, count);
+      std::vector<uint32_t> blamed;
+      for (const auto& [rank, count] : awaited[key]) {
+        if (count == most) blamed.push_back(rank);
+      }
       const auto waited = blamed.empty() ? std::string() : fmt::format("; waited for: {}", format_ranks(blamed));
       add(Cause::failed, blamed, fmt::format("{} ended as {} at {}, {} ago{}.", operation, name(code), format_ranks(ranks), ago(last), waited));
     }

@@ -136,6 +136,12 @@ TEST(Diagnosis, the_last_failure_is_told_once_for_all_ranks) {
   EXPECT_EQ(scene.account().findings.size(), 1u);
 }
 
+TEST(Diagnosis, of_those_waited_for_in_a_failure_the_one_that_most_waited_for_is_told) {
+  Scene scene(4);
+  for (uint32_t rank : {0u, 1u, 3u}) scene[rank].record.operations.push_back(Scene::ended(17, start + second, Code::peer_lost, rank == 1 ? 0 : 2));
+  scene.expect_cause(Cause::failed, {2}, {"ended as peer_lost at ranks 0, 1, 3", "waited for: rank 2."});
+}
+
 TEST(Diagnosis, where_all_have_come_the_one_that_waits_for_no_message_is_named) {
   Scene scene(3);
   scene.waits(0, {1});

@@ -78,7 +78,8 @@ void Engine::record_end(const Active& active) {
   auto awaited = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
   if (!ok) {
     operation.progress(awaited_);
-    if (!awaited_.empty()) awaited = static_cast<int32_t>(awaited_.front());
+    const auto lost = std::find_if(awaited_.begin(), awaited_.end(), [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
+    if (!awaited_.empty()) awaited = static_cast<int32_t>(lost == awaited_.end() ? awaited_.front() : *lost);
   }
   moved_.clear();
   for (const auto rank : operation.setup().plan->partners) {

@@ -42,9 +42,9 @@ struct Header {
   uint64_t ring_capacity;
   uint64_t reserved_too;
   char host[64];              // text is cut to fit, and ends with a zero byte
-  char note[96];              // why the record is not where it was asked to be; empty: it is
+  char note[224];             // why the record is not where it was asked to be; empty: it is
 };
-static_assert(sizeof(Header) == 256);
+static_assert(sizeof(Header) == 384);
 
 // All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls and
 // Link::lost_at, which are each one word.
