@@ -11,12 +11,15 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "language_model/plot.h"
+#include "cli/plot.h"
 
 namespace language_model {
 
 using unisono::Code;
 using unisono::Status;
+using unisono::cli::Panel;
+using unisono::cli::Point;
+using unisono::cli::Series;
 
 namespace {
 
@@ -261,7 +264,7 @@ Status write_files(const Results& r, const std::string& directory) {
   const std::filesystem::path path(directory);
   if (auto written = write_file(path / "loss.csv", csv(r)); !written.ok()) return written;
   if (auto written = write_file(path / "summary.json", summary_json(r)); !written.ok()) return written;
-  return write_svg((path / "loss.svg").string(), panels_of(r));
+  return unisono::cli::write_svg((path / "loss.svg").string(), panels_of(r));
 }
 
 }  // namespace language_model

@@ -11,7 +11,6 @@
 #include <sstream>
 #include <thread>
 
-#include "language_model/plot.h"
 #include "language_model/results.h"
 #include "language_model/text.h"
 #include "language_model/trainer.h"
@@ -321,23 +320,6 @@ TEST(Results, a_directory_that_cannot_be_made_is_named) {
   const auto written = write_files(some_results(), "/dev/null/out");
   EXPECT_EQ(written.code(), Code::unavailable);
   EXPECT_NE(written.message().find("/dev/null/out"), std::string::npos);
-}
-
-TEST(Plot, ticks_are_round_numbers) {
-  EXPECT_DOUBLE_EQ(tick_distance(6, 6), 1);
-  EXPECT_DOUBLE_EQ(tick_distance(1200, 6), 200);
-  EXPECT_DOUBLE_EQ(tick_distance(0.037, 6), 0.005);
-}
-
-TEST(Plot, leaves_out_what_cannot_be_drawn_and_escapes_names) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::string drawn = svg({{.title = "a < b & c",
-                                  .x_label = "x",
-                                  .y_label = "y",
-                                  .series = {{.name = "s", .colour = "red", .points = {{1, 2}, {2, nan}, {3, 4}}},
-                                             {.name = "empty", .colour = "red", .points = {}}}}});
-  EXPECT_EQ(drawn.find("nan"), std::string::npos);
-  EXPECT_NE(drawn.find("a &lt; b &amp; c"), std::string::npos);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "unisono/counters.h"
 #include "unisono/export.h"
 #include "unisono/options.h"
 #include "unisono/report.h"
@@ -98,6 +99,12 @@ class UNISONO_EXPORT Group {
   uint32_t epoch() const;
   std::vector<Member> members() const;
   LinkSpeeds link_speeds() const;
+  // What was done in this group so far. Empty if it keeps no record: after it has ended, with UNISONO_RECORD=0, or for sub-groups
+  // beyond the 63rd.
+  Counters counters() const;
+  // Writes the group's record (docs/observing.md) to a file, for `unisono explain` and `unisono trace`; a former file is replaced.
+  // unavailable: there is no record, or the file cannot be written.
+  Status dump_record(const std::string& path) const;
 
   // Every rank ends with the reduction of all ranks' tensors. One tensor: in place.
   Work all_reduce_async(Tensor inout, const CallOptions& options = {});

@@ -2,6 +2,7 @@
 // Include this one header.
 #pragma once
 
+#include "unisono/counters.h" // IWYU pragma: export
 #include "unisono/group.h"    // IWYU pragma: export
 #include "unisono/options.h"  // IWYU pragma: export
 #include "unisono/report.h"   // IWYU pragma: export

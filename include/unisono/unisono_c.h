@@ -81,6 +81,26 @@ typedef struct unisono_report {
   int32_t last_rank;
 } unisono_report;
 
+/* What a group has done so far: since it was joined, split off or re-formed last. */
+typedef struct unisono_counters {
+  uint64_t begun;  /* operations */
+  uint64_t ended;
+  uint64_t late;
+  uint64_t failed; /* late ones included */
+} unisono_counters;
+
+/* To and from one rank, as unisono::LinkCounters. */
+typedef struct unisono_link_counters {
+  uint64_t sent_bytes;
+  uint64_t sent_messages;
+  uint64_t received_bytes;
+  uint64_t received_messages;
+  int64_t waited_us;
+  uint64_t waited_for;
+  uint64_t stalls;
+  int32_t lost;
+} unisono_link_counters;
+
 UNISONO_EXPORT const char* unisono_version(void);
 UNISONO_EXPORT const char* unisono_last_error(void);
 
@@ -93,6 +113,12 @@ UNISONO_EXPORT uint32_t unisono_epoch(const unisono_group* group);
 UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup);
 /* Afterwards rank, world size and epoch of the group have changed. */
 UNISONO_EXPORT int unisono_reform(unisono_group* group);
+
+/* All zero if the group keeps no record; unisono_get_link_counters is UNISONO_UNAVAILABLE then, and UNISONO_INVALID for no rank of it. */
+UNISONO_EXPORT void unisono_get_counters(const unisono_group* group, unisono_counters* counters);
+UNISONO_EXPORT int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters);
+/* Writes the group's record to a file, for `unisono explain` and `unisono trace`. */
+UNISONO_EXPORT int unisono_dump_record(const unisono_group* group, const char* path);
 
 /* Asynchronous calls. `call` may be null. On success *work is set; it is freed by unisono_work_free, which waits if the
  * operation still runs. Input may equal output where the C++ API allows it. counts: one entry per rank, or null for equal blocks. */

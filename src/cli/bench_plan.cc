@@ -180,7 +180,7 @@ Timing summarise(std::vector<double>& durations_us) {
     return durations_us[std::clamp<size_t>(rank, 1, count) - 1];
   };
   const double sum = std::accumulate(durations_us.begin(), durations_us.end(), 0.0);
-  return {.mean_us = sum / static_cast<double>(count), .p50_us = percentile(0.5), .p99_us = percentile(0.99),
+  return {.mean_us = sum / static_cast<double>(count), .p25_us = percentile(0.25), .p50_us = percentile(0.5), .p75_us = percentile(0.75), .p99_us = percentile(0.99),
           .min_us = durations_us.front(), .max_us = durations_us.back()};
 }
 

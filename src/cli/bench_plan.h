@@ -65,7 +65,9 @@ Extent extent_of(Collective collective, uint64_t bytes, DType dtype, uint32_t wo
 
 struct Timing {
   double mean_us = 0;
+  double p25_us = 0;
   double p50_us = 0;
+  double p75_us = 0;
   double p99_us = 0;
   double min_us = 0;
   double max_us = 0;

@@ -65,7 +65,9 @@ TEST(BenchPlan, percentiles_are_of_the_nearest_rank) {
   for (int i = 100; i >= 1; --i) durations.push_back(i);
   const auto timing = summarise(durations);
   EXPECT_DOUBLE_EQ(timing.mean_us, 50.5);
+  EXPECT_DOUBLE_EQ(timing.p25_us, 25);
   EXPECT_DOUBLE_EQ(timing.p50_us, 50);
+  EXPECT_DOUBLE_EQ(timing.p75_us, 75);
   EXPECT_DOUBLE_EQ(timing.p99_us, 99);
   EXPECT_DOUBLE_EQ(timing.min_us, 1);
   EXPECT_DOUBLE_EQ(timing.max_us, 100);

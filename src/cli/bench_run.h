@@ -21,7 +21,7 @@ struct RunOptions {
   uint32_t iterations = 0;      // 0: as many as fit in row_time, within bounds
   uint32_t warmup = 2;
   Nanos row_time = 500 * millisecond;
-  bool check = true;
+  uint32_t checks = 1;          // calls whose results are compared with the reference, before the timed ones
   bool barrier = true;          // before each timed call, so that lateness of the call before does not count
   Across across = Across::mean;
   // Told between iterations, at most; never while the clock runs.
@@ -34,6 +34,8 @@ struct Measurement {
   Timing timing;                // over iterations, of the value across ranks
   bool checked = false;
   uint64_t wrong = 0;           // elements, of all ranks
+  uint64_t wire_bytes = 0;      // that a rank sent in the last timed call, headers included; mean over ranks
+  uint32_t contributors = 0;    // ranks whose data is in that call's result: the least that any rank reports
   Report report;                // of this rank's last timed call
 };
 

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/text.h"
 #include "cli/version.h"
@@ -14,17 +15,6 @@ namespace {
 constexpr const char* across_names[] = {"of rank 0", "mean over ranks", "fastest rank", "slowest rank"};
 constexpr const char* orders[] = {"auto", "strict", "any"};
 constexpr const char* schedules[] = {"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
-
-// "shm x3; tcp x4": the kinds; the JSON has every link in full.
-std::string link_summary(const std::vector<std::string>& links) {
-  std::map<std::string, size_t> counts;
-  for (const auto& link : links) ++counts[link.substr(0, link.find(' '))];
-  std::string text;
-  for (const auto& [link, count] : counts) {
-    text += fmt::format("{}{} x{}", text.empty() ? "" : "; ", link, count);
-  }
-  return text.empty() ? "none" : text;
-}
 
 std::string interface_summary(const HostFacts& host) {
   std::string text;
@@ -38,17 +28,62 @@ std::string digits(double value) {
   return value < 10'000 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
 }
 
+// Two digits behind the point as in nccl-tests, four where there would be nothing else.
+std::string rate(double value) { return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value); }
+
 std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& measurement) {
   if (!measurement) return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "-", "-", "-", "-", "-", "-");
   const auto& timing = measurement->timing;
   const auto wrong = measurement->checked ? fmt::format("{}", measurement->wrong) : "N/A";
-  return fmt::format(" {:>9} {:>9} {:>9} {:>7.2f} {:>7.2f} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
-                     algorithm_bandwidth(*measurement), bus_bandwidth(facts, *measurement), wrong);
+  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
+                     rate(algorithm_bandwidth(*measurement)), rate(bus_bandwidth(facts, *measurement)), wrong);
 }
 
 const char* operation_name(const BenchFacts& facts) { return facts_of(facts.data.collective).reduces ? name(facts.data.op) : "none"; }
 
+std::string counted(const std::vector<std::pair<std::string, size_t>>& counts, const char* between) {
+  std::string text;
+  for (const auto& [what, count] : counts) text += fmt::format("{}{} x{}", text.empty() ? "" : between, what, count);
+  return text;
+}
+
+void count_one(std::vector<std::pair<std::string, size_t>>& counts, const std::string& what) {
+  const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& entry) { return entry.first == what; });
+  if (known == counts.end()) counts.emplace_back(what, 1);
+  else ++known->second;
+}
+
+// What both halves of a row sent and counted; where they differ, the more and the fewer.
+std::string cost_of(const Row& row) {
+  uint64_t wire = 0;
+  uint32_t contributors = UINT32_MAX;
+  for (const auto* half : {&row.out_of_place, &row.in_place}) {
+    if (!*half) continue;
+    wire = std::max(wire, (*half)->wire_bytes);
+    contributors = std::min(contributors, (*half)->contributors);
+  }
+  return fmt::format(" {:>11} {:>7}", wire, contributors);
+}
+
 }  // namespace
+
+std::string host_summary(const std::vector<Member>& members) {
+  std::vector<std::pair<std::string, size_t>> counts;
+  for (const auto& member : members) count_one(counts, member.host);
+  return counted(counts, ", ");
+}
+
+std::string link_summary(const std::vector<Member>& members) {
+  std::vector<std::pair<std::string, size_t>> inside;
+  std::vector<std::pair<std::string, size_t>> between;
+  for (const auto& member : members) {
+    if (member.link == "self") continue;
+    count_one(member.host == members.front().host ? inside : between, member.link.substr(0, member.link.find(' ')));
+  }
+  std::string text = inside.empty() ? "" : "inside hosts " + counted(inside, ", ");
+  if (!between.empty()) text += (text.empty() ? "between hosts " : "; between hosts ") + counted(between, ", ");
+  return text.empty() ? "none" : text;
+}
 
 double algorithm_bandwidth(const Measurement& measurement) {
   if (measurement.timing.mean_us <= 0) return 0;
@@ -65,23 +100,29 @@ std::string table_head(const BenchFacts& facts) {
                                  schedules[static_cast<size_t>(facts.call.schedule)]);
   text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
   text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
-  text += fmt::format("# links of rank 0: {}\n", link_summary(facts.links));
+  text += fmt::format("# ranks: {}; links of rank 0: {}\n", host_summary(facts.members), link_summary(facts.members));
+  if (!facts.impairment.empty()) text += fmt::format("# on request: {}\n", facts.impairment);
   text += fmt::format("# found when the group formed: {}\n", facts.speeds.to_string());
-  text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n#\n",
-                      across_names[static_cast<size_t>(facts.across)], facts.barrier ? ", a barrier before each" : "");
+  text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n", across_names[static_cast<size_t>(facts.across)],
+                      facts.barrier ? ", a barrier before each" : "");
+  return text;
+}
+
+std::string row_head() {
+  std::string text = "# wire: bytes that a rank sent in one call, headers included, mean over ranks; contrib: ranks whose data is in the result\n#\n";
   const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
   const auto units = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
   text += fmt::format("#{:46} {:^52} {:^52}\n", "", "out-of-place", "in-place");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", "size", "count", "type", "redop", "root", half, half);
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", "(B)", "(elements)", "", "", "", units, units);
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)");
   return text;
 }
 
 std::string table_row(const BenchFacts& facts, const Row& row) {
   const auto& any = row.out_of_place ? *row.out_of_place : *row.in_place;
   const auto root = facts_of(facts.data.collective).has_root ? fmt::format("{}", facts.data.root) : "-1";
-  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
-                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place));
+  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
+                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row));
 }
 
 uint64_t wrong_values(const std::vector<Row>& rows) {
@@ -110,6 +151,22 @@ std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows) {
                      count > 0 ? sum / static_cast<double>(count) : 0.0);
 }
 
+// Links that come late make times longer than was asked for.
+std::string table_links(const LinkTally& tally) {
+  const auto& counts = tally.counts;
+  const auto share = [&](uint64_t part) { return counts.packets > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(counts.packets) : 0; };
+  std::string text = fmt::format("# links: {} packets, {} lost on request ({:.2f} %), {} dropped at full queues; at most {} late\n", counts.packets, counts.lost,
+                                 share(counts.lost), counts.overflown, format_duration(tally.latest));
+  if (share(tally.late_packets) < 1) return text;
+  return text + fmt::format("# links: {:.1f} % of the packets were more than 1 ms late: this machine is too busy for such links, and times are too long\n", share(tally.late_packets));
+}
+
+std::string json_links(const LinkTally& tally) {
+  nlohmann::ordered_json json{{"kind", "links"}, {"packets", tally.counts.packets}, {"lost", tally.counts.lost}, {"overflown", tally.counts.overflown},
+                              {"latest_us", static_cast<double>(tally.latest) / static_cast<double>(microsecond)}, {"late_packets", tally.late_packets}};
+  return json.dump() + "\n";
+}
+
 static nlohmann::ordered_json json_of(const LinkSpeeds::Kind& kind) {
   return {{"latency_us", kind.latency_us}, {"bytes_per_us", kind.bytes_per_us}, {"measured", kind.measured}};
 }
@@ -125,7 +182,11 @@ std::string json_facts(const BenchFacts& facts) {
   json["kernel"] = facts.host.kernel;
   json["congestion_control"] = facts.host.congestion_control;
   for (const auto& [name, mtu] : facts.host.interfaces) json["mtu"][name] = mtu;
-  json["links"] = facts.links;
+  json["world_size"] = facts.data.world_size;
+  for (const auto& member : facts.members) json["hosts"].push_back(member.host);
+  json["links"] = link_summary(facts.members);
+  for (const auto& member : facts.members) json["link_of_rank"].push_back(member.link);
+  json["impairment"] = facts.impairment;
   json["inside_hosts"] = json_of(facts.speeds.inside_hosts);
   json["between_hosts"] = json_of(facts.speeds.between_hosts);
   json["barrier"] = facts.barrier;
@@ -142,13 +203,16 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["count"] = measurement.extent.block_count;
   json["dtype"] = name(facts.data.dtype);
   json["op"] = operation_name(facts);
+  json["root"] = facts_of(facts.data.collective).has_root ? static_cast<int64_t>(facts.data.root) : -1;
   json["order"] = orders[static_cast<size_t>(facts.call.order)];
   json["asked_schedule"] = schedules[static_cast<size_t>(facts.call.schedule)];
   json["schedule"] = measurement.report.schedule;
   json["in_place"] = in_place;
   json["iterations"] = measurement.iterations;
   json["mean_us"] = measurement.timing.mean_us;
+  json["p25_us"] = measurement.timing.p25_us;
   json["p50_us"] = measurement.timing.p50_us;
+  json["p75_us"] = measurement.timing.p75_us;
   json["p99_us"] = measurement.timing.p99_us;
   json["min_us"] = measurement.timing.min_us;
   json["max_us"] = measurement.timing.max_us;
@@ -156,8 +220,8 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["busbw_gbs"] = bus_bandwidth(facts, measurement);
   json["checked"] = measurement.checked;
   json["wrong"] = measurement.wrong;
-  json["sent_bytes"] = measurement.report.sent_bytes;
-  json["contributors"] = measurement.report.contributors;
+  json["wire_bytes"] = measurement.wire_bytes;
+  json["contributors"] = measurement.contributors;
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/bench_run.h"
+#include "cli/bench_stage.h"
 #include "cli/host_facts.h"
 #include "unisono/group.h"
 
@@ -17,7 +18,8 @@ struct BenchFacts {
   CallOptions call;
   bool barrier = true;
   Across across = Across::mean;
-  std::vector<std::string> links;   // of rank 0 to the others: "shm", "tcp 10.0.0.2:4711 (eth0)"
+  std::vector<Member> members;      // as rank 0 sees them
+  std::string impairment = {};      // what --rate, --loss and --delay do to the links; empty: nothing
   LinkSpeeds speeds = {};           // what schedules are chosen by
 };
 
@@ -29,14 +31,23 @@ struct Row {
 double algorithm_bandwidth(const Measurement& measurement);  // GB/s, GB = 1e9
 double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement);
 
-// All lines start with '#'.
+// "a x2, b x2": in the order of the ranks.
+std::string host_summary(const std::vector<Member>& members);
+// "inside hosts shm x1; between hosts tcp x2": kinds of transport from rank 0 to the others.
+std::string link_summary(const std::vector<Member>& members);
+
+// All lines start with '#'. The head says what the numbers depend on; row_head names the columns of table_row.
 std::string table_head(const BenchFacts& facts);
+std::string row_head();
 std::string table_row(const BenchFacts& facts, const Row& row);
 // "# Out of bounds values : 0 OK" and "# Avg bus bandwidth : X".
 std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows);
+// What links on request did.
+std::string table_links(const LinkTally& tally);
+std::string json_links(const LinkTally& tally);
 uint64_t wrong_values(const std::vector<Row>& rows);
 
-// One JSON object per line, with its "kind".
+// One JSON object per line, with its "kind". json_facts is the first line: what holds for all rows.
 std::string json_facts(const BenchFacts& facts);
 std::string json_row(const BenchFacts& facts, const Measurement& measurement, bool in_place);
 

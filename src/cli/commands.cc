@@ -14,6 +14,10 @@ constexpr Command table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
     {"bench", "measure all-reduce and its relatives, and check every result", run_bench, bench_syntax},
     {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor, doctor_syntax},
+    {"top", "show live what each rank does, and whom it waits for", run_top, top_syntax},
+    {"explain", "say in words who holds up or broke a group", run_explain, explain_syntax},
+    {"trace", "write the last operations of all ranks as a Chrome trace", run_trace, trace_syntax},
+    {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
@@ -27,6 +31,7 @@ First steps:
   unisono launch --hosts a:2,b:2 -- ./train       two ranks on each of two hosts, through ssh
   unisono bench all-reduce -n 4                   how fast is it here, and is it right?
   unisono doctor --hosts a:2,b:2                  what is wrong with these machines and their links?
+  unisono explain                                 why does the job hang?
   unisono launch --help                           each command explains itself
 
 Exit codes: 0 all is well; 1 a measurement or check failed; 2 the command line is wrong; 125 to 127 and 128 + signal:

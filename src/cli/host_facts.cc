@@ -1,12 +1,16 @@
 #include "cli/host_facts.h"
 
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
+
+#include "cli/descriptor.h"
 
 namespace unisono::cli {
 namespace {
@@ -28,15 +32,18 @@ std::string processor_name() {
   return "unknown";
 }
 
+// Asked of the kernel: /sys may show another network name space than the process is in.
 std::vector<std::pair<std::string, uint32_t>> interfaces_up() {
   std::vector<std::pair<std::string, uint32_t>> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/sys/class/net", error), end; !error && entry != end; entry.increment(error)) {
-    const auto name = entry->path().filename().string();
-    const auto flags = std::strtoul(first_line(entry->path() / "flags").c_str(), nullptr, 16);
-    const auto mtu = static_cast<uint32_t>(std::strtoul(first_line(entry->path() / "mtu").c_str(), nullptr, 10));
-    if ((flags & 1) != 0) found.emplace_back(name, mtu);
+  const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  auto* const names = ::if_nameindex();
+  for (auto* entry = names; socket && entry != nullptr && entry->if_index != 0; ++entry) {
+    ifreq request{};
+    std::strncpy(request.ifr_name, entry->if_name, IFNAMSIZ - 1);
+    if (::ioctl(socket.get(), SIOCGIFFLAGS, &request) != 0 || (request.ifr_flags & IFF_UP) == 0) continue;
+    if (::ioctl(socket.get(), SIOCGIFMTU, &request) == 0) found.emplace_back(entry->if_name, static_cast<uint32_t>(request.ifr_mtu));
   }
+  if (names != nullptr) ::if_freenameindex(names);
   std::sort(found.begin(), found.end());
   return found;
 }

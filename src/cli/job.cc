@@ -109,7 +109,9 @@ Job::Job(const JobOptions& options)
               .colour = std::getenv("NO_COLOR") == nullptr,
               .out_is_terminal = out_.is_terminal(),
               .error_is_terminal = error_.is_terminal()}),
-      verdict_(host_names(options)) {}
+      verdict_(host_names(options)) {
+  for (const auto rank : options.forgiven) verdict_.forgive(rank);
+}
 
 int Job::run() {
   ::signal(SIGPIPE, SIG_IGN);

@@ -27,6 +27,8 @@ constexpr Variable variable_table[] = {
     {"UNISONO_REFORM_TIMEOUT_MS", "How long a silent process is waited for when a group is re-formed, in milliseconds [200]."},
     {"UNISONO_MIN_WORLD", "A group with fewer survivors than this ends when it is re-formed [1]."},
     {"UNISONO_REQUIRE_MAJORITY", "1: only a majority of the old members goes on when a group is re-formed."},
+    {"UNISONO_RECORD", "How many operations each group's record keeps, at least 64 and rounded up to a power of two; 0: no record [256]."},
+    {"UNISONO_RECORD_DIR", "A folder that records are written to, so that they outlive their process; else they are in memory."},
     {"UNISONO_LISTEN_FD", "The number of a listening socket that rank 0 inherits from its launcher and serves the meeting point on."},
     {"NO_COLOR", "Set to anything: unisono launch writes no colours."},
 };
@@ -131,6 +133,8 @@ Two ranks on each of two hosts, through ssh:
   unisono launch --hosts a:2,b:2 -- ./train
 How fast is it here, and is it right?
   unisono bench all-reduce -n 4
+Why does the job hang?
+  unisono explain
 A thousand simulated clusters with faults, one per seed:
   unisono simulate all-reduce --peers 64 --seeds 0-999
 A meeting point that outlives rank 0:
@@ -147,7 +151,7 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   for (const auto& command : commands) text += ".br\n" + plain(command.usage) + "\n";
   text += ".br\nunisono help [COMMAND]\n.br\nunisono \\-\\-version\n";
   text += ".SH DESCRIPTION\nUnisono computes all-reduce and its relatives among processes, on one host or many. This tool starts such processes, "
-          "measures them, simulates them, and serves the point where they meet. Standard output carries data, standard error everything else.\n";
+          "measures them, watches them, simulates them, and serves the point where they meet. Standard output carries data, standard error everything else.\n";
   text += ".SH COMMANDS\n";
   for (const auto& command : commands) text += ".TP\n" + bold(command.name) + "\n" + plain(command.summary) + "\n";
   text += ".SH OPTIONS\n";
@@ -155,7 +159,7 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   text += environment_section() + exit_section();
   text += ".SH EXAMPLES\n" + paragraphs(examples);
   text += ".SH SEE ALSO\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n";
-  return text + ".PP\nAmong the installed documents: docs/errors.md explains each error code, docs/joining.md how processes find each other.\n";
+  return text + ".PP\nAmong the installed documents: docs/errors.md explains each error code, docs/observing.md what records tell, docs/joining.md how processes find each other.\n";
 }
 
 namespace {

@@ -13,6 +13,10 @@ Verdict::Verdict(std::vector<std::string> hosts) : ranks_(hosts.size()) {
   for (size_t rank = 0; rank < hosts.size(); ++rank) ranks_[rank].host = std::move(hosts[rank]);
 }
 
+void Verdict::forgive(uint32_t rank) {
+  if (rank < ranks_.size()) ranks_[rank].forgiven = true;
+}
+
 void Verdict::started(uint32_t rank, uint32_t pid) {
   if (rank >= ranks_.size()) return;
   ranks_[rank].state = State::running;
@@ -43,7 +47,7 @@ void Verdict::lost(uint32_t rank, const std::string& why) {
 }
 
 void Verdict::note_failure(uint32_t rank) {
-  if (first_ < 0) first_ = rank;
+  if (first_ < 0 && !ranks_[rank].forgiven) first_ = rank;
 }
 
 uint32_t Verdict::running_count() const {

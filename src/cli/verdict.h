@@ -19,6 +19,8 @@ class Verdict {
   // hosts[rank] is shown beside the pid; empty for this host.
   explicit Verdict(std::vector<std::string> hosts);
 
+  // How this rank ends is no failure of the job.
+  void forgive(uint32_t rank);
   void started(uint32_t rank, uint32_t pid);
   // asked: the launcher had told the ranks to end, or passed on a request to.
   void ended(uint32_t rank, const Ended& ended, bool asked);
@@ -41,6 +43,7 @@ class Verdict {
   struct Rank {
     State state = State::waiting;
     bool asked = false;
+    bool forgiven = false;
     uint32_t pid = 0;
     Ended ended;
     std::string message;

@@ -32,6 +32,18 @@ TEST(Verdict, all_good_is_exit_code_0) {
   EXPECT_EQ(verdict.exit_code(), 0);
 }
 
+TEST(Verdict, how_a_forgiven_rank_ends_is_told_and_is_no_failure) {
+  auto verdict = running(3);
+  verdict.forgive(1);
+  verdict.forgive(7);
+  verdict.ended(1, {.by_signal = true, .code = SIGKILL, .after = second}, false);
+  EXPECT_FALSE(verdict.has_failure());
+  EXPECT_EQ(verdict.describe(1), "rank 1 (pid 40) was killed by signal 9 (SIGKILL) after 1 s");
+  EXPECT_EQ(verdict.exit_code(), 0);
+  verdict.ended(2, {.code = 3, .after = second}, false);
+  EXPECT_EQ(verdict.exit_code(), 3);
+}
+
 TEST(Verdict, later_failures_do_not_replace_the_first) {
   auto verdict = running(3);
   verdict.ended(1, {.code = 3, .after = second}, false);

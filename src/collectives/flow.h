@@ -24,6 +24,7 @@ struct FlowLimits {
 struct Flow {
   // Sending to the partner.
   uint64_t send_total = 0, send_used = 0, send_allowed = 0;
+  uint64_t sent_messages = 0, received_messages = 0;
   int32_t queue_head = -1, queue_tail = -1;  // lanes waiting for room or a grant (Operation::items_)
   // Receiving from it.
   uint64_t recv_total = 0, recv_arrived = 0, recv_consumed = 0, recv_granted = 0;

@@ -118,9 +118,7 @@ void Operation::pump(Rank to) {
     const auto bytes = lane_bytes(lane);
     flow.queue_head = item.next;
     if (flow.queue_head < 0) flow.queue_tail = -1;
-    flow.send_used += bytes;
-    counts_.sent_bytes += bytes + sizeof(FrameHeader);
-    ++counts_.sent_messages;
+    count_send(flow, bytes);
     const auto* payload = value(lane);
     if (port_->send(to, header_for(lane, plan_->stages[item.stage]), {payload, payload == nullptr ? 0 : bytes}, item.lane)) {
       --lane.sends_pending;
@@ -273,6 +271,8 @@ void Operation::received(Rank from, const FrameHeader& header, const Piece& give
   }
   counts_.received_bytes += header.payload_bytes + sizeof(FrameHeader);
   ++counts_.received_messages;
+  ++flow.received_messages;
+  last_receive_ = now;
   auto& lane = lanes_[message.lane];
   if (lane.entered && lane.stage == message.stage) {
     ++lane.got;

@@ -36,6 +36,22 @@ struct OperationSetup {
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
 };
 
+inline constexpr size_t awaited_told_max = 64;  // ranks that progress() names
+
+// What an operation does just now: what is missing of the earliest round and, there, of the first slice.
+struct Progress {
+  enum class Phase : uint8_t { contributions, results, sending, working };  // waits for messages, to add or to copy; for takers; or does not wait
+  Phase phase = Phase::working;
+  uint32_t round = 0;
+  Nanos since = 0;  // the last event of any slice
+  uint64_t sent_bytes = 0, sent_total = 0, received_bytes = 0, received_total = 0;
+};
+
+// When what happened; 0: never.
+struct OperationTimes {
+  Nanos started = 0, first_send = 0, last_first_arrival = 0, last_receive = 0, ended = 0;
+};
+
 // How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
 inline constexpr Nanos inquiry_time = 50 * millisecond;
 
@@ -84,6 +100,12 @@ class Operation {
   Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
+  // awaited: the first awaited_told_max ranks that it waits for, ascending; also of one that has failed.
+  Progress progress(std::vector<Rank>& awaited) const;
+  OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
+  // To and from one of the plan's partners.
+  const Flow& flow(Rank partner) const { return flows_[partner]; }
+  Rank last_rank() const { return last_rank_; }  // whose first message came last; UINT32_MAX: none was awaited
   std::string label() const;  // "all_reduce 17"
   // CallDescriptor that every message must carry.
   const CallDescriptor& descriptor() const { return descriptor_; }
@@ -121,6 +143,7 @@ class Operation {
   void prepare_memory();
   void make_lanes();
   void count_as_sent(uint32_t lane, const Stage& stage);
+  void count_send(Flow& flow, uint64_t bytes);
   void copy_local();
   void widen();
   void narrow();
@@ -194,7 +217,7 @@ class Operation {
   std::vector<Rank> waiter_of_;          // by rank: who said first that it waits for it
   std::vector<bool> spoke_;              // by rank: said whom it waits for
   std::vector<Nanos> lags_;              // by rank: how much later it began, as far as it said so
-  Nanos last_first_arrival_ = 0;
+  Nanos last_first_arrival_ = 0, first_send_ = 0, last_receive_ = 0;
   Rank last_rank_ = UINT32_MAX;
 };
 

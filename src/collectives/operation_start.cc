@@ -25,6 +25,7 @@ void Operation::start(Port& port, Nanos now) {
   port_ = &port;
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
+  first_send_ = last_receive_ = 0;
   done_ = running_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = false;
   status_ = {};
   counts_ = {};
@@ -138,10 +139,15 @@ void Operation::count_as_sent(uint32_t index, const Stage& stage) {
   lane.committed = true;
   for (const auto to : plan_->sends(stage)) {
     if (!port_->lends(to)) continue;
-    flows_[to].send_used += bytes;
-    counts_.sent_bytes += bytes + sizeof(FrameHeader);
-    ++counts_.sent_messages;
+    count_send(flows_[to], bytes);
   }
+}
+
+void Operation::count_send(Flow& flow, uint64_t bytes) {
+  flow.send_used += bytes;
+  ++flow.sent_messages;
+  counts_.sent_bytes += bytes + sizeof(FrameHeader);
+  if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
 
 // Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when all else is done.

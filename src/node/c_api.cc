@@ -108,6 +108,25 @@ int unisono_join(const unisono_options* o, unisono_group** group) {
 void unisono_leave(unisono_group* group) { delete group; }
 uint32_t unisono_rank(const unisono_group* group) { return group->group.rank(); }
 uint32_t unisono_world_size(const unisono_group* group) { return group->group.world_size(); }
+
+void unisono_get_counters(const unisono_group* group, unisono_counters* counters) {
+  const auto all = group->group.counters();
+  *counters = {all.begun, all.ended, 0, 0};
+  for (const auto& c : all.collectives) counters->late += c.late, counters->failed += c.failed;
+}
+
+int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters) {
+  const auto world = group->group.world_size();
+  if (rank >= world) return keep({unisono::Code::invalid, "rank " + std::to_string(rank) + " is not in this group of " + std::to_string(world)});
+  const auto all = group->group.counters();
+  if (rank >= all.links.size()) return keep({unisono::Code::unavailable, "this group keeps no record"});
+  const auto& l = all.links[rank];
+  *counters = {l.sent_bytes, l.sent_messages, l.received_bytes, l.received_messages, l.waited_us, l.waited_for, l.stalls, l.lost ? 1 : 0};
+  return UNISONO_OK;
+}
+
+int unisono_dump_record(const unisono_group* group, const char* path) { return keep(group->group.dump_record(text(path))); }
+
 uint32_t unisono_epoch(const unisono_group* group) { return group->group.epoch(); }
 
 int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup) {

@@ -56,6 +56,8 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
   group->islands = std::move(islands);
   group->uneven = UnevenLinks::find(group->islands, topology_.links);
   group->members = std::move(members);
+  awaited_.reserve(awaited_told_max);
+  moved_.reserve(group->world());
   for (Rank rank = 0; rank < group->world(); ++rank) {
     const auto peer = group->members[rank];
     if (peer == self_peer) {
@@ -77,6 +79,7 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   }
   settle_needed_ = true;
   settle_all();
+  if (it->second->record != nullptr) it->second->record->left(why.code(), now);
   std::erase_if(unexpected_, [&](Unexpected& u) {
     if (u.header.group != number) return false;
     unexpected_bytes_ -= u.header.payload_bytes;
@@ -258,6 +261,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.hold_lent = active_.empty();
   setup.request = std::move(request);
   active_.push_back(&active);
+  if (group.record != nullptr) record_begin(active, what.is_sent, started);
   attempt(active.operation, [&] { active.operation.start(active.port, started); });
   if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
@@ -353,6 +357,7 @@ void Engine::settle(Active& active) {
   auto& group = *active.group;
   if (active.number & user_id_bit) GroupCore::remember(group.recent_ids, group.recent_at, active.number);
   if (!op.status().ok()) GroupCore::remember(group.failed, group.failed_at, active.number);
+  if (group.record != nullptr) record_end(active);
   ++(op.status().ok() ? counters_.operations_ok : counters_.operations_failed);
   auto completion = std::move(active.completion);
   completion->report = report_of(active, now_);
@@ -402,6 +407,7 @@ bool Engine::poll_all(Nanos now) {
     settle_needed_ = progress = true;
   }
   settle_all();
+  if (now >= observe_at_) observe(now);
   return progress;
 }
 

@@ -79,8 +79,18 @@ class Engine final : public Sink {
   // else, or when the caller would rather not look on. No other call may come between, so it is for callers who wait.
   bool begin_express(Express& express, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
   Express::Found look(Express& express);
+  // Of one that is done; to be asked for once, as it is written down then.
   Report report(const Express& express, Nanos now) const;
   std::shared_ptr<Completion> take_over(Express& express, Nanos now);
+
+  // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does it
+  // before, but at most once a millisecond: a link may make it sleep much more often.
+  void observe(Nanos now);
+  void observe_before_sleep(Nanos now) {
+    if (now - observe_at_ >= millisecond - observe_every) observe(now);
+  }
+  // Writes down that this process leaves all groups.
+  void leave(Nanos now);
 
   // What happened so far; of an operation that has ended, what it ended with.
   Report report(const Completion& completion, Nanos now) const;
@@ -100,6 +110,7 @@ class Engine final : public Sink {
   // What schedules are chosen by; set before the first operation, equal on all ranks.
   void set_topology(const Topology& topology) { topology_ = topology; }
   const Topology& topology() const { return topology_; }
+  size_t group_count() const { return groups_.size(); }
 
   bool poll(Nanos now);
   Nanos next_deadline() const;
@@ -181,11 +192,15 @@ class Engine final : public Sink {
   Report report_of(const Active& active, Nanos now) const;
   void settle(Active& active);
   void settle_all();
+  void record_begin(const Active& active, bool has_begun, Nanos started);
+  void record_end(const Active& active);
+  void record_lost(PeerIndex peer, Nanos now);
   void tell_failure(const Active& active);
   void inquire(Active& active);
   void tell_members(const Active& active, Bytes payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
+  static constexpr Nanos observe_every = 10 * millisecond;
   static constexpr Nanos news_age_max = 10 * millisecond;  // older than that, and an operation begins with a poll
 
   EngineLimits limits_;
@@ -212,6 +227,9 @@ class Engine final : public Sink {
   Nanos now_ = 0;
   Nanos wind_down_by_ = never;
   Status wind_down_why_;
+  Nanos observe_at_ = 0;
+  std::vector<Rank> awaited_;           // of observe and record_end; large enough for all groups, as is
+  std::vector<record::Moved> moved_;
   Nanos polled_ = 0;  // when news were last asked for
   bool settle_needed_ = false;
   const std::shared_ptr<Completion> no_memory_;  // of operations that could not even be refused

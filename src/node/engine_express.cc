@@ -67,6 +67,10 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
     const bool taken = e.route->send(group.members[rank], e.header, payload, 0);
     UNISONO_CHECK(taken);
   }
+  if (group.record != nullptr) {
+    group.record->express_begun(e.number, bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
+                                                  .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(e.plan->kind), .root = 0}, now);
+  }
   return true;
 }
 
@@ -107,6 +111,7 @@ void Engine::add_up(Express& e) {
 
 Report Engine::report(const Express& e, Nanos now) const {
   const uint64_t others = e.group->world() - 1, bytes = others * (sizeof(FrameHeader) + e.header.payload_bytes);
+  if (e.group->record != nullptr) e.group->record->express_ended(e.last_rank, now);
   return {.operation = name(Collective::all_reduce),
           .number = e.number,
           .schedule = name(e.plan->kind),

@@ -199,6 +199,7 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
     const auto rank = active->group->rank_of(peer);
     if (rank >= 0) attempt(active->operation, [&] { active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_); });
   }
+  record_lost(peer, now_);
   settle_needed_ = true;
   if (lost_) lost_(peer, peers_[peer].lost);
 } catch (const std::bad_alloc&) {

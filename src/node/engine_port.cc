@@ -8,7 +8,9 @@ Transport& Engine::OperationPort::route(Rank rank) const { return *engine_.peers
 
 size_t Engine::OperationPort::room(Rank to) {
   const auto& p = engine_.peers_[peer(to)];
-  return p.lost.ok() ? p.route->room(peer(to)) : 0;
+  const size_t room = p.lost.ok() ? p.route->room(peer(to)) : 0;
+  if (room == 0 && active_.group->record != nullptr) active_.group->record->stalled(to);
+  return room;
 }
 
 bool Engine::OperationPort::send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) {

@@ -17,6 +17,7 @@ namespace {
 constexpr uint32_t world_size_limit = 4096;  // of the rendezvous
 constexpr size_t job_bytes_limit = 255;      // likewise
 constexpr uint32_t streams_limit = 64;
+constexpr uint32_t record_limit = 1u << 20;  // operations
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
   const auto it = environment.find(name);
@@ -289,6 +290,12 @@ Status resolve_details(const Options& options, const Environment& environment, R
   if (resolved.streams_per_link > streams_limit)
     return invalid("Options::streams_per_link is " + std::to_string(resolved.streams_per_link) + "; at most " +
                    std::to_string(streams_limit));
+  if (const auto text = lookup(environment, "UNISONO_RECORD")) {
+    auto value = parse_number<uint32_t>("UNISONO_RECORD", *text, 0, record_limit);
+    if (!value.ok()) return value.status();
+    resolved.record_operations = *value;
+  }
+  resolved.record_folder = text_of(environment, "UNISONO_RECORD_DIR");
   if (const auto text = lookup(environment, "UNISONO_LISTEN_FD")) {
     auto value = parse_number<int32_t>("UNISONO_LISTEN_FD", *text, 0, 1 << 20);
     if (!value.ok()) return value.status();

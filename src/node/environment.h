@@ -50,6 +50,9 @@ struct ResolvedOptions {
   bool require_majority = false;
   uint32_t streams_per_link = 0;
   bool payload_checksum = false;
+  // How many operations the record of a group keeps (0: no record), and the folder that it is written to; empty: memory.
+  uint32_t record_operations = 256;
+  std::string record_folder;
   // A listening socket inherited from the launcher, which rank 0 serves the rendezvous on; -1 = rank 0 opens one.
   int32_t listen_fd = -1;
   // Where rank and rendezvous come from, for messages: "rank from RANK, rendezvous from MASTER_ADDR and MASTER_PORT".

@@ -241,6 +241,14 @@ TEST(Environment, says_with_how_few_a_group_goes_on) {
   expect_refused(options, torchrun, {"min_world", "is 4097", "world size"});
 }
 
+TEST(Environment, says_how_much_is_recorded_and_where) {
+  EXPECT_EQ(resolve({}, torchrun).record_operations, 256u);
+  EXPECT_EQ(resolve({}, torchrun).record_folder, "");
+  EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RECORD", "0"}})).record_operations, 0u);
+  EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_RECORD", "10000"}, {"UNISONO_RECORD_DIR", "/x"}})).record_folder, "/x");
+  for (const char* wrong : {"many", "-1", "1048577", "1.5"}) expect_refused({}, with(torchrun, {{"UNISONO_RECORD", wrong}}), {"UNISONO_RECORD is '", wrong});
+}
+
 TEST(RendezvousAddress, is_parsed_and_printed) {
   for (const char* text : {"tcp://host:29500", "tcp://10.0.0.1:1", "tcp://[::1]:65535", "file:///tmp/a b"}) {
     const auto address = parse_rendezvous(text);

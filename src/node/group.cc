@@ -10,6 +10,7 @@
 #include "node/group_state.h"
 #include "node/joining.h"
 #include "node/node.h"
+#include "node/recording.h"
 #include "node/reforming.h"
 
 namespace unisono {
@@ -135,6 +136,7 @@ void form_world_group(Node& node, GroupState& state) {
   }
   state.number = world_group_number;
   state.core = &node.engine().make_group(state.number, wire_epoch(roster), node.peers(), std::move(islands));
+  keep_record(node, *state.core);
   state.self = state.core->self;
   state.world = state.core->world();
   state.epoch = roster.epoch;
@@ -299,6 +301,7 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
     // Never the world group's number; the same list again gives another group.
     state->number = static_cast<uint32_t>(mix64(hash ^ state_->subgroups[hash]++)) | 2;
     state->core = &node.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(islands));
+    keep_record(node, *state->core);
     state->self = state->core->self;
     state->world = state->core->world();
     state->subgroups.clear();

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "collectives/plan.h"
 #include "collectives/request.h"
+#include "record/recorder.h"
 #include "schedules/uneven_links.h"
 #include "wire/peer_id.h"
 
@@ -47,6 +48,7 @@ struct GroupCore {
   size_t chosen_at = 0;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
+  std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
 
   static constexpr size_t recent_ids_max = 1024;
   static void remember(std::vector<uint64_t>& ring, size_t& at, uint64_t number) {

@@ -65,6 +65,7 @@ Node::~Node() {
   if (background_.joinable()) background_.join();
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
   engine_.poll(monotonic_now());
+  engine_.leave(monotonic_now());
   for (const auto peer : peers_) {
     if (peer == self_peer || !engine_.peer_status(peer).ok()) continue;
     for (auto& link : links_) {
@@ -144,6 +145,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
   if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
   if (idle && entering_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
+    engine_.observe_before_sleep(now);
     sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
     const timespec time{.tv_sec = left / second, .tv_nsec = left % second};

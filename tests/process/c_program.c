@@ -86,6 +86,17 @@ static void errors(unisono_group* group, uint32_t rank) {
   }
 }
 
+static void counts(unisono_group* group, uint32_t rank) {
+  unisono_counters counters;
+  unisono_link_counters link;
+  unisono_get_counters(group, &counters);
+  require(counters.begun > 10 && counters.begun == counters.ended && counters.failed >= counters.late, "counters");
+  require(unisono_get_link_counters(group, 1 - rank, &link) == UNISONO_OK, "counters of a link");
+  require(link.sent_bytes > 0 && link.received_messages > 0 && !link.lost, "what a link counts");
+  require(unisono_get_link_counters(group, 99, &link) == UNISONO_INVALID && strstr(unisono_last_error(), "rank 99") != NULL, "no such rank");
+  require(unisono_dump_record(group, "/no/such/folder/record") == UNISONO_UNAVAILABLE, "a record that cannot be written");
+}
+
 int main(void) {
   unisono_group *group = NULL, *half = NULL;
   unisono_options options;
@@ -112,6 +123,7 @@ int main(void) {
     require(sum == 2, "the sum of the sub-group");
     unisono_leave(half);
   }
+  if (rank < 2) counts(group, rank);
   errors(group, rank);
   finish(unisono_barrier(group, NULL, &work), &work, "barrier");
   require(unisono_reform(group) == UNISONO_OK, "reform");

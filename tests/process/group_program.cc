@@ -164,7 +164,8 @@ class Program {
         {"wait", &Program::wait},       {"report", &Program::report},   {"matrix", &Program::matrix},
         {"flights", &Program::flights}, {"threads", &Program::threads}, {"usage", &Program::usage},
         {"pin", &Program::pin},         {"signal", &Program::signal},   {"messages", &Program::messages},
-        {"big", &Program::big},         {"links", &Program::links}};
+        {"big", &Program::big},         {"links", &Program::links},     {"counters", &Program::counters},
+        {"dump", &Program::dump}};
     const auto found = own.find(command.name);
     if (found != own.end()) return (this->*found->second)(command);
     return collective(command);
@@ -444,6 +445,17 @@ class Program {
     }
     return Answer().add("us", took_us).add("schedule", outcome->schedule).add("sent", outcome->sent_bytes);
   }
+
+  Answer counters(const Command& command) {
+    const auto c = group(command).counters();
+    Answer answer = Answer().add("begun", c.begun).add("ended", c.ended).add("noted", c.note.empty() ? 0 : 1).add("kinds", c.collectives.size());
+    for (const auto& l : c.links) {
+      const auto rank = std::to_string(l.rank);
+      answer.add(("link" + rank).c_str(), l.transport).add(("sent" + rank).c_str(), l.sent_bytes).add(("got" + rank).c_str(), l.received_bytes);
+    }
+    return answer;
+  }
+  Answer dump(const Command& command) { return {group(command).dump_record(command.text("path", "")), {}}; }
 
   Answer usage(const Command&) {
     rusage use{};

@@ -20,7 +20,7 @@ TEST(Tool, help_is_data_and_teaches_by_example) {
 }
 
 TEST(Tool, every_command_explains_itself_with_examples_and_exit_codes) {
-  for (const char* command : {"launch", "bench", "simulate", "rendezvous", "completion", "man"}) {
+  for (const char* command : {"launch", "bench", "top", "explain", "trace", "metrics", "simulate", "rendezvous", "completion", "man"}) {
     for (const auto& words : {std::vector<std::string>{UNISONO_TOOL, command, "--help"}, {UNISONO_TOOL, "help", command}}) {
       const auto done = run(words);
       EXPECT_EQ(done.code, 0);

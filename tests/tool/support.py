@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "doctor", "simulate", "rendezvous", "completion", "man"]
+COMMANDS = ["launch", "bench", "doctor", "top", "explain", "trace", "metrics", "simulate", "rendezvous", "completion", "man"]
 
 
 def tool(*words):
@@ -25,6 +25,6 @@ def options_of(command):
     """Every option that its help page shows, "-n" and "--ranks" each."""
     names = []
     for line in tool(command, "--help").splitlines():
-        match = re.match(r"  ((?:-{1,2}[a-z][a-z-]*,?)+)", line)
+        match = re.match(r"  ((?:-{1,2}[a-zA-Z][a-z-]*,?)+)", line)
         names += match.group(1).split(",") if match else []
     return names

@@ -1,17 +1,16 @@
-#include "language_model/plot.h"
+#include "cli/plot.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
 
-namespace language_model {
-
-using unisono::Code;
-using unisono::Status;
+namespace unisono::cli {
 
 namespace {
 
@@ -41,35 +40,54 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // To whole ticks; an empty or single-valued range becomes one that can be drawn.
-  double widen() {
+  // To whole ticks, whose distance is the result; an empty or single-valued range becomes one that can be drawn.
+  double widen(Axis axis) {
     if (!(low <= high)) low = 0, high = 1;
     if (low == high) low -= 0.5, high += 0.5;
-    const double step = tick_distance(high - low, tick_count);
+    const double step = axis == Axis::linear ? tick_distance(high - low, tick_count) : std::max(1.0, std::ceil((std::ceil(high) - std::floor(low)) / 10));
     low = std::floor(low / step) * step;
     high = std::ceil(high / step) * step;
     return step;
   }
 };
 
-bool drawable(const Point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
+// Where a value stands on its axis, before that is scaled; not finite if it cannot stand there.
+double place(Axis axis, double value) {
+  switch (axis) {
+    case Axis::linear: return value;
+    case Axis::decades: return std::log10(value);
+    case Axis::bytes: return std::log2(value);
+  }
+  return value;
+}
+
+constexpr const char* units[] = {"", "K", "M", "G", "T"};
+
+std::string tick_label(Axis axis, double at, double step) {
+  if (axis == Axis::linear) return fmt::format("{:.6g}", std::abs(at) < step * 1e-9 ? 0 : at);
+  if (axis == Axis::decades) return fmt::format("{:.6g}", std::pow(10.0, at));
+  const auto unit = at < 10 ? 0 : std::min(4, static_cast<int>(at) / 10);
+  return fmt::format("{:.6g}{}", std::exp2(at - 10 * unit), units[unit]);
+}
 
 class PanelWriter {
  public:
   PanelWriter(const Panel& panel, double left, std::string& out) : panel_(panel), left_(left + margin_left), out_(out) {
     for (const Series& series : panel.series) {
-      for (const Point& p : series.points) {
-        if (!drawable(p)) continue;
-        x_.add(p.x);
-        y_.add(p.y);
+      for (size_t i = 0; i < series.points.size(); ++i) {
+        if (!drawable(series.points[i])) continue;
+        x_.add(place(panel.x_axis, series.points[i].x));
+        y_.add(place(panel.y_axis, series.points[i].y));
+        if (const double upper = place(panel.y_axis, upper_of(series, i)); std::isfinite(upper)) y_.add(upper);
       }
     }
-    x_step_ = x_.widen();
-    y_step_ = y_.widen();
+    x_step_ = x_.widen(panel.x_axis);
+    y_step_ = y_.widen(panel.y_axis);
   }
 
   void write() {
     axes();
+    for (const Series& series : panel_.series) area(series);
     for (const Series& series : panel_.series) line(series);
     legend();
   }
@@ -82,8 +100,11 @@ class PanelWriter {
   void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Arguments>(arguments)...);
   }
+  static double upper_of(const Series& series, size_t i) { return i < series.upper.size() ? series.upper[i] : series.points[i].y; }
+  bool drawable(const Point& p) const { return std::isfinite(place(panel_.x_axis, p.x)) && std::isfinite(place(panel_.y_axis, p.y)); }
   double x_of(double x) const { return left_ + (x - x_.low) / (x_.high - x_.low) * plot_width; }
   double y_of(double y) const { return bottom - (y - y_.low) / (y_.high - y_.low) * (bottom - top); }
+  void print_point(const Point& p) { print("{:.1f},{:.1f} ", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y))); }
 
   void axes() {
     const double right = left_ + plot_width;
@@ -98,41 +119,56 @@ class PanelWriter {
     for (int i = 0; i <= ticks(x_, x_step_); ++i) {
       const double value = x_.low + i * x_step_;
       print("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' class='grid'/>", x_of(value), top, bottom);
-      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{:.6g}</text>\n", x_of(value), bottom + 18, value);
+      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(value), bottom + 18, tick_label(panel_.x_axis, value, x_step_));
     }
     for (int i = 0; i <= ticks(y_, y_step_); ++i) {
-      const double value = std::abs(y_.low + i * y_step_) < y_step_ * 1e-9 ? 0 : y_.low + i * y_step_;
+      const double value = y_.low + i * y_step_;
       print("<line x1='{1:.1f}' y1='{0:.1f}' x2='{2:.1f}' y2='{0:.1f}' class='grid'/>", y_of(value), left_, right);
-      print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{:.6g}</text>\n", left_ - 7, y_of(value) + 4, value);
+      print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{}</text>\n", left_ - 7, y_of(value) + 4, tick_label(panel_.y_axis, value, y_step_));
     }
     print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='frame'/>\n", left_, top, plot_width, bottom - top);
+  }
+
+  // Between the line and the series' upper values.
+  void area(const Series& series) {
+    if (series.upper.empty()) return;
+    print("<polygon fill='{}' fill-opacity='0.15' points='", series.colour);
+    for (const Point& p : series.points) {
+      if (drawable(p)) print_point(p);
+    }
+    for (size_t i = series.points.size(); i-- > 0;) {
+      const Point upper{series.points[i].x, upper_of(series, i)};
+      if (drawable(series.points[i]) && drawable(upper)) print_point(upper);
+    }
+    print("'/>\n");
   }
 
   void line(const Series& series) {
     if (series.markers) {
       for (const Point& p : series.points) {
-        if (drawable(p)) print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(p.x), y_of(p.y), series.colour);
+        if (!drawable(p)) continue;
+        print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>\n", x_of(place(panel_.x_axis, p.x)), y_of(place(panel_.y_axis, p.y)), series.colour);
       }
       return;
     }
     print("<polyline fill='none' stroke='{}' stroke-width='{:.1f}'{} points='", series.colour, series.line_width, dash(series));
     for (const Point& p : series.points) {
-      if (drawable(p)) print("{:.1f},{:.1f} ", x_of(p.x), y_of(p.y));
+      if (drawable(p)) print_point(p);
     }
     print("'/>\n");
   }
 
-  // In the upper right corner, where a falling curve is not.
   void legend() {
     size_t longest = 0;
     for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
     const double width = 48 + 6.6 * static_cast<double>(longest);
     const double height = 12 + 18 * static_cast<double>(panel_.series.size());
-    const double x = left_ + plot_width - width - 8;
-    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, top + 8, width, height);
+    const double x = panel_.legend == Corner::upper_left ? left_ + 8 : left_ + plot_width - width - 8;
+    const double y_first = panel_.legend == Corner::lower_right ? bottom - height - 8 : top + 8;
+    print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, y_first, width, height);
     for (size_t i = 0; i < panel_.series.size(); ++i) {
       const Series& series = panel_.series[i];
-      const double y = top + 23 + 18 * static_cast<double>(i);
+      const double y = y_first + 15 + 18 * static_cast<double>(i);
       if (series.markers) {
         print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", x + 21, y, series.colour);
       } else {
@@ -178,11 +214,12 @@ std::string svg(const std::vector<Panel>& panels) {
 }
 
 Status write_svg(const std::string& path, const std::vector<Panel>& panels) {
+  errno = 0;
   std::ofstream file(path);
   file << svg(panels);
   file.close();
-  if (!file) return Status(Code::unavailable, "cannot write the plot " + path);
+  if (!file) return Status(Code::unavailable, fmt::format("cannot write the plot {}: {}", path, strerrordesc_np(errno)));
   return {};
 }
 
-}  // namespace language_model
+}  // namespace unisono::cli

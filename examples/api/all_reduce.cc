@@ -1,0 +1,22 @@
+// The smallest program: every rank brings values, every rank ends with their sum.
+#include <unisono/unisono.h>
+
+#include <cstdio>
+#include <vector>
+
+int main() {
+  auto group = unisono::Group::join();  // RANK, WORLD_SIZE, … from the environment
+  if (!group) {
+    std::fprintf(stderr, "%s\n", group.status().to_string().c_str());
+    return 1;
+  }
+  std::vector<float> values(1000, static_cast<float>(group->rank() + 1));
+  auto report = group->all_reduce(std::span<float>(values));  // the sum, in place
+  if (!report) {
+    std::fprintf(stderr, "%s\n", report.status().to_string().c_str());
+    return 1;
+  }
+  std::printf("rank %u of %u: %zu times %g\n", group->rank(), group->world_size(),
+              values.size(), values[0]);
+  return 0;
+}

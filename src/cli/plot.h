@@ -1,0 +1,50 @@
+// A line chart as an SVG file: panels side by side, each with axes, labelled ticks and a legend. All plots of this project are made
+// by it, that of the language model too, so it needs nothing of the tool.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "unisono/status.h"
+
+namespace unisono::cli {
+
+struct Point {
+  double x = 0;
+  double y = 0;
+};
+
+enum class Axis : uint8_t { linear, decades, bytes };  // decades and bytes are logarithmic; bytes has powers of two: 1K, 64K
+
+enum class Corner : uint8_t { upper_right, upper_left, lower_right };
+
+struct Series {
+  std::string name;
+  std::string colour;  // as SVG has it: "#1f77b4"
+  double line_width = 1.5;
+  bool dashed = false;
+  bool markers = false;  // dots instead of a line
+  std::vector<Point> points;
+  std::vector<double> upper = {};  // if not empty, of each point: the area from y up to it is shaded
+};
+
+struct Panel {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<Series> series;  // drawn in this order
+  Axis x_axis = Axis::linear;
+  Axis y_axis = Axis::linear;
+  Corner legend = Corner::upper_right;  // where the curves are not
+};
+
+// A round tick distance that divides `range` into about `ticks` parts: 1, 2 or 5 times a power of ten.
+double tick_distance(double range, int ticks);
+
+// Points that are not finite are left out; on a logarithmic axis, those that are not positive, too.
+std::string svg(const std::vector<Panel>& panels);
+// unavailable: the file cannot be written, and why.
+Status write_svg(const std::string& path, const std::vector<Panel>& panels);
+
+}  // namespace unisono::cli

@@ -1,0 +1,79 @@
+#include "cli/plot.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace unisono::cli {
+namespace {
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
+TEST(Plot, ticks_are_round_numbers) {
+  EXPECT_DOUBLE_EQ(tick_distance(6, 6), 1);
+  EXPECT_DOUBLE_EQ(tick_distance(1200, 6), 200);
+  EXPECT_DOUBLE_EQ(tick_distance(0.037, 6), 0.005);
+}
+
+TEST(Plot, leaves_out_what_cannot_be_drawn_and_escapes_names) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string drawn = svg({{.title = "a < b & c",
+                                  .x_label = "x",
+                                  .y_label = "y",
+                                  .series = {{.name = "s", .colour = "red", .points = {{1, 2}, {2, nan}, {3, 4}}},
+                                             {.name = "empty", .colour = "red", .points = {}}}}});
+  EXPECT_EQ(drawn.find("nan"), std::string::npos);
+  EXPECT_NE(drawn.find("a &lt; b &amp; c"), std::string::npos);
+}
+
+Panel logarithmic(std::vector<Point> points, std::vector<double> upper = {}) {
+  return {.title = "t", .x_label = "x", .y_label = "y", .series = {{.name = "s", .colour = "red", .points = std::move(points), .upper = std::move(upper)}},
+          .x_axis = Axis::bytes, .y_axis = Axis::decades, .legend = Corner::upper_left};
+}
+
+TEST(Plot, logarithmic_axes_have_powers_as_ticks) {
+  const auto drawn = svg({logarithmic({{1024, 10}, {65536, 100}, {1 << 20, 1000}})});
+  for (const char* label : {">1K<", ">64K<", ">1M<", ">10<", ">100<", ">1000<"}) EXPECT_EQ(count(drawn, label), 1u) << label << drawn;
+}
+
+TEST(Plot, equal_factors_are_equal_distances_on_a_logarithmic_axis) {
+  const auto drawn = svg({logarithmic({{1, 1}, {2, 10}, {4, 100}})});
+  // The frame is 62..602 wide and 40..368 high.
+  EXPECT_NE(drawn.find("points='62.0,368.0 332.0,204.0 602.0,40.0 '"), std::string::npos) << drawn;
+}
+
+TEST(Plot, what_a_logarithmic_axis_has_no_place_for_is_left_out) {
+  const auto drawn = svg({logarithmic({{0, 1}, {1, 0}, {1, 1}, {2, -5}, {4, 100}})});
+  EXPECT_NE(drawn.find("points='62.0,368.0 602.0,40.0 '"), std::string::npos) << drawn;
+  EXPECT_EQ(drawn.find("nan"), std::string::npos);
+  EXPECT_EQ(drawn.find("inf"), std::string::npos);
+}
+
+TEST(Plot, the_area_goes_along_the_line_and_back_along_the_upper_values) {
+  const auto drawn = svg({logarithmic({{1, 1}, {4, 1}}, {10, 100})});
+  EXPECT_NE(drawn.find("<polygon fill='red' fill-opacity='0.15' points='62.0,368.0 602.0,368.0 602.0,40.0 62.0,204.0 '"), std::string::npos) << drawn;
+}
+
+TEST(Plot, nothing_to_draw_still_makes_a_picture) {
+  const auto drawn = svg({logarithmic({})});
+  EXPECT_EQ(count(drawn, "</svg>"), 1u);
+  EXPECT_EQ(drawn.find("nan"), std::string::npos) << drawn;
+}
+
+TEST(Plot, a_file_that_cannot_be_written_is_named_with_the_reason) {
+  const auto status = write_svg("/nonexistent/plot.svg", {logarithmic({})});
+  EXPECT_EQ(status.code(), Code::unavailable);
+  EXPECT_NE(status.message().find("/nonexistent/plot.svg: No such file"), std::string::npos) << status.message();
+}
+
+TEST(Plot, a_full_disk_is_an_error) {
+  EXPECT_EQ(write_svg("/dev/full", {logarithmic({{1, 1}})}).code(), Code::unavailable);
+}
+
+}  // namespace
+}  // namespace unisono::cli

@@ -1,0 +1,227 @@
+// What records of real processes tell while they run, hang, are stopped and die.
+#include <filesystem>
+
+#include "group_cluster.h"
+
+namespace unisono::testing {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> with_pids(std::vector<std::string> words, Cluster& group) {
+  words.insert(words.begin(), UNISONO_TOOL);
+  for (size_t rank = 0; rank < group.size(); ++rank) words.insert(words.end(), {"--pid", std::to_string(group[rank].pid())});
+  return words;
+}
+
+// Asks until it says this: what it tells of becomes true a little after it was caused.
+Finished ask_until(const std::vector<std::string>& words, const std::string& part) {
+  const auto until = now_ns() + int64_t{20} * slowness * 1'000'000'000;
+  for (;;) {
+    auto done = run(words);
+    if (contains(done.out, part)) return done;
+    if (now_ns() < until) continue;
+    ADD_FAILURE() << "it does not say " << part << ":\n" << done.out << done.error;
+    return done;
+  }
+}
+
+std::string rank_text(Cluster& group, size_t rank) { return "rank " + std::to_string(rank) + " (host "; }
+
+class Records : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Records, of_living_ranks_tell_who_has_not_called_and_who_waits) {
+  Cluster group(3, {.transport = GetParam()});
+  expect_all_ok(group.ask_all("all_reduce:count=1000"));
+  const std::vector<size_t> early{0, 1};
+  const auto numbers = group.tell(early, "all_reduce:count=1000");
+  const auto explained = ask_until(with_pids({"explain"}, group), "ranks 0, 1 wait for it");
+  EXPECT_EQ(explained.code, 1);
+  EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2))) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "pid " + std::to_string(group[2].pid()) + ") has not called all_reduce 1: it is computing, after all_reduce 0")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "all_reduce 1: waits for ")) << explained.out;
+  EXPECT_EQ(count_of(explained.out, "* "), 1u) << explained.out;
+  const auto top = run(with_pids({"top", "--once", "--interval", "20ms"}, group));
+  EXPECT_EQ(top.code, 0) << top.error;
+  EXPECT_TRUE(contains(top.out, "\n!   2 ") && contains(top.out, "\n    0 ") && contains(top.out, "computing")) << top.out;
+  EXPECT_TRUE(contains(run(with_pids({"top", "--once", "--json"}, group)).out, "\"late\":true")) << top.out;
+  expect_all_ok(group.ask({2}, "all_reduce:count=1000"));
+  expect_all_ok(group.answers(early, numbers));
+  const auto after = run(with_pids({"explain"}, group));
+  EXPECT_EQ(after.code, 0) << after.out;
+  EXPECT_TRUE(contains(after.out, "Nothing is wrong")) << after.out;
+  group.finish();
+}
+
+TEST_P(Records, name_a_stopped_rank) {
+  Cluster group(3, {.transport = GetParam()});
+  expect_all_ok(group.ask_all("all_reduce:count=1000"));
+  group[2].signal(SIGSTOP);
+  ASSERT_TRUE(group[2].wait_stopped());
+  const auto numbers = group.tell({0, 1}, "all_reduce:count=100000");
+  const auto explained = ask_until(with_pids({"explain"}, group), "wait for it since");
+  EXPECT_TRUE(contains(explained.out, "* " + rank_text(group, 2)) && contains(explained.out, "is stopped (by SIGSTOP or a debugger), after all_reduce 0")) << explained.out;
+  EXPECT_EQ(count_of(explained.out, "* "), 1u) << explained.out;
+  group[2].signal(SIGCONT);
+  expect_all_ok(group.ask({2}, "all_reduce:count=100000"));
+  expect_all_ok(group.answers({0, 1}, numbers));
+  group.finish();
+}
+
+TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
+  const TemporaryFolder folder;
+  std::string pid;
+  {
+    Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path() + "/records"}});
+    pid = std::to_string(group[2].pid());
+    const auto number = group[2].tell("all_reduce:count=1000000,iters=1000000");
+    const auto others = group.tell({0, 1}, "all_reduce:count=1000000,iters=1000000");
+    ASSERT_TRUE(group[2].going(number));
+    group[2].signal(SIGKILL);
+    EXPECT_TRUE(group[2].wait().by_signal);
+    for (const auto& line : group.answers({0, 1}, others)) EXPECT_EQ(line.code(), "peer_lost") << line.text;
+    group.finish({0, 1});
+  }
+  const auto explained = run({UNISONO_TOOL, "explain", folder.path() + "/records"});
+  EXPECT_EQ(explained.code, 1);
+  EXPECT_TRUE(contains(explained.out, "rank 2 (host ") && contains(explained.out, "pid " + pid + ") is gone without having left the group")) << explained.out;
+  EXPECT_EQ(count_of(explained.out, "is gone without"), 1u) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "ended as peer_lost at rank")) << explained.out;
+  const auto trace = run({UNISONO_TOOL, "trace", folder.path() + "/records"});
+  EXPECT_EQ(trace.code, 0);
+  EXPECT_TRUE(trace.out.starts_with("{") && contains(trace.out, "rank 2 (host ") && contains(trace.out, "peer_lost")) << trace.out.substr(0, 500);
+}
+
+TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
+  const TemporaryFolder folder;
+  Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path()}});
+  const std::vector<std::string> explain{UNISONO_TOOL, "explain", folder.path()};
+  std::vector<size_t> numbers;
+  for (size_t rank = 0; rank < 3; ++rank) numbers.push_back(group[rank].tell(rank == 1 ? "all_gather:count=1000" : "all_reduce:count=1000"));
+  for (const auto& line : group.answers({0, 1, 2}, numbers)) EXPECT_EQ(line.code(), "invalid") << line.text;
+  auto explained = run(explain);
+  EXPECT_TRUE(contains(explained.out, "* Operation 0 was not the same on all ranks: rank 1 called all_gather(f32, ")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, ", ranks 0, 2 called all_reduce(f32 sum, 4000 bytes)")) << explained.out;
+  for (const auto& line : group.ask({0, 1}, "all_reduce:count=1000,timeout=300")) EXPECT_EQ(line.code(), "late") << line.text;
+  explained = run(explain);
+  EXPECT_TRUE(contains(explained.out, "all_reduce 1 ended as late at ranks 0, 1")) << explained.out;
+  EXPECT_TRUE(contains(explained.out, "waited for: rank 2")) << explained.out;
+  group.finish();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Records, ::testing::Values("shm", "tcp"), name_of);
+
+TEST(Record, counters_are_told_by_the_api_and_by_metrics_and_begin_anew_after_re_forming) {
+  Cluster group(3);
+  expect_all_ok(group.ask_all("all_reduce:count=1000,iters=100"));
+  expect_all_ok(group.ask_all("barrier"));
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const auto counters = group[rank].ask("counters");
+    EXPECT_EQ(counters.number("begun"), 101) << counters.text;
+    EXPECT_EQ(counters.number("ended"), 101) << counters.text;
+    EXPECT_EQ(counters.number("kinds"), 2) << counters.text;
+    EXPECT_EQ(counters.value("link" + std::to_string(rank)), "self") << counters.text;
+    EXPECT_EQ(counters.number("sent" + std::to_string(rank)), 0) << counters.text;
+    const auto other = std::to_string((rank + 1) % 3);
+    EXPECT_EQ(counters.value("link" + other), "shm") << counters.text;
+    EXPECT_GE(counters.number("sent" + other), 100 * 1000 * 4 / 3) << counters.text;
+    EXPECT_GE(counters.number("got" + other), 100 * 1000 * 4 / 3) << counters.text;
+  }
+  const auto metrics = run(with_pids({"metrics"}, group));
+  EXPECT_EQ(metrics.code, 0) << metrics.error;
+  EXPECT_EQ(count_of(metrics.out, ",collective=\"all_reduce\"} 100\n"), 6u) << "operations, and their times: " << metrics.out;
+  EXPECT_TRUE(metrics.out.ends_with("# EOF\n"));
+  group[2].signal(SIGKILL);
+  EXPECT_TRUE(group[2].wait().by_signal);
+  expect_all_ok(group.ask({0, 1}, "reform"));
+  EXPECT_EQ(group[0].ask("counters").number("begun"), 0);
+  group.finish({0, 1});
+}
+
+TEST(Record, is_dumped_on_request) {
+  Cluster group(2);
+  expect_all_ok(group.ask_all("all_reduce:count=10,iters=5"));
+  const auto path = group.folder() + "/rank0";
+  expect_all_ok(group.ask({0}, "dump:path=" + path));
+  EXPECT_TRUE(contains(run({UNISONO_TOOL, "explain", path}).out, "all_reduce 4"));
+  const auto refused = group[1].ask("dump:path=/no/such/folder");
+  EXPECT_EQ(refused.code(), "unavailable") << refused.text;
+  EXPECT_TRUE(refused.says("/no/such/folder")) << refused.text;
+  group.finish();
+}
+
+TEST(Record, is_not_kept_where_it_is_switched_off) {
+  Cluster group(2, {.environment = {"UNISONO_RECORD=0"}});
+  expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
+  EXPECT_EQ(group[0].ask("counters").number("kinds"), 0);
+  EXPECT_EQ(group[0].ask("dump:path=" + group.folder() + "/x").code(), "unavailable");
+  const auto explained = run(with_pids({"explain"}, group));
+  EXPECT_EQ(explained.code, 1);
+  EXPECT_TRUE(contains(explained.error, "no record")) << explained.error;
+  group.finish();
+}
+
+TEST(Record, that_cannot_be_where_it_was_asked_to_be_is_in_memory_and_the_tool_says_so) {
+  Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=/proc/no/such"}});
+  expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
+  EXPECT_EQ(group[0].ask("counters").number("noted"), 1);
+  const auto explained = run(with_pids({"explain"}, group));
+  EXPECT_EQ(explained.code, 0) << explained.out;
+  EXPECT_TRUE(contains(explained.error, "/proc/no/such")) << explained.error;
+  group.finish();
+}
+
+TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
+  // Mounting takes root, and a container's root may be refused.
+  if (run({"unshare", "--mount", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not mount a small disk";
+  const TemporaryFolder folder;
+  const std::vector<std::string> small{"unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs " + folder.path() + " && exec \"$0\" \"$@\""};
+  Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=" + folder.path()}, .wrappers = {small, small}});
+  expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
+  EXPECT_EQ(group[0].ask("counters").number("noted"), 1);
+  const auto explained = run(with_pids({"explain"}, group));
+  EXPECT_EQ(explained.code, 0) << explained.out;
+  EXPECT_TRUE(contains(explained.error, "No space left on device")) << explained.error;
+  group.finish();
+}
+
+TEST(Record, of_sub_groups_stands_beside_that_of_all_and_stops_at_a_limit) {
+  Cluster group(2);
+  for (int i = 0; i < 70; ++i) expect_all_ok(group.ask_all("split:ranks=0/1,name=part"));
+  expect_all_ok(group.ask_all("all_reduce:count=1000,group=part"));
+  EXPECT_EQ(group[0].ask("counters:group=part").number("kinds"), 0) << "one of too many";
+  const auto explained = run(with_pids({"explain"}, group));
+  EXPECT_EQ(count_of(explained.out, "sub-group "), 63u) << explained.out;
+  group.finish();
+}
+
+TEST(Record, top_draws_on_a_terminal_until_it_is_interrupted) {
+  Cluster group(2);
+  const auto numbers = group.tell({0, 1}, "all_reduce:count=1000,iters=1000000");
+  ASSERT_TRUE(group[0].going(numbers[0]));
+  ChildProcess top(with_pids({"top", "--interval", "20ms"}, group), {.terminal = true});
+  EXPECT_TRUE(top.wait_for("\033[H\033[J", 3)) << top.out();
+  EXPECT_TRUE(contains(top.out(), "ops/s") && contains(top.out(), "group of run")) << top.out();
+  top.signal(SIGINT);
+  EXPECT_TRUE(top.wait().by_signal);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    group[rank].signal(SIGKILL);
+    EXPECT_TRUE(group[rank].wait().by_signal);
+  }
+}
+
+TEST(Record, tools_refuse_what_is_no_record_and_no_process) {
+  const TemporaryFolder folder;
+  const auto none = run({UNISONO_TOOL, "explain", folder.path()});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_TRUE(contains(none.error, "no file there ends with .record")) << none.error;
+  const auto other = run({UNISONO_TOOL, "explain", UNISONO_TOOL});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_TRUE(contains(other.error, "not a record of this version")) << other.error;
+  EXPECT_EQ(run({UNISONO_TOOL, "explain", "/no/such/file"}).code, 1);
+  for (const char* pid : {"x", "0", "2147483647"}) EXPECT_EQ(run({UNISONO_TOOL, "top", "--once", "--pid", pid}).code, 2) << pid;
+  EXPECT_EQ(run({UNISONO_TOOL, "trace", "--pid", "1", "x"}).code, 2);
+}
+
+}  // namespace
+}  // namespace unisono::testing

@@ -1,0 +1,56 @@
+"""What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
+
+Pages say `docs/wire.md`, as it reads in any editor; on the site that becomes a link with the page's title. A picture plots/NAME.svg
+becomes part of the page, so that it follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
+"""
+
+import os
+import re
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
+         "bench/all-reduce.svg": "bench/results/all-reduce.svg"}
+NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:decisions/)?[\w-]+\.md)</code>(?!</a>)")
+CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
+SHORT_LETTERS = 20
+PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def on_files(files, config):
+    for name, path in ADDED.items():
+        files.append(File.generated(config, name, abs_src_path=os.path.join(ROOT, path)))
+    return files
+
+
+def short_title(text):
+    """The first heading, up to a colon."""
+    match = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return match.group(1).split(":")[0] if match else None
+
+
+def on_page_content(html, page, files, **_):
+    def link(match):
+        target = files.get_file_from_path(match.group(1))
+        title = short_title(target.content_string) if target else None
+        return f'<a href="{get_relative_url(target.url, page.url)}">{title}</a>' if title and target.url != page.url else match.group(0)
+
+    def inline(match):
+        try:
+            return read(os.path.join("docs", "plots", match.group(2)))
+        except FileNotFoundError:
+            raise PluginError(f"there is no docs/plots/{match.group(2)}: tools/plots/draw makes the plots") from None
+
+    def mark(match):
+        letters = len(re.sub(r"<[^>]*>|&\w+;", " ", match.group(1)))
+        return f'<td class="short">{match.group(1)}</td>' if letters <= SHORT_LETTERS else match.group(0)
+
+    return CELL.sub(mark, PLOT.sub(inline, NAME_OF_PAGE.sub(link, html)))
