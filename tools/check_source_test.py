@@ -217,6 +217,13 @@ class Words(Tree):
     def test_words_about_sleep_are_no_sleep(self):
         self.expect_good({"src/base/a_test.cc": '// never sleep(1)\nvoid f() { g("sleep(1)"); may_sleep(2); }\n'})
 
+    def test_one_name_is_one_type_of_a_namespace(self):
+        one = GOOD_HEADER + "namespace a::b {\nstruct Finding final : Base {\n};\n}  // namespace a::b\n"
+        self.expect({"src/base/a.h": one, "src/base/b.h": one.replace("struct", "enum class").replace(" final : Base", " : int")}, "name", "src/base/b.h")
+        self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("a::b", "a::c")})
+        self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("struct", "  struct")})
+        self.expect_good({"src/base/a.h": one, "src/base/b.h": one.replace("Finding final", "Finding::Part final")})
+
     def test_a_header_needs_a_comment_and_a_guard(self):
         self.expect({"src/base/a.h": "#pragma once\n// late\n"}, "header", "src/base/a.h")
         self.expect({"src/base/a.h": "// What.\n#include <string>\n"}, "header", "src/base/a.h")

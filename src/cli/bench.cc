@@ -159,7 +159,7 @@ int run_ordeal(Session& session) {
   const OrdealListener listener{.on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
                                 .on_fault = [&](const FaultNews& news, Nanos at) { show(to_line(news, at), to_json(news, at)); },
                                 .on_upset = [&](const Upset& upset) { show(to_line(upset), to_json(upset)); },
-                                .on_outcome = [&](const Outcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
+                                .on_outcome = [&](const OrdealOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
   const auto self = session.group.rank();
   const auto end = undergo(session.group, *session.seat, options, listener);
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());

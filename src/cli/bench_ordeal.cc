@@ -47,7 +47,7 @@ class Ordeal {
   Stretch stretch_;
   uint64_t wrong_here_ = 0;        // elements of this rank that are not accounted for yet
   uint32_t upsets_ = 0;
-  Outcome outcome_;
+  OrdealOutcome outcome_;
 };
 
 // Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole operation ago:

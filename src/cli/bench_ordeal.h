@@ -50,7 +50,7 @@ struct Upset {
   std::vector<uint32_t> members;    // that go on, numbered as the group formed
 };
 
-struct Outcome {
+struct OrdealOutcome {
   uint32_t started = 0, left = 0;  // ranks
   uint64_t operations = 0;
   uint64_t after = 0;              // of these, after the last upset
@@ -63,7 +63,7 @@ struct OrdealListener {
   std::function<void(const Stretch&)> on_stretch;
   std::function<void(const FaultNews&, Nanos since_formed)> on_fault;
   std::function<void(const Upset&)> on_upset;
-  std::function<void(const Outcome&)> on_outcome;
+  std::function<void(const OrdealOutcome&)> on_outcome;
 };
 
 enum class OrdealEnd : uint8_t { went_on, went_wrong, gave_up, left_out };
@@ -76,10 +76,10 @@ std::string ordeal_head(const OrdealOptions& options, const std::vector<Fault>& 
 std::string to_line(const Stretch& stretch);
 std::string to_line(const FaultNews& news, Nanos since_formed);
 std::string to_line(const Upset& upset);
-std::string to_line(const Outcome& outcome);
+std::string to_line(const OrdealOutcome& outcome);
 std::string to_json(const Stretch& stretch);
 std::string to_json(const FaultNews& news, Nanos since_formed);
 std::string to_json(const Upset& upset);
-std::string to_json(const Outcome& outcome);
+std::string to_json(const OrdealOutcome& outcome);
 
 }  // namespace unisono::cli

@@ -36,7 +36,7 @@ TEST(BenchOrdeal, an_upset_without_cause_or_reforming_claims_neither) {
 }
 
 TEST(BenchOrdeal, the_end_says_who_went_on) {
-  Outcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
+  OrdealOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
   EXPECT_EQ(to_line(outcome), "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last failure\n");
   outcome.left = 4;
   EXPECT_NE(to_line(outcome).find("all 4 ranks went on; 64 operations"), std::string::npos);

@@ -46,7 +46,7 @@ std::string to_line(const Upset& upset) {
                             upset.members.size() == 1 ? "goes" : "go");
 }
 
-std::string to_line(const Outcome& outcome) {
+std::string to_line(const OrdealOutcome& outcome) {
   const auto wrong = outcome.wrong == 0 ? "0 OK" : fmt::format("{} FAILED", outcome.wrong);
   std::string text = fmt::format("# Out of bounds values : {}\n", wrong);
   if (!outcome.went_on) return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
@@ -77,7 +77,7 @@ std::string to_json(const Upset& upset) {
   return dump(json);
 }
 
-std::string to_json(const Outcome& outcome) {
+std::string to_json(const OrdealOutcome& outcome) {
   return dump({{"kind", "outcome"}, {"started", outcome.started}, {"left", outcome.left}, {"operations", outcome.operations},
                {"after", outcome.after}, {"wrong", outcome.wrong}, {"went_on", outcome.went_on}});
 }

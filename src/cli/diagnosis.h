@@ -15,13 +15,12 @@ namespace unisono::cli {
 enum class Cause : uint8_t { gone, stopped, differs, not_called, not_seen, link_lost, failed, slow };
 const char* name(Cause cause);
 
-struct Finding {
-  Cause cause;
-  std::vector<uint32_t> ranks;  // who is to blame
-  std::string text;             // one or two sentences
-};
-
 struct Account {
+  struct Finding {
+    Cause cause;
+    std::vector<uint32_t> ranks;  // who is to blame
+    std::string text;             // one or two sentences
+  };
   uint64_t run = 0;
   uint32_t group = 0, epoch = 0, world = 0;
   std::vector<const Sighting*> ranks;  // by rank; null: no record was found

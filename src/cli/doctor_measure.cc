@@ -35,7 +35,7 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-uint64_t acknowledged(const Stream& stream, uint32_t* segment = nullptr) {
+uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(stream.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
@@ -43,7 +43,7 @@ uint64_t acknowledged(const Stream& stream, uint32_t* segment = nullptr) {
   return info.tcpi_bytes_acked;
 }
 
-Result<Stream> open_stream(const RankFacts& other, const DialRequest& dial) {
+Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) {
   auto dialled = dial_all(std::span(&dial, 1), monotonic_now() + connect_patience);
   auto& one = dialled.front();
   if (one.attempt.outcome == Outcome::reached) greet(one, other, monotonic_now() + short_patience);
@@ -51,7 +51,7 @@ Result<Stream> open_stream(const RankFacts& other, const DialRequest& dial) {
   return std::move(one.stream);
 }
 
-Status ask(Stream& stream, ProbeRequest request, Nanos deadline) { return stream.send(bytes_of(request), deadline); }
+Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(bytes_of(request), deadline); }
 
 struct Echo {
   int64_t sent_ns = 0, heard_ns = 0;  // CLOCK_REALTIME
@@ -59,7 +59,7 @@ struct Echo {
   Stamp stamp;
 };
 
-Result<Echo> echo(Stream& stream, uint32_t bytes, Nanos deadline) {
+Result<Echo> echo(ByteStream& stream, uint32_t bytes, Nanos deadline) {
   std::vector<std::byte> payload(bytes);
   Echo result;
   result.sent_ns = realtime_ns();
@@ -73,7 +73,7 @@ Result<Echo> echo(Stream& stream, uint32_t bytes, Nanos deadline) {
   return result;
 }
 
-Status measure_round_trip(Stream& stream, Measured& measured) {
+Status measure_round_trip(ByteStream& stream, Measured& measured) {
   std::vector<Nanos> times;
   Nanos best = never;
   const auto deadline = monotonic_now() + short_patience;
@@ -93,7 +93,7 @@ Status measure_round_trip(Stream& stream, Measured& measured) {
 }
 
 // Whether long frames pass from here to there; a slow link is given more time than one on which nothing moves.
-Status long_frames_forth(Stream& stream, uint32_t bytes, bool& stuck) {
+Status long_frames_forth(ByteStream& stream, uint32_t bytes, bool& stuck) {
   const auto before = acknowledged(stream);
   const auto began = monotonic_now();
   std::vector<std::byte> payload(bytes);
@@ -108,7 +108,7 @@ Status long_frames_forth(Stream& stream, uint32_t bytes, bool& stuck) {
   return status;
 }
 
-Status long_frames_back(Stream& stream, uint32_t bytes, bool& stuck) {
+Status long_frames_back(ByteStream& stream, uint32_t bytes, bool& stuck) {
   const auto began = monotonic_now();
   std::vector<std::byte> payload(bytes);
   auto status = ask(stream, {.kind = ProbeRequest::Kind::burst, .bytes = bytes}, began + stuck_after);
@@ -132,7 +132,7 @@ bool passes(const RankFacts& other, DialRequest dial, uint32_t segment) {
 }
 
 // Sends until the other side says how much came.
-Result<Count> push(Stream& stream) {
+Result<Count> push(ByteStream& stream) {
   const auto deadline = monotonic_now() + short_patience;
   if (auto status = ask(stream, {.kind = ProbeRequest::Kind::sink, .ms = span_ms}, deadline); !status.ok()) return status;
   const std::vector<std::byte> piece(256 << 10);
@@ -155,7 +155,7 @@ double rate_of(const Count& count) {
   return count.took_ns > 0 ? static_cast<double>(count.bytes) * 1e9 / static_cast<double>(count.took_ns) : 0;
 }
 
-Status measure_rate_forth(Stream& stream, Measured& measured) {
+Status measure_rate_forth(ByteStream& stream, Measured& measured) {
   auto forth = push(stream);
   stream.abort();
   if (!forth.ok()) return {forth.status().code(), "bandwidth forth: " + forth.status().message()};
@@ -163,7 +163,7 @@ Status measure_rate_forth(Stream& stream, Measured& measured) {
   return {};
 }
 
-Status measure_rate_back(Stream& stream, Measured& measured) {
+Status measure_rate_back(ByteStream& stream, Measured& measured) {
   auto status = ask(stream, {.kind = ProbeRequest::Kind::source, .ms = 2 * span_ms}, monotonic_now() + short_patience);
   if (!status.ok()) return status;
   auto back = count_incoming(stream, span_ms, short_patience);
@@ -201,13 +201,13 @@ void greet(Dialled& dialled, const RankFacts& other, Nanos deadline) {
 Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& dial) {
   Measured measured{.from = from, .to = other.rank, .address = dial.to.to_string()};
   const auto run = [&](auto stage) { return run_stage(other, dial, measured, stage); };
-  if (!run([&](Stream& stream) {
+  if (!run([&](ByteStream& stream) {
         (void)acknowledged(stream, &measured.segment_bytes);
         return measure_round_trip(stream, measured);
       }))
     return measured;
-  run([&](Stream& stream) { return long_frames_forth(stream, long_bytes, measured.forth_stuck); });
-  run([&](Stream& stream) { return long_frames_back(stream, long_bytes, measured.back_stuck); });
+  run([&](ByteStream& stream) { return long_frames_forth(stream, long_bytes, measured.forth_stuck); });
+  run([&](ByteStream& stream) { return long_frames_back(stream, long_bytes, measured.back_stuck); });
   if (measured.forth_stuck || measured.back_stuck) {
     measured.error = "long frames do not pass";
     for (const auto segment : smaller_segments) {
@@ -220,8 +220,8 @@ Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& 
   // A processor that was busy for a moment looks like a slow direction: what stays so after three looks is one.
   for (int look = 0; look < looks_max && measured.error.empty(); ++look) {
     const auto before = measured;
-    if (!run([&](Stream& stream) { return measure_rate_forth(stream, measured); })) break;
-    if (!run([&](Stream& stream) { return measure_rate_back(stream, measured); })) break;
+    if (!run([&](ByteStream& stream) { return measure_rate_forth(stream, measured); })) break;
+    if (!run([&](ByteStream& stream) { return measure_rate_back(stream, measured); })) break;
     measured.forth_rate = std::max(measured.forth_rate, before.forth_rate);
     measured.back_rate = std::max(measured.back_rate, before.back_rate);
     if (std::max(measured.forth_rate, measured.back_rate) < lopsided * std::min(measured.forth_rate, measured.back_rate)) break;

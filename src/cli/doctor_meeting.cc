@@ -25,7 +25,7 @@ constexpr uint32_t segment_bytes_max = 536;
 constexpr Nanos pause_between_rounds = 200 * millisecond;
 
 struct Stranger {
-  Stream stream;
+  ByteStream stream;
   std::string from;
   Nanos until = 0;
 };
@@ -69,7 +69,7 @@ void accept_all(int listening, std::list<Stranger>& strangers) {
     if (!socket.open()) return;
     auto from = remote_address(socket.get()).to_string();
     if (strangers.size() >= strangers_max) strangers.pop_front();
-    strangers.push_back({Stream(std::move(socket)), std::move(from), monotonic_now() + line_patience});
+    strangers.push_back({ByteStream(std::move(socket)), std::move(from), monotonic_now() + line_patience});
   }
 }
 
@@ -80,7 +80,7 @@ Dialled dial_one(const ResolvedOptions& options, const SocketAddress* address, N
     dialled.attempt.address = options.rendezvous.to_string();
     auto socket = dial_file(options.rendezvous.path);
     dialled.attempt.outcome = socket.ok() ? Outcome::reached : Outcome::refused;
-    if (socket.ok()) dialled.stream = Stream(std::move(*socket));
+    if (socket.ok()) dialled.stream = ByteStream(std::move(*socket));
     else dialled.attempt.error = socket.status().message();
     return dialled;
   }
@@ -159,7 +159,7 @@ Result<std::map<uint32_t, Guest>> gather(const ResolvedOptions& options, const R
   return guests;
 }
 
-bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, Stream& stream, RendezvousTrouble& trouble) {
+bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble) {
   const auto began = monotonic_now();
   trouble.rank = own.rank;
   const nlohmann::json hello = {{"doctor", doctor_protocol}, {"version", UNISONO_VERSION}, {"facts", own}};

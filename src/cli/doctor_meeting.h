@@ -19,7 +19,7 @@ namespace unisono::cli {
 inline constexpr int doctor_protocol = 1;
 
 struct Guest {
-  Stream stream;
+  ByteStream stream;
   RankFacts facts;
 };
 
@@ -28,7 +28,7 @@ struct Guest {
 Result<std::map<uint32_t, Guest>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster);
 
 // The others: dials again and again until rank 0 answers. False at the deadline; then `trouble` says what was tried.
-bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, Stream& stream, RendezvousTrouble& trouble);
+bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble);
 
 // Nothing if the text is not JSON.
 nlohmann::json parse_line(const std::string& line);

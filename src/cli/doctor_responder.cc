@@ -49,7 +49,7 @@ int64_t realtime_ns() {
   return time.tv_sec * second + time.tv_nsec;
 }
 
-Result<Count> count_incoming(Stream& stream, uint32_t span_ms, Nanos patience) {
+Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos patience) {
   std::vector<std::byte> piece(256 << 10);
   if (auto status = stream.receive(std::span(piece).first(1), monotonic_now() + patience); !status.ok()) return status;
   const auto begin = monotonic_now();
@@ -99,7 +99,7 @@ void Responder::accept_all() {
     if (!socket.open()) continue;
     set_stream_options(socket.get());
     auto done = std::make_shared<std::atomic<bool>>(false);
-    visits_.push_back({std::thread([this, done, stream = Stream(std::move(socket))]() mutable {
+    visits_.push_back({std::thread([this, done, stream = ByteStream(std::move(socket))]() mutable {
                          serve(std::move(stream));
                          *done = true;
                        }),
@@ -116,7 +116,7 @@ void Responder::reap(bool all) {
   });
 }
 
-void Responder::serve(Stream stream) const {
+void Responder::serve(ByteStream stream) const {
   ProbeHello hello;
   if (!stream.receive(bytes_of(hello), monotonic_now() + hello_patience).ok()) return;
   const bool meant = hello.greeting == probe_greeting && std::memcmp(hello.key.data(), key_.data(), probe_key_bytes) == 0;
@@ -135,7 +135,7 @@ void Responder::serve(Stream stream) const {
   stream.abort();
 }
 
-bool Responder::answer(Stream& stream, const ProbeRequest& request) const {
+bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
   if (request.bytes > probe_bytes_max || request.ms > probe_ms_max) return false;
   const auto deadline = monotonic_now() + bytes_patience;
   std::vector<std::byte> payload(request.bytes);

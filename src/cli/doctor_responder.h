@@ -54,7 +54,7 @@ inline constexpr uint32_t probe_ms_max = 2000;
 
 int64_t realtime_ns();
 // Bytes that came during `span_ms`, without the first half of that time (slow start, full buffers on the way).
-Result<Count> count_incoming(Stream& stream, uint32_t span_ms, Nanos patience);
+Result<Count> count_incoming(ByteStream& stream, uint32_t span_ms, Nanos patience);
 
 class Responder {
  public:
@@ -77,8 +77,8 @@ class Responder {
   Responder(std::string key, unisono::Descriptor socket, unisono::Descriptor stop);
   void accept_all();
   void reap(bool all);
-  void serve(Stream stream) const;
-  bool answer(Stream& stream, const ProbeRequest& request) const;
+  void serve(ByteStream stream) const;
+  bool answer(ByteStream& stream, const ProbeRequest& request) const;
 
   const std::string key_;
   const unisono::Descriptor socket_;

@@ -189,7 +189,7 @@ ClusterFacts lead(const Examination& examination, Prober& prober) {
 
 std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& prober) {
   RendezvousTrouble trouble;
-  Stream stream;
+  ByteStream stream;
   const auto began = monotonic_now();
   if (!dial_rank_0(examination.options, prober.facts(), began + examination.patience, stream, trouble)) return trouble;
   trouble.tries.clear();

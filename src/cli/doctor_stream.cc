@@ -57,18 +57,18 @@ void finish_dialling(Dialled& dialled, unisono::Descriptor socket, int error, Na
     return;
   }
   dialled.attempt.source = local_address(socket.get()).to_string();
-  dialled.stream = Stream(std::move(socket));
+  dialled.stream = ByteStream(std::move(socket));
 }
 
 }  // namespace
 
-void Stream::abort() {
+void ByteStream::abort() {
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   if (socket_.open()) (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   socket_.reset();
 }
 
-Status Stream::send(std::span<const std::byte> bytes, Nanos deadline) {
+Status ByteStream::send(std::span<const std::byte> bytes, Nanos deadline) {
   while (!bytes.empty()) {
     const auto count = send_some(socket_.get(), bytes);
     if (count < 0) return {Code::peer_lost, error_text(static_cast<int>(-count))};
@@ -79,7 +79,7 @@ Status Stream::send(std::span<const std::byte> bytes, Nanos deadline) {
   return {};
 }
 
-Status Stream::receive(std::span<std::byte> bytes, Nanos deadline) {
+Status ByteStream::receive(std::span<std::byte> bytes, Nanos deadline) {
   received_ = 0;
   while (received_ < bytes.size()) {
     bool ended = false;
@@ -92,12 +92,12 @@ Status Stream::receive(std::span<std::byte> bytes, Nanos deadline) {
   return {};
 }
 
-Status Stream::send_line(const std::string& line, Nanos deadline) {
+Status ByteStream::send_line(const std::string& line, Nanos deadline) {
   const auto text = line + "\n";
   return send(std::as_bytes(std::span(text)), deadline);
 }
 
-std::optional<std::string> Stream::take_line() {
+std::optional<std::string> ByteStream::take_line() {
   const auto end = buffer_.find('\n');
   if (end == std::string::npos) return std::nullopt;
   auto line = buffer_.substr(0, end);
@@ -105,7 +105,7 @@ std::optional<std::string> Stream::take_line() {
   return line;
 }
 
-std::optional<std::string> Stream::poll_line() {
+std::optional<std::string> ByteStream::poll_line() {
   std::array<std::byte, 64 << 10> piece;
   while (!ended_ && buffer_.find('\n') == std::string::npos) {
     const auto count = receive_some(socket_.get(), piece, ended_);
@@ -117,7 +117,7 @@ std::optional<std::string> Stream::poll_line() {
   return take_line();
 }
 
-Result<std::string> Stream::receive_line(Nanos deadline) {
+Result<std::string> ByteStream::receive_line(Nanos deadline) {
   for (;;) {
     if (auto line = poll_line()) return *std::move(line);
     if (buffer_.size() > line_bytes_max) return Status(Code::corrupt, "a line without end");

@@ -14,11 +14,11 @@
 
 namespace unisono::cli {
 
-class Stream {
+class ByteStream {
  public:
-  Stream() = default;
+  ByteStream() = default;
   // A connected, non-blocking socket.
-  explicit Stream(unisono::Descriptor socket) : socket_(std::move(socket)) {}
+  explicit ByteStream(unisono::Descriptor socket) : socket_(std::move(socket)) {}
 
   int get() const { return socket_.get(); }
   bool open() const { return socket_.open(); }
@@ -50,7 +50,7 @@ class Stream {
 
 struct Dialled {
   AddressTry attempt;
-  Stream stream;  // open if the attempt reached somebody
+  ByteStream stream;  // open if the attempt reached somebody
 };
 
 struct DialRequest {
