@@ -52,7 +52,7 @@ TopRow row_of(const Account& account, const Sighting& sighting, const Readings& 
   row.p50 = percentile(times, 0.5);
   row.p99 = percentile(times, 0.99);
   for (const auto& collective : record.collectives) row.failed += collective.failed;
-  row.is_late = std::any_of(account.findings.begin(), account.findings.end(), [&](const Finding& finding) {
+  row.is_late = std::any_of(account.findings.begin(), account.findings.end(), [&](const Account::Finding& finding) {
     return finding.cause != Cause::failed && std::find(finding.ranks.begin(), finding.ranks.end(), record.rank) != finding.ranks.end();
   });
   const auto key = fmt::format("{:x}/{}/{:x}/{}", record.run, record.epoch, record.group, record.rank);
