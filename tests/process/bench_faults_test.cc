@@ -205,6 +205,9 @@ TEST_F(BenchLinks, a_death_is_told_of_over_slow_links) {
 
 // As a user without rights, where /dev/net/tun is open to all, as it is on most systems: in this test's own mounts.
 TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "SKIPPED: the thread sanitizer has a thread of its own in every process, and only a process of one thread may make a user name space";
+#endif
   if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become somebody else";
   const TemporaryFolder folder;
   const Words nobody{"unshare", "--mount", "sh", "-c",
