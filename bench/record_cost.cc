@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "unisono/unisono.h"
 
 namespace {
@@ -89,22 +90,19 @@ int main(int argc, char** argv) {
     else if (std::strcmp(argv[i], "--calls") == 0) settings.calls = value;
     else fail(std::string("there is no option ") + argv[i]);
   }
-  char folder[] = "/tmp/record-cost-XXXXXX";
-  if (::mkdtemp(folder) == nullptr) fail("no folder for the ranks to meet in");
+  const unisono::testing::TemporaryFolder folder;
   std::vector<pid_t> ranks;
   for (uint32_t rank = 1; rank < settings.ranks; ++rank) {
     const auto pid = ::fork();
-    if (pid == 0) return run_rank(settings, rank, folder), 0;
+    if (pid == 0) run_rank(settings, rank, folder.path()), std::_Exit(0);
     ranks.push_back(pid);
   }
-  run_rank(settings, 0, folder);
+  run_rank(settings, 0, folder.path());
   int worst = 0;
   for (const auto pid : ranks) {
     int status = 0;
     ::waitpid(pid, &status, 0);
     worst = std::max(worst, status);
   }
-  for (int which = 0; which < 3; ++which) ::rmdir((std::string(folder) + "/" + std::to_string(which)).c_str());
-  ::rmdir(folder);
   return worst == 0 ? 0 : 1;
 }

@@ -39,7 +39,7 @@ def probe(number, off="", case="shm n=2"):
 def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=(KIB,), suite="all-reduce", n=(2,),
                transports=("shm",)):
     options = types.SimpleNamespace(contenders=list(names), works=list(works), transports=list(transports), n=list(n), quick=True)
-    libraries = {"probe": "false", **{Contender.parse(name).library: ["program"] for name in names}}
+    libraries = {"probe": "false", **{Contender.parse(name).implementation: ["program"] for name in names}}
     made = compare.Comparison(suites.BY_NAME[suite], options, libraries, 2, print)
     made.records, made.probes = list(records), list(probes)
     return made
@@ -354,7 +354,7 @@ class Settings(unittest.TestCase):
                     for quick in (False, True):
                         contender, case = Contender.parse(name), Case(transport, suite.n[0], 2, suite.networks[0])
                         found = peers.variants(contender, case, suite.works, quick)
-                        self.assertEqual(bool(found), not (contender.library in ("gloo", "torch") and transport == "shm"), (name, case))
+                        self.assertEqual(bool(found), not (contender.implementation in ("gloo", "torch") and transport == "shm"), (name, case))
                         self.assertEqual(len({variant.name for variant in found}), len(found))
 
     def test_near_ties_and_the_own_choice_go_into_the_rounds(self):

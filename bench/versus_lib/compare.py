@@ -54,7 +54,7 @@ class Comparison:
                 for n in self.options.n]
 
     def can_run(self, contender):
-        return contender.library in self.programs
+        return contender.implementation in self.programs
 
     def arguments(self, works, contender, variant, folder, limit):
         plan = ",".join(work.entry(contender, variant.algorithm) for work in works)
@@ -80,7 +80,7 @@ class Comparison:
                 arguments += ["--calls", str(calls)]
             if self.suite.idle:
                 arguments += ["--idle", str(IDLE_SECONDS)]
-            program = self.programs[contender.library]
+            program = self.programs[contender.implementation]
             commands = peers.commands(contender, program, case, variant, arguments, folder, self.network)
             before, bytes_before = machine.cpu_times(), self.bytes_moved()
             outcome = child.run(commands, limit)

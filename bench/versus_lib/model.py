@@ -11,7 +11,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broa
 @dataclasses.dataclass(frozen=True)
 class Contender:
     """A library and how it is asked: "openmpi", "unisono:ring+any", "unisono:bf16", "openmpi:8_parts", "unisono:pinned"."""
-    library: str
+    implementation: str
     element: str = "fp32"
     parts: int = 1           # operations at once, of equal shares of the bytes
     pinned: bool = False     # one core per rank
@@ -43,15 +43,15 @@ class Contender:
         words += [f"{self.parts}_parts"] if self.parts > 1 else []
         words += ["pinned"] if self.pinned else []
         words += [self.algorithm] if self.algorithm else []
-        return self.library + (":" + "+".join(words) if words else "")
+        return self.implementation + (":" + "+".join(words) if words else "")
 
     @property
     def title(self):
-        return TITLES[self.library] + self.name[len(self.library):].replace(":", " ").replace("_", " ")
+        return TITLES[self.implementation] + self.name[len(self.implementation):].replace(":", " ").replace("_", " ")
 
     @property
     def is_ours(self):
-        return self.library == "unisono"
+        return self.implementation == "unisono"
 
 
 @dataclasses.dataclass(frozen=True)

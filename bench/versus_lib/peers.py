@@ -100,7 +100,7 @@ def variants(contender, case, works, quick):
     if contender.is_ours:
         return [Variant(contender.algorithm or "own choice", algorithm=contender.algorithm, quick=True)]
     makers = {"openmpi": openmpi_variants, "mpich": mpich_variants, "gloo": gloo_variants, "torch": torch_variants}
-    every = makers[contender.library](case, {work.collective for work in works})
+    every = makers[contender.implementation](case, {work.collective for work in works})
     if contender.parts > 1:
         every = (variant for variant in every if not variant.algorithm and "algorithm" not in " ".join(variant.arguments))
     return [variant for variant in every if variant.quick or not quick]
@@ -143,8 +143,8 @@ def rank_commands(contender, program, case, variant, arguments, folder, network)
 def commands(contender, program, case, variant, arguments, folder, network=None):
     """What to start for one run: program is the start of its command line, arguments the rest. With a network, rank r runs on
     its host r."""
-    if contender.library == "openmpi":
+    if contender.implementation == "openmpi":
         return [openmpi_command(program, case, variant, arguments, folder, network)]
-    if contender.library == "mpich":
+    if contender.implementation == "mpich":
         return [Command(["mpiexec.mpich", "-launcher", "fork", "-n", str(case.n), *program, *arguments], dict(variant.env))]
     return rank_commands(contender, program, case, variant, arguments, folder, network)

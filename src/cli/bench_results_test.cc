@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/temporary_folder.h"
+
 namespace unisono::cli {
 namespace {
 
@@ -104,13 +106,12 @@ TEST(BenchResults, what_is_no_result_is_refused_with_its_line) {
 }
 
 TEST(BenchResults, a_plot_has_a_line_per_collective_and_both_sides) {
-  char path[] = "/tmp/unisono-plot-XXXXXX";
-  ::close(::mkstemp(path));
+  const testing::TemporaryFolder folder;
+  const auto path = folder.path() + "/plot.svg";
   const auto before = parsed(row(1024, {}) + row(4096, {}) + row(1024, {}, 0, "all_gather"));
   ASSERT_TRUE(plot_results(path, before, &before).ok());
   std::stringstream drawn;
   drawn << std::ifstream(path).rdbuf();
-  ::unlink(path);
   for (const char* part : {">all_reduce, new<", ">all_reduce, old<", ">all_gather, old<", "<polygon", "size (bytes)"}) {
     EXPECT_NE(drawn.str().find(part), std::string::npos) << part;
   }

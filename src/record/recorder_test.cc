@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/temporary_folder.h"
 #include "record/process.h"
 #include "record/test_support.h"
 
@@ -17,22 +18,6 @@ namespace unisono::record {
 namespace {
 
 constexpr Nanos start = 20 * second;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = "/tmp/unisono-record-XXXXXX";
-    path_ = ::mkdtemp(name.data()) == nullptr ? "" : name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 TEST(Recorder, tells_who_wrote_it) {
   const auto record = snapshot_of(*recorder_of_three());
@@ -179,7 +164,7 @@ TEST(Recorder, durations_fall_into_buckets_by_powers_of_two) {
 }
 
 TEST(Recorder, in_a_file_outlives_its_writer) {
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   recorder_of_three({.folder = folder.path() + "/made"})->begun();
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/made")) {
@@ -207,7 +192,7 @@ TEST(Recorder, without_shared_memory_works_unseen_and_says_why) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit tiny{.rlim_cur = 100, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tiny), 0);
-  const Folder folder;
+  const testing::TemporaryFolder folder;
   const auto recorder = recorder_of_three({.folder = folder.path()});
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(recorder->status().code(), Code::unavailable);

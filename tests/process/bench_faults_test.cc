@@ -9,6 +9,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/temporary_folder.h"
 #include "child_process.h"
 
 namespace unisono::testing {
@@ -33,12 +34,9 @@ void expect_says(const Finished& done, const Words& parts) {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& content = "") {
-    ::close(::mkstemp(path_));
     std::ofstream(path_) << content;
   }
-  ~TemporaryFile() { ::unlink(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  const char* path() const { return path_; }
+  const char* path() const { return path_.c_str(); }
   std::string text() const {
     std::stringstream text;
     text << std::ifstream(path_).rdbuf();
@@ -46,19 +44,8 @@ class TemporaryFile {
   }
 
  private:
-  char path_[32] = "/tmp/unisono-bench-XXXXXX";
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(::mkdtemp(name_)) {}
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  char name_[32] = "/tmp/unisono-bench-XXXXXX";
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/file";
 };
 
 TEST(BenchFaults, a_killed_rank_is_told_of_and_the_others_go_on) {

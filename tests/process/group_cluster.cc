@@ -57,17 +57,6 @@ std::string Line::value(const std::string& key) const {
 
 int64_t Line::number(const std::string& key) const { return std::strtoll(value(key).c_str(), nullptr, 10); }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = "/tmp/unisono-test-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 RankProcess::RankProcess(const std::string& folder, const std::string& name, std::vector<std::string> environment,
                          const std::vector<std::string>& commands, const std::vector<std::string>& wrapper)
     : pipe_(folder + "/commands-" + name),

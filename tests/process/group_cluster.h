@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "child_process.h"
 
 namespace unisono::testing {
@@ -38,17 +39,6 @@ struct Line {
 };
 
 int64_t now_ns();
-
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // One process.
 class RankProcess {
