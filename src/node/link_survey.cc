@@ -154,12 +154,6 @@ void measure_inside(Node& node, Topology& topology, Nanos deadline) {
   if (found.measured) topology.inside = measured_profile(topology.inside, {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us});
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void measure_between(Node& node, Topology& topology, Nanos deadline) {
   const auto leaders = node.locked([&] { return leaders_of(node.roster()); });
   const bool all = leaders.size() <= linked_hosts_max;

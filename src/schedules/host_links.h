@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,5 +26,12 @@ struct HostLinks {
  private:
   static size_t index(uint32_t a, uint32_t b) { return pair_count(std::max(a, b)) + std::min(a, b); }
 };
+
+// The upper one of two; there must be a value.
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 }  // namespace unisono

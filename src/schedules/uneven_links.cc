@@ -22,12 +22,6 @@ std::vector<uint32_t> without_gaps(std::span<const uint32_t> islands, std::vecto
   return result;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // In whole numbers, which come out alike on all machines.
 uint64_t busy(uint64_t parts, double bytes_per_us) {
   return (parts << 32) / static_cast<uint64_t>(std::clamp(bytes_per_us * 1024, 1.0, 0x1p52));
