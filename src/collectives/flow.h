@@ -21,22 +21,30 @@ struct FlowLimits {
   uint64_t window_bytes = 8u << 20;
 };
 
+// Messages that wait for room or a grant, as a list in Operation::items_.
+struct SendQueue {
+  int32_t head = -1, tail = -1;
+  bool empty() const { return head < 0; }
+};
+
 struct Flow {
   // Sending to the partner.
   uint64_t send_total = 0, send_used = 0, send_allowed = 0;
   uint64_t sent_messages = 0, received_messages = 0;
-  int32_t queue_head = -1, queue_tail = -1;  // lanes waiting for room or a grant (Operation::items_)
+  SendQueue results{}, contributions{};  // each in its order; results have room of their own and pass the others
   // Receiving from it.
   uint64_t recv_total = 0, recv_arrived = 0, recv_consumed = 0, recv_granted = 0;
   Nanos first_arrival = never;
   bool opened = false;   // the partner runs the operation: it has granted something
-  bool pleaded = false;  // it was asked to give back what is lent to it
+  bool pleaded = false;  // it was asked to give back what is lent to it, and no room came since
+  bool pleaded_ever = false;
   bool copies = false;   // it has asked for that
 
   void open(const FlowLimits& limits) {
     send_allowed = send_total <= limits.eager_bytes ? send_total : limits.eager_bytes;
     recv_granted = recv_total <= limits.eager_bytes ? recv_total : limits.eager_bytes;
   }
+  bool waits_to_send() const { return !results.empty() || !contributions.empty(); }
   bool may_send(uint64_t bytes) const { return send_used + bytes <= send_allowed; }
   // Only for the first unfinished slice.
   bool may_overdraw() const { return opened && send_used <= send_allowed; }

@@ -72,14 +72,14 @@ void Operation::enter(uint32_t index) {
   const bool committed = lane.committed;
   lane.committed = false;
   for (const auto to : plan_->sends(stage)) {
-    if (committed && port_->lends(to)) continue;
+    if (committed && port_->slot_bytes(to) > 0) continue;
     ++lane.sends_pending;
-    auto& flow = flows_[to];
+    auto& queue = queue_for(flows_[to], lane, stage);
     const auto item = static_cast<int32_t>(items_.size());
     items_.push_back({index, lane.stage, -1});
-    if (flow.queue_tail >= 0) items_[static_cast<size_t>(flow.queue_tail)].next = item;
-    else flow.queue_head = item;
-    flow.queue_tail = item;
+    if (!queue.empty()) items_[static_cast<size_t>(queue.tail)].next = item;
+    else queue.head = item;
+    queue.tail = item;
     pump(to);
   }
 }
@@ -90,9 +90,19 @@ void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto bytes = lane_bytes(lane);
   const auto slot = acquire_for(stage, bytes, false);
   if (!slot) return;
-  kernels::copy(slot.data, value(lane), bytes);
+  port_->fill(slot, value(lane), bytes);
   port_->commit(slot, header_for(lane, stage));
   count_as_sent(index, stage);
+}
+
+// Results are sent when nothing more is to be received: who gets one waits for nothing else.
+bool Operation::is_result(const Lane& lane, const Stage& stage) const {
+  const auto& chunk = plan_->chunks[lane.chunk];
+  return chunk.ends_with_reduce && stage.recv_before == chunk.recv_count;
+}
+
+SendQueue& Operation::queue_for(Flow& flow, const Lane& lane, const Stage& stage) const {
+  return is_result(lane, stage) ? flow.results : flow.contributions;
 }
 
 FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
@@ -109,33 +119,55 @@ FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
 
 void Operation::pump(Rank to) {
   auto& flow = flows_[to];
-  while (flow.queue_head >= 0 && !done_) {
-    const bool allowed = flow.may_send(lane_bytes(lanes_[items_[static_cast<size_t>(flow.queue_head)].lane])) || (flow.may_overdraw() && bring_oldest_forward(flow));
-    if (!allowed) return;
-    if (port_->room(to) == 0) return plead(to);
-    const auto item = items_[static_cast<size_t>(flow.queue_head)];
-    auto& lane = lanes_[item.lane];
-    const auto bytes = lane_bytes(lane);
-    flow.queue_head = item.next;
-    if (flow.queue_head < 0) flow.queue_tail = -1;
-    count_send(flow, bytes);
-    const auto* payload = value(lane);
-    if (port_->send(to, header_for(lane, plan_->stages[item.stage]), {payload, payload == nullptr ? 0 : bytes}, item.lane)) {
-      --lane.sends_pending;
-      make_ready(item.lane);
+  for (auto* queue : {&flow.results, &flow.contributions}) {
+    while (!queue->empty() && !done_) {
+      const bool allowed = flow.may_send(lane_bytes(lanes_[items_[static_cast<size_t>(queue->head)].lane])) || (flow.may_overdraw() && bring_oldest_forward(*queue));
+      if (!allowed) break;
+      const auto item = items_[static_cast<size_t>(queue->head)];
+      if (!send_queued(to, item)) {
+        if (queue == &flow.contributions) plead(to);
+        break;
+      }
+      queue->head = item.next;
+      if (queue->empty()) queue->tail = -1;
+      count_send(flow, lane_bytes(lanes_[item.lane]));
     }
   }
 }
 
+// False: there is no room.
+bool Operation::send_queued(Rank to, const SendItem& item) {
+  auto& lane = lanes_[item.lane];
+  const auto& stage = plan_->stages[item.stage];
+  const auto header = header_for(lane, stage);
+  const auto bytes = lane_bytes(lane);
+  PortSlot slot;
+  if (bytes > 0 && bytes <= port_->slot_bytes(to)) {
+    if (is_result(lane, stage)) slot = port_->acquire({&to, 1}, bytes, true);
+    if (!slot) slot = port_->acquire({&to, 1}, bytes, false);
+  }
+  if (slot) {
+    port_->fill(slot, value(lane), bytes);
+    port_->commit(slot, header);
+  } else {
+    if (port_->room(to) == 0) return false;
+    const auto* payload = value(lane);
+    if (!port_->send(to, header, {payload, payload == nullptr ? 0 : bytes}, item.lane)) return true;
+  }
+  --lane.sends_pending;
+  make_ready(item.lane);
+  return true;
+}
+
 // Puts a message of the oldest lane first in the queue; false if it has none there.
-bool Operation::bring_oldest_forward(Flow& flow) {
+bool Operation::bring_oldest_forward(SendQueue& queue) {
   if (oldest_ == lanes_.size() || !lanes_[oldest_].entered || lanes_[oldest_].sends_pending == 0) return false;
-  int32_t before = -1, at = flow.queue_head;
+  int32_t before = -1, at = queue.head;
   while (at >= 0 && items_[static_cast<size_t>(at)].lane != oldest_) before = std::exchange(at, items_[static_cast<size_t>(at)].next);
   if (at < 0 || before < 0) return at >= 0;
   items_[static_cast<size_t>(before)].next = items_[static_cast<size_t>(at)].next;
-  if (flow.queue_tail == at) flow.queue_tail = before;
-  items_[static_cast<size_t>(at)].next = std::exchange(flow.queue_head, at);
+  if (queue.tail == at) queue.tail = before;
+  items_[static_cast<size_t>(at)].next = std::exchange(queue.head, at);
   return true;
 }
 
@@ -144,11 +176,11 @@ bool Operation::bring_oldest_forward(Flow& flow) {
 // copies instead, also of what is on its way.
 void Operation::plead(Rank to) {
   auto& flow = flows_[to];
-  if (flow.pleaded || !port_->lends(to)) return;
+  if (flow.pleaded || port_->slot_bytes(to) == 0) return;
   const bool another = flow.send_used == 0 || !setup_.hold_lent;
-  if (!bring_oldest_forward(flow) && !another) return;
+  if (!bring_oldest_forward(flow.contributions) && !another) return;
   flow.pleaded = true;
-  port_->grant(to, 0);
+  port_->plead(to, std::exchange(flow.pleaded_ever, true));
 }
 
 void Operation::copy_out(Rank from) {
@@ -300,8 +332,9 @@ PortSlot Operation::acquire_for(const Stage& stage, size_t bytes, bool result) {
   if (bytes == 0) return {};
   lending_.clear();
   for (const auto to : plan_->sends(stage)) {
-    if (!port_->lends(to)) continue;
-    if (!flows_[to].may_send(bytes) || flows_[to].queue_head >= 0) return {};
+    if (port_->slot_bytes(to) < bytes) continue;
+    const auto& flow = flows_[to];
+    if (!flow.may_send(bytes) || !(result ? flow.results : flow.contributions).empty()) return {};
     lending_.push_back(to);
   }
   return lending_.empty() ? PortSlot{} : port_->acquire(lending_, bytes, result);
@@ -312,8 +345,8 @@ PortSlot Operation::acquire_result(uint32_t index) {
   const auto& lane = lanes_[index];
   const auto& chunk = plan_->chunks[lane.chunk];
   if (lane.stage + 1 >= chunk.stage_end) return {};
-  const bool last_receive = plan_->stages[lane.stage].recv_before + (plan_->stages[lane.stage].recv_end - plan_->stages[lane.stage].recv_begin) == chunk.recv_count;
-  return acquire_for(plan_->stages[lane.stage + 1], lane_bytes(lane), last_receive && chunk.ends_with_reduce);
+  const auto& next = plan_->stages[lane.stage + 1];
+  return acquire_for(next, lane_bytes(lane), is_result(lane, next));
 }
 
 bool Operation::reduce_lane(uint32_t index) {
@@ -399,7 +432,7 @@ void Operation::granted(Rank from, uint64_t bytes, Nanos now) {
 }
 
 void Operation::room(Rank to, Nanos now) {
-  if (done_ || to >= flows_.size() || flows_[to].queue_head < 0) return;
+  if (done_ || to >= flows_.size() || !flows_[to].waits_to_send()) return;
   now_ = now;
   flows_[to].pleaded = false;
   pump(to);

@@ -170,7 +170,10 @@ class Operation {
   Status locate(Rank from, const FrameHeader& header, Message& message) const;
   Piece piece_to_hold(Rank from, const Message& message, const Piece& given);
   Piece copied(const Piece& given);
-  bool bring_oldest_forward(Flow& flow);
+  bool send_queued(Rank to, const SendItem& item);
+  bool is_result(const Lane& lane, const Stage& stage) const;
+  SendQueue& queue_for(Flow& flow, const Lane& lane, const Stage& stage) const;
+  bool bring_oldest_forward(SendQueue& queue);
   void plead(Rank to);
   void pass_oldest();
   void consume(Rank from, uint64_t bytes);

@@ -11,7 +11,7 @@ namespace unisono {
 bool Operation::needs(Rank peer) const {
   if (done_ || peer >= flows_.size()) return false;
   const auto& flow = flows_[peer];
-  if (flow.send_used < flow.send_total || flow.recv_arrived < flow.recv_total || flow.queue_head >= 0) return true;
+  if (flow.send_used < flow.send_total || flow.recv_arrived < flow.recv_total || flow.waits_to_send()) return true;
   // Messages without bytes (empty blocks, barriers) do not show in the flows.
   for (const auto& lane : lanes_) {
     const auto& chunk = plan_->chunks[lane.chunk];
@@ -98,7 +98,7 @@ std::map<Rank, Operation::Missing> Operation::missing() const {
   }
   for (const auto rank : plan_->partners) {
     const auto& flow = flows_[rank];
-    if (flow.queue_head >= 0) missing[rank].unsent_bytes = flow.send_total - flow.send_used;
+    if (flow.waits_to_send()) missing[rank].unsent_bytes = flow.send_total - flow.send_used;
   }
   return missing;
 }

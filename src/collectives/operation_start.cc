@@ -138,7 +138,7 @@ void Operation::count_as_sent(uint32_t index, const Stage& stage) {
   const auto bytes = lane_bytes(lane);
   lane.committed = true;
   for (const auto to : plan_->sends(stage)) {
-    if (!port_->lends(to)) continue;
+    if (port_->slot_bytes(to) == 0) continue;
     count_send(flows_[to], bytes);
   }
 }

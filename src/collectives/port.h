@@ -38,18 +38,23 @@ class Port {
   virtual size_t room(Rank to) = 0;
   // Sends; true if the payload's memory is free again already, else Operation::sent(lane) follows. Needs room.
   virtual bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) = 0;
-  // Whether messages to this rank can be written straight into memory that it reads.
-  virtual bool lends(Rank to) = 0;
+  // The largest message to this rank that can be written straight into memory that it reads; 0: none.
+  virtual size_t slot_bytes(Rank to) = 0;
   // Memory that all these ranks (all lending) will read; empty if there is none now.
   virtual PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) = 0;
+  // Writes the payload.
+  virtual void fill(const PortSlot& slot, const std::byte* source, size_t bytes) = 0;
   virtual void commit(const PortSlot& slot, FrameHeader header) = 0;
   virtual void abandon(const PortSlot& slot) = 0;
   // Gives back a piece: a lent view or staged memory.
   virtual void release(const Piece& piece) = 0;
   // Memory for one incoming contribution.
   virtual std::byte* stage(size_t bytes) = 0;
-  // Allows a rank to send this operation's messages up to `bytes` in total. 0: asks it to give back, of all operations, what is lent to it.
+  // Allows a rank to send this operation's messages up to `bytes` in total.
   virtual void grant(Rank to, uint64_t bytes) = 0;
+  // Asks a rank to give back, of all operations, what is lent to it. again: this operation did so before; then it is enough if one of
+  // all operations does since there was room last.
+  virtual void plead(Rank to, bool again) = 0;
   // "host b, pid 42": what lies behind a rank, for messages.
   virtual std::string place(Rank rank) const = 0;
   // Arithmetic: true if done at once, else Operation::computed(lane) follows. The task's sources are valid until then.

@@ -43,8 +43,12 @@ void reduce(const Reduction& task) {
 
 void copy(void* destination, const void* source, size_t bytes) {
   if (bytes == 0) return;
-  if (bytes >= stream_bytes_min) return table().stream_copy(destination, source, bytes);
+  if (bytes >= stream_bytes_min) return stream_copy(destination, source, bytes);
   std::memcpy(destination, source, bytes);
+}
+
+void stream_copy(void* destination, const void* source, size_t bytes) {
+  if (bytes > 0) table().stream_copy(destination, source, bytes);
 }
 
 void convert(DType to, void* destination, DType from, const void* source, size_t count) {

@@ -32,6 +32,8 @@ void reduce_reference(const Reduction& task);  // scalar, the specification
 // memcpy for payloads: streaming stores above the size where they pay. No overlap. Call it qualified: with std::byte* the
 // compiler finds std::copy too.
 void copy(void* destination, const void* source, size_t bytes);
+// Leaves nothing of the destination in the caches.
+void stream_copy(void* destination, const void* source, size_t bytes);
 
 // Conversions between floating types: to wider exact, to narrower rounded to nearest even, overflow to infinity, NaN stays NaN
 // (quiet, sign and top payload bits kept). Pairs: f32<->bf16, f32<->f16. No overlap except exact aliasing is not allowed.

@@ -19,6 +19,11 @@ class Compute {
  public:
   virtual ~Compute() = default;
   virtual Computed reduce(const kernels::Reduction& task, uint64_t id) = 0;
+  // Into memory that another process reads next (as the `copy` of a reduction is). Always done at once.
+  virtual Computed fill(void* slot, const void* source, size_t bytes) {
+    kernels::copy(slot, source, bytes);
+    return {};
+  }
   virtual Computed copy(void* destination, const void* source, size_t bytes, uint64_t id) = 0;
 };
 

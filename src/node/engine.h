@@ -150,6 +150,7 @@ class Engine final : public Sink {
     Transport* route = nullptr;
     std::string label;
     Status lost;
+    bool pleaded = false;  // since there was room last
     std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control and failure frames without room
   };
   struct Unexpected {

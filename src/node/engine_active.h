@@ -22,13 +22,15 @@ class Engine::OperationPort final : public Port {
 
   size_t room(Rank to) override;
   bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
-  bool lends(Rank to) override;
+  size_t slot_bytes(Rank to) override;
   PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) override;
+  void fill(const PortSlot& slot, const std::byte* source, size_t bytes) override;
   void commit(const PortSlot& slot, FrameHeader header) override;
   void abandon(const PortSlot& slot) override;
   void release(const Piece& piece) override;
   std::byte* stage(size_t bytes) override;
   void grant(Rank to, uint64_t bytes) override;
+  void plead(Rank to, bool again) override;
   std::string place(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;

@@ -208,6 +208,7 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
 
 void Engine::room(PeerIndex peer) try {
   auto& p = peers_[peer];
+  p.pleaded = false;
   while (!p.waiting.empty() && p.route->room(peer) > 0) {
     auto [header, payload] = std::move(p.waiting.front());
     p.waiting.pop_front();
@@ -241,7 +242,7 @@ void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes>
   if (p.route->room(to) == 0) {
     p.waiting.emplace_back(header, std::move(payload));
     // The peer may hold all that can be lent to it, and wait for just this: it is asked to keep copies instead.
-    if (header.kind != FrameKind::failed || !p.route->lends_slots()) return;
+    if (header.kind != FrameKind::failed || p.route->slot_bytes() == 0) return;
     header.kind = FrameKind::credit;
     header.amount = header.payload_bytes = 0;
     p.route->send(to, header, {}, 0);

@@ -17,7 +17,7 @@ bool Engine::OperationPort::send(Rank to, FrameHeader header, std::span<const st
   return route(to).send(peer(to), header, payload, event_id(active_.slot, active_.generation, lane));
 }
 
-bool Engine::OperationPort::lends(Rank to) { return route(to).lends_slots(); }
+size_t Engine::OperationPort::slot_bytes(Rank to) { return route(to).slot_bytes(); }
 
 PortSlot Engine::OperationPort::acquire(std::span<const Rank> to, size_t bytes, bool result) {
   auto& first = route(to.front());
@@ -27,7 +27,12 @@ PortSlot Engine::OperationPort::acquire(std::span<const Rank> to, size_t bytes, 
     peers_.push_back(peer(rank));
   }
   const auto slot = first.acquire(peers_, bytes, result);
+  if (!slot && to.size() == 1 && active_.group->record != nullptr) active_.group->record->stalled(to.front());
   return {.data = slot.data, .handle = slot.handle, .route = peers_.front()};
+}
+
+void Engine::OperationPort::fill(const PortSlot& slot, const std::byte* source, size_t bytes) {
+  active_.compute += engine_.compute_.fill(slot.data, source, bytes).cost;
 }
 
 void Engine::OperationPort::commit(const PortSlot& slot, FrameHeader header) {
@@ -51,6 +56,13 @@ void Engine::OperationPort::grant(Rank to, uint64_t bytes) {
   header.amount = bytes;
   header.descriptor = active_.operation.descriptor().bits;
   route(to).send(peer(to), header, {}, 0);
+}
+
+void Engine::OperationPort::plead(Rank to, bool again) {
+  auto& p = engine_.peers_[peer(to)];
+  if (again && p.pleaded) return;
+  p.pleaded = true;
+  grant(to, 0);
 }
 
 std::string Engine::OperationPort::place(Rank rank) const { return engine_.peers_[peer(rank)].label; }

@@ -14,7 +14,7 @@ class SimTransport final : public Transport {
 
   const char* name() const override { return "sim"; }
   size_t room(PeerIndex peer) override { return network_.room(self_, peer); }
-  bool lends_slots() const override { return network_.settings().lends_slots; }
+  size_t slot_bytes() const override { return network_.settings().lends_slots ? payload_bytes_max : 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
     return network_.acquire(self_, peers, bytes, result);
   }

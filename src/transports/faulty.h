@@ -46,7 +46,7 @@ class FaultyTransport final : public Transport {
 
   const char* name() const override { return "faulty"; }
   size_t room(PeerIndex peer) override { return broken(peer) ? 0 : inner_.room(peer); }
-  bool lends_slots() const override { return inner_.lends_slots(); }
+  size_t slot_bytes() const override { return inner_.slot_bytes(); }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;

@@ -165,7 +165,7 @@ class LoopbackHub::Endpoint final : public Transport {
   Endpoint(State& state, PeerIndex self) : state_(state), self_(self) {}
 
   const char* name() const override { return "loopback"; }
-  bool lends_slots() const override { return true; }
+  size_t slot_bytes() const override { return payload_bytes_max; }
 
   size_t room(PeerIndex peer) override {
     const std::lock_guard lock(state_.mutex);

@@ -36,8 +36,8 @@ Outbound::~Outbound() {
   for (auto& pending : pending_) host_.buffers.give(pending.block);
 }
 
-size_t Outbound::free_now() const {
-  return pending_.empty() ? host_.large.available(memory_.region, Purpose::contribution) : 0;
+size_t Outbound::free_now() {
+  return pending_.empty() && open() ? host_.large.available(memory_.region, Purpose::contribution) : 0;
 }
 
 size_t Outbound::room() {
@@ -100,7 +100,7 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
     copy.flags |= frame_flag_payload_checksum;
     copy.payload_checksum = crc32c(payload.data(), payload.size());
   }
-  if (pending_.empty() && copy_whole(copy, payload.data())) return true;
+  if (pending_.empty() && open() && copy_whole(copy, payload.data())) return true;
   pending_.push({.header = copy, .data = payload.data(), .done = 0, .id = id, .block = 0});
   const size_t reported = host_.sent.size();
   (void)pump();
@@ -137,7 +137,7 @@ bool Outbound::pump() {
   }
   if (moved) bell_.after_frame();
   if (ring_.broken()) fault_ = "its ring index is out of range";
-  while (!pending_.empty() && fault_ == nullptr) {
+  while (!pending_.empty() && fault_ == nullptr && open()) {
     Pending& pending = pending_.front();
     if (pending.done == 0 && copy_whole(pending.header, pending.data)) {
       finish_pending();
@@ -169,23 +169,23 @@ void Outbound::want(Place place, Purpose purpose, uint32_t shared) {
   any_want_ = true;
 }
 
-bool Outbound::wants_releases() const { return any_want_ || wants_room_ || !pending_.empty() || !overflow_.empty(); }
+bool Outbound::wants_releases() const { return any_want_ || wants_room_ || wants_ring_ || !pending_.empty() || !overflow_.empty(); }
 
 bool Outbound::satisfied(int index) {
   const Place place = index < 2 ? Place::small : Place::large;
   const Want& want = wants_[index];
-  if (!want.wanted) return false;
+  if (!want.wanted || !open()) return false;
   SlotPool& pool = host_.pool(place);
   return pool.available(memory_.region, static_cast<Purpose>(index % 2)) > 0 && pool.shared() >= want.shared;
 }
 
 bool Outbound::room_is_back() {
-  if (!any_want_ && !wants_room_) return false;
-  bool back = wants_room_ && free_now() > 0;
+  if (!any_want_ && !wants_room_ && !wants_ring_) return false;
+  bool back = (wants_ring_ && open()) || (wants_room_ && free_now() > 0);
   for (int i = 0; i < 4 && !back; ++i) back = satisfied(i);
   if (!back) return false;
   wants_ = {};
-  any_want_ = wants_room_ = false;
+  any_want_ = wants_room_ = wants_ring_ = false;
   return true;
 }
 
@@ -198,7 +198,7 @@ bool Outbound::service() {
 bool Outbound::ready() {
   if (fault_ != nullptr) return true;
   if (!wants_releases()) return false;
-  if (wants_room_ && free_now() > 0) return true;
+  if ((wants_ring_ && open()) || (wants_room_ && free_now() > 0)) return true;
   if (releases_.ready() || (!overflow_.empty() && ring_.has_room())) return true;
   for (int i = 0; i < 4; ++i) {
     if (satisfied(i)) return true;
@@ -230,7 +230,7 @@ void Outbound::finish() {
   while (!pending_.empty()) finish_pending();
   overflow_.clear();
   wants_ = {};
-  any_want_ = wants_room_ = false;
+  any_want_ = wants_room_ = wants_ring_ = false;
 }
 
 void Outbound::forget() {

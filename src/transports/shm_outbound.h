@@ -36,6 +36,8 @@ class Outbound {
   void publish(FrameHeader header, uint32_t ref);
   // A slot could not be had for this link; `shared` slots beyond the guarantees would be needed. service() tells when to ask again.
   void want(Place place, Purpose purpose, uint32_t shared);
+  // The ring was full.
+  void want_ring() { wants_ring_ = true; }
   bool wants_releases() const;
   // Takes back what the peer has released.
   void drain();
@@ -50,7 +52,10 @@ class Outbound {
   void finish();
   // The peer cannot read any more.
   void forget();
-  bool overflowing() const { return !overflow_.empty(); }
+  // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be lost.
+  bool open() { return overflow_.empty() && ring_.has_room(); }
+  // The peer's progress through the ring is waited for.
+  bool overflowing() { return !overflow_.empty() || ((wants_room_ || wants_ring_) && !ring_.has_room()); }
   // The peer wrote nonsense, or does not read at all.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
@@ -82,7 +87,7 @@ class Outbound {
   bool cancel_pending(Pending& pending);
   Want& want_of(Place place, Purpose purpose) { return wants_[(place == Place::large ? 2 : 0) + static_cast<int>(purpose)]; }
   bool satisfied(int index);
-  size_t free_now() const;
+  size_t free_now();
 
   Host& host_;
   LinkMemory memory_;
@@ -94,6 +99,7 @@ class Outbound {
   std::array<Want, 4> wants_{};
   bool any_want_ = false;
   bool wants_room_ = false;  // room() was 0
+  bool wants_ring_ = false;
   const char* fault_ = nullptr;
   uint64_t sent_bytes_ = 0;
 };

@@ -12,8 +12,6 @@ SlotPool::SlotPool(const SlotPoolOptions& options)
       held_(options.regions),
       guaranteed_(options.regions * purpose_count * options.quota_min) {
   UNISONO_CHECK(options.regions <= regions_max && options.slots >= guaranteed_ && options.quota_min <= options.quota_max);
-  free_.reserve(options.slots);
-  for (uint32_t slot = options.slots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
 bool SlotPool::may_take(std::span<const uint16_t> regions, Purpose purpose) const {
@@ -23,7 +21,7 @@ bool SlotPool::may_take(std::span<const uint16_t> regions, Purpose purpose) cons
     if (held >= options_.quota_max) return false;
     if (held >= options_.quota_min) ++beyond;
   }
-  return beyond <= shared() && !free_.empty();
+  return beyond <= shared() && free() > 0;
 }
 
 void SlotPool::begin_writing(uint32_t index) {
@@ -40,13 +38,18 @@ void SlotPool::end_writing(uint32_t index) {
 }
 
 void SlotPool::drop_user(uint32_t index) {
-  if (--slots_[index].user_count == 0) free_.push_back(index);
+  if (--slots_[index].user_count == 0) used_.push(index);
 }
 
 uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
-  UNISONO_CHECK(!free_.empty());
-  const uint32_t index = free_.back();
-  free_.pop_back();
+  UNISONO_CHECK(free() > 0);
+  uint32_t index = 0;
+  if (used_.empty()) {
+    index = untouched_++;
+  } else {
+    index = used_.front();
+    used_.pop();
+  }
   Slot& slot = slots_[index];
   slot.purpose = purpose;
   slot.user_count = static_cast<uint16_t>(regions.size());

@@ -18,6 +18,8 @@
 #include <span>
 #include <vector>
 
+#include "transports/shm_fifo.h"
+
 namespace unisono::shm {
 
 enum class Purpose : uint8_t { contribution = 0, result = 1 };
@@ -40,7 +42,7 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it. Call only after may_take. The slot given back last is the first to be taken: it is in the caches.
+  // Takes it. Call only after may_take. The slot given back first is the first to be taken, so that its reader's cache has forgotten it.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose);
   // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
   void begin_writing(uint32_t slot);
@@ -57,7 +59,7 @@ class SlotPool {
     const uint32_t held = this->held(region, purpose);
     const uint32_t sure = held < options_.quota_min ? options_.quota_min - held : 0;
     const uint32_t more = options_.quota_max - std::max(held, options_.quota_min);
-    return std::min(sure + std::min(more, shared()), static_cast<uint32_t>(free_.size()));
+    return std::min(sure + std::min(more, shared()), free());
   }
   uint32_t held(uint16_t region, Purpose purpose) const { return held_[region][static_cast<int>(purpose)]; }
   uint32_t quota_max() const { return options_.quota_max; }
@@ -72,10 +74,12 @@ class SlotPool {
     Purpose purpose = Purpose::contribution;
   };
   SlotPoolOptions options_;
+  uint32_t free() const { return static_cast<uint32_t>(used_.size()) + options_.slots - untouched_; }
   void drop_user(uint32_t slot);
 
   std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;
+  Fifo<uint32_t> used_;      // free, in the order in which they were given back
+  uint32_t untouched_ = 0;  // from here on never used: their pages are not there yet
   std::vector<std::array<uint32_t, purpose_count>> held_;
   uint32_t holdings_ = 0;    // sum of held_
   uint32_t guaranteed_ = 0;  // sum of what each (region, purpose) lacks to quota_min

@@ -114,6 +114,9 @@ Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool 
     if (const Link* link = up_link(peer)) holders_.push_back(link->region);
   }
   if (holders_.empty() || bytes > options_.slot_bytes) return {};
+  for (const uint16_t region : holders_) {
+    if (!links_[region]->outbound->open()) return links_[region]->outbound->want_ring(), Slot{};
+  }
   const Purpose purpose = result ? Purpose::result : Purpose::contribution;
   uint32_t ref = 0;
   const bool small = bytes <= small_slot_bytes;

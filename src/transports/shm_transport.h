@@ -49,7 +49,7 @@ class ShmTransport final : public Transport, public Connector {
 
   const char* name() const override { return "shm"; }
   size_t room(PeerIndex peer) override;
-  bool lends_slots() const override { return true; }
+  size_t slot_bytes() const override { return options_.slot_bytes; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;

@@ -51,7 +51,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   // Transport
   const char* name() const override { return "tcp"; }
   size_t room(PeerIndex peer) override;
-  bool lends_slots() const override { return false; }
+  size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
   void abandon(const Slot& slot) override;

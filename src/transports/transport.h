@@ -71,8 +71,8 @@ class Transport {
 
   // How many frames may be sent to the peer now; 0 after it is lost. A refusal is followed by Sink::room.
   virtual size_t room(PeerIndex peer) = 0;
-  // Whether a payload written into a slot reaches this peer without another copy. If not, prefer send().
-  virtual bool lends_slots() const = 0;
+  // The largest payload that can be written into a slot, and then reaches the peer without another copy. 0: it lends none, send().
+  virtual size_t slot_bytes() const = 0;
   // Transport memory for one payload of up to `bytes`, to be committed to all of `peers`. `result` marks payloads that end
   // a chunk (nobody waits for anything else before using them); some slots are kept back for them, so that contributions
   // can never block results. Null when none is free: room() follows. Transports that do not lend always return null.

@@ -14,7 +14,7 @@ inline void a_slot_reaches_several_peers(Cluster& cluster) {
   Players players(cluster);
   std::vector<PeerIndex> others(cluster.size() - 1);
   std::iota(others.begin(), others.end(), PeerIndex{1});
-  if (!cluster.at(0).lends_slots()) {
+  if (cluster.at(0).slot_bytes() == 0) {
     EXPECT_FALSE(cluster.at(0).acquire(others, 100, false));
     return;
   }
@@ -36,7 +36,7 @@ inline void a_slot_reaches_several_peers(Cluster& cluster) {
 inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
   Players players(cluster);
   const std::vector<PeerIndex> peer = {1};
-  if (!cluster.at(0).lends_slots()) return;
+  if (cluster.at(0).slot_bytes() == 0) return;
   for (int i = 0; i < 2000; ++i) {
     const auto slot = cluster.at(0).acquire(peer, 64u << 10, i % 2 == 0);
     ASSERT_TRUE(slot) << "slot " << i;
