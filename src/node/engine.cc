@@ -157,6 +157,8 @@ std::shared_ptr<Completion> Engine::take_completion() {
 Report Engine::report_of(const Active& active, Nanos now) const {
   auto report = active.operation.report(now);
   report.compute_us = active.compute / microsecond;
+  // Work that was done in one go is not in the times of its events.
+  report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
   report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
   return report;
 }

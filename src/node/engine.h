@@ -176,6 +176,7 @@ class Engine final : public Sink {
   template <typename Start>
   std::shared_ptr<Completion> guarded(Start&& start);
   Transport* express_route(const GroupCore& group);
+  Slot express_slot(const GroupCore& group, Transport& route, size_t bytes);
   void add_up(Express& express);
   bool poll_all(Nanos now);
   // An event of one operation, which memory that runs out ends.

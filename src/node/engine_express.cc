@@ -2,7 +2,6 @@
 #include <bit>
 #include <span>
 
-#include "base/check.h"
 #include "collectives/request.h"
 #include "kernels/dispatch.h"
 #include "node/engine_active.h"
@@ -18,16 +17,26 @@ bool alike(const FrameHeader& a, const FrameHeader& b) {
 
 }  // namespace
 
-// The transport that all others of the group are reached by, if one may look ahead there and all have room for a frame.
+// The transport that all others of the group are reached by, if one may look ahead there.
 Transport* Engine::express_route(const GroupCore& group) {
   Transport* common = nullptr;
   for (const auto peer : group.members) {
     if (peer == self_peer) continue;
     const auto& p = peers_[peer];
     if (common == nullptr) common = p.route;
-    if (p.route != common || !p.route->looks_ahead() || !p.lost.ok() || !p.waiting.empty() || p.route->room(peer) == 0) return nullptr;
+    if (p.route != common || !p.route->looks_ahead() || !p.lost.ok() || !p.waiting.empty()) return nullptr;
   }
   return common;
+}
+
+// One that all others of the group read.
+Slot Engine::express_slot(const GroupCore& group, Transport& route, size_t bytes) {
+  std::array<PeerIndex, Express::world_max> others;
+  size_t count = 0;
+  for (const auto peer : group.members) {
+    if (peer != self_peer) others[count++] = peer;
+  }
+  return route.acquire(std::span(others).first(count), bytes, false);
 }
 
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
@@ -43,6 +52,8 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   if (!plan || (*plan)->kind != ScheduleKind::one_shot || bytes > e.slice_bytes) return false;
   e.route = express_route(group);
   if (e.route == nullptr) return false;
+  const auto slot = express_slot(group, *e.route, bytes);
+  if (!slot) return false;
   now_ = e.started = now;
   e.group = &group;
   e.plan = *plan;
@@ -60,13 +71,8 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
               .descriptor = descriptor.bits,
               .payload_bytes = static_cast<uint32_t>(bytes)};
   e.missing = ((1u << group.world()) - 1) & ~(1u << group.self);
-  const std::span<const std::byte> payload(static_cast<const std::byte*>(request.input), bytes);
-  for (Rank rank = 0; rank < group.world(); ++rank) {
-    if (rank == group.self) continue;
-    // There is room, and memory takes short payloads at once: nobody has to wait for sent().
-    const bool taken = e.route->send(group.members[rank], e.header, payload, 0);
-    UNISONO_CHECK(taken);
-  }
+  kernels::copy(slot.data, request.input, bytes);
+  e.route->commit(slot, e.header);
   if (group.record != nullptr) {
     group.record->express_begun(e.number, bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
                                                   .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(e.plan->kind), .root = 0}, now);

@@ -15,7 +15,8 @@ namespace {
 Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
   std::vector<Link> links;
   if (options.transport != "tcp") {
-    auto shm = ShmTransport::make({.self = self, .payload_checksum = options.payload_checksum});
+    // Few slots: with slices of 256 KiB, what is on its way to one peer stays in the caches.
+    auto shm = ShmTransport::make({.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum});
     if (!shm) return shm.status();
     auto* connector = shm->get();
     links.push_back({std::move(*shm), connector});

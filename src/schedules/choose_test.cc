@@ -217,10 +217,13 @@ TEST(Choose, breaks_ties_by_the_order_of_kinds) {
   EXPECT_EQ(choice.kind, direct) << choice.reason;
 }
 
-TEST(Choose, adds_both_tensors_at_once_on_two_ranks_that_share_memory) {
-  // One_shot writes one tensor and adds one; two_step writes and reads as much, in two rounds.
-  for (const uint64_t bytes : {uint64_t{1} << 10, uint64_t{1} << 20, uint64_t{1} << 26}) {
+TEST(Choose, adds_both_tensors_at_once_on_two_ranks_that_share_memory_unless_they_are_large) {
+  // One_shot reads its own tensor twice; two_step writes as much and reads less, in two rounds.
+  for (const uint64_t bytes : {uint64_t{1} << 10, uint64_t{64} << 10}) {
     EXPECT_EQ(must_choose(on_one_host(bytes, hosts(1, 2))).kind, one_shot) << bytes;
+  }
+  for (const uint64_t bytes : {uint64_t{4} << 20, uint64_t{64} << 20}) {
+    EXPECT_EQ(must_choose(on_one_host(bytes, hosts(1, 2))).kind, two_step) << bytes;
   }
 }
 

@@ -203,11 +203,12 @@ Load hierarchical_load(const LoadRequest& request) {
 }
 
 // What the cores do for the bytes: on a network they add; on one host they also copy. Into shared memory and out of it, each at
-// the rate, and what is added straight from there is not copied out before; through the kernel, in and out together at the rate.
+// the rate; what is added straight from there is not copied out before, but the rank's own values are read with it. Through the
+// kernel, in and out together at the rate.
 double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes) {
   const double adding = part.reduced * bytes / link.reduce_bytes_per_us;
   if (!link.copied_by_cores) return adding;
-  if (link.shares_payloads) return (part.written + part.bytes) * bytes / link.bytes_per_us;
+  if (link.shares_payloads) return (part.written + part.bytes + part.reduced * 3 / 4) * bytes / link.bytes_per_us;
   return adding + part.bytes * bytes / link.bytes_per_us;
 }
 
@@ -217,9 +218,15 @@ double wire_us(const Traffic& part, const LinkProfile& link, double bytes, doubl
   return link.host_bytes_per_us > 0 ? std::max(alone, island_bytes * bytes / link.host_bytes_per_us) : alone;
 }
 
+// In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with nothing.
+double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
+  if (!link.shares_payloads || part.rounds <= 1 || part.messages == 0) return 0;
+  return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
+}
+
 // All but the time on the wire.
 double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
-  const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us);
+  const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us) + filling_us(part, link, bytes);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
   const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + byte_work_us(part, link, bytes);
   return latency + work * crowd;
@@ -233,7 +240,7 @@ LinkProfile shared_memory_profile(uint32_t cores) {
           .per_message_cpu_us = 0.15,
           .per_batch_cpu_us = 0.05,
           .reduce_bytes_per_us = 20'000,
-          .slice_bytes = 128 * 1024,
+          .slice_bytes = 256 * 1024,
           .switch_us = 4,
           .cores = cores,
           .copied_by_cores = true,
