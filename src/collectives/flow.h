@@ -19,6 +19,8 @@ namespace unisono {
 struct FlowLimits {
   uint64_t eager_bytes = 256u << 10;
   uint64_t window_bytes = 8u << 20;
+  // Partners that share less than this have larger windows: with a small one, who is ahead waits for who is behind, and their links idle.
+  uint64_t staging_bytes = 96u << 20;
 };
 
 // Messages that wait for room or a grant, as a list in Operation::items_.

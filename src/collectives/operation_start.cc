@@ -37,7 +37,8 @@ void Operation::start(Port& port, Nanos now) {
   widen();
   prepare_memory();
   // A window that holds less than two slices would never open: grants come when half of it has been used.
-  setup_.limits.window_bytes = std::max<uint64_t>(setup_.limits.window_bytes, 2 * slice_elements_ * element_size_);
+  const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, plan_->partners.size());
+  setup_.limits.window_bytes = std::max<uint64_t>({setup_.limits.window_bytes, share, 2 * slice_elements_ * element_size_});
   make_lanes();
   if (lanes_left_ == 0) return finish({});
   if (setup_.is_sent) count_as_sent(0, plan_->stages[lanes_[0].stage]);

@@ -25,7 +25,7 @@ struct Plan {
 
 FlowLimits random_flow(Random& random) {
   if (random.chance(0.3)) return {};
-  FlowLimits flow{.eager_bytes = uint64_t{64} << random.below(10), .window_bytes = 0};
+  FlowLimits flow{.eager_bytes = uint64_t{64} << random.below(10), .window_bytes = 0, .staging_bytes = 0};
   flow.window_bytes = flow.eager_bytes << random.below(5);
   return flow;
 }

@@ -36,8 +36,7 @@ class Descriptor {
 // "connection refused", from the number and without any locale.
 std::string error_text(int error);
 
-// No delay for small frames, and probes that find a dead host behind an idle link. Buffer sizes stay with the kernel: setting
-// them would turn its autotuning off.
+// No delay for small frames, and probes that find a dead host behind an idle link. Buffer sizes: see tcp_path.h.
 void set_stream_options(int socket);
 
 // Inside one host nothing is congested, and a congestion control that paces (BBR) halves what the link carries: the connected

@@ -5,6 +5,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "transports/tcp_path.h"
+
 namespace unisono {
 namespace {
 
@@ -31,6 +33,7 @@ ptrdiff_t read_parts(int socket, const TcpDecoder::Space& space) {
 bool TcpStream::attach(Descriptor socket, int epoll, uint64_t tag) {
   if (!watch(epoll, socket.get(), EPOLLIN, tag)) return false;
   set_congestion_control(socket.get());
+  bound_unacknowledged(socket.get());
   socket_ = std::move(socket);
   epoll_ = epoll;
   tag_ = tag;
