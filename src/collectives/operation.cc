@@ -264,11 +264,9 @@ Piece Operation::piece_to_hold(Rank from, const Message& message, const Piece& g
   if (given.handle == 0) return given;
   const auto& lane = lanes_[message.lane];
   const auto& stage = plan_->stages[message.stage];
-  if (flows_[from].copies) {
-    const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 && lane.got + 1 == stage.recv_end - stage.recv_begin;
-    return used_now ? given : copied(given);
-  }
-  return setup_.hold_lent || !stage.reduces ? given : copied(given);
+  const bool used_now = lane.entered && lane.stage == message.stage && lane.sends_pending == 0 && lane.got + 1 == stage.recv_end - stage.recv_begin;
+  const bool may_wait = !flows_[from].copies && (setup_.hold_lent || !stage.reduces);
+  return used_now || may_wait ? given : copied(given);
 }
 
 Piece Operation::copied(const Piece& given) {

@@ -22,7 +22,18 @@ TEST(ShmSlots, a_slot_is_free_again_when_its_last_holder_gives_it_back) {
   EXPECT_TRUE(pool.holds(slot, 0));
   EXPECT_TRUE(pool.give_back(slot, 0));
   EXPECT_TRUE(pool.give_back(slot, 2));
-  EXPECT_EQ(pool.take(all, result), slot) << "last in, first out";
+  EXPECT_EQ(pool.take(all, result), slot) << "used before, and so no new page";
+}
+
+TEST(ShmSlots, are_used_again_in_the_order_in_which_they_came_back_and_before_new_ones) {
+  SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6});
+  const uint16_t only[] = {0};
+  std::vector<uint32_t> slots;
+  for (int i = 0; i < 4; ++i) slots.push_back(pool.take(only, contribution));
+  const std::vector<uint32_t> returned{slots[2], slots[0], slots[3]};
+  for (const auto slot : returned) EXPECT_TRUE(pool.give_back(slot, 0));
+  for (const auto slot : returned) EXPECT_EQ(pool.take(only, contribution), slot);
+  EXPECT_EQ(pool.take(only, contribution), 4u) << "the first that was never used";
 }
 
 TEST(ShmSlots, contributions_leave_room_for_results) {

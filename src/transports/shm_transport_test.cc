@@ -319,6 +319,24 @@ TEST(ShmTransport, a_small_slot_alone_brings_room_back) {
   EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
+// A frame that waits for the ring would be lost if its sender, who thinks it is done, closed the link.
+TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
+  Pair pair;
+  const PeerIndex to[] = {1};
+  uint64_t sent = 0;
+  while (pair.a.transport->room(1) > 0 && sent < 100'000) pair.a.transport->send(1, data_header(sent++), {}, 0);
+  ASSERT_LT(sent, 100'000u);
+  EXPECT_FALSE(pair.a.transport->acquire(to, 100, false));
+  EXPECT_FALSE(pair.a.transport->acquire(to, 100'000, true));
+  const Bytes payload = pattern(100, 1);
+  EXPECT_FALSE(pair.a.transport->send(1, data_header(sent), payload, 7)) << "not taken: it may not be thought of as sent";
+  EXPECT_LT(pair.a.transport->next_deadline(), never) << "the peer's reading rings no bell";
+  ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == sent + 1; }));
+  EXPECT_EQ(pair.a.sent_ids, std::vector<uint64_t>{7});
+  EXPECT_FALSE(pair.a.rooms.empty());
+  EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
+}
+
 TEST(ShmTransport, sends_pending_at_a_loss_are_reported_first) {
   Pair pair;
   const Bytes payload = pattern(16 << 20, 1);

@@ -1,0 +1,80 @@
+#include "node/slot_stores.h"
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+constexpr size_t slice = 256u << 10;
+
+// Where other work on memory takes 0.05 ns a byte.
+SlotStores experienced() {
+  SlotStores stores;
+  for (int i = 0; i < 100; ++i) stores.worked(slice, slice / 20);
+  return stores;
+}
+
+void fill(SlotStores& stores, int times, double ns_per_byte) {
+  for (int i = 0; i < times; ++i) stores.filled(slice, static_cast<Nanos>(ns_per_byte * slice));
+}
+
+TEST(SlotStores, go_through_the_caches_while_that_costs_what_other_work_costs) {
+  auto stores = experienced();
+  fill(stores, 1000, 0.1);
+  EXPECT_FALSE(stores.far());
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(stores.past_caches(slice));
+}
+
+TEST(SlotStores, go_past_the_caches_when_they_take_much_longer_several_times_in_a_row) {
+  auto stores = experienced();
+  fill(stores, 2, 0.3);
+  EXPECT_FALSE(stores.far());
+  fill(stores, 1, 0.3);
+  EXPECT_TRUE(stores.far());
+  EXPECT_TRUE(stores.past_caches(slice));
+}
+
+TEST(SlotStores, an_interrupted_slice_changes_nothing) {
+  auto stores = experienced();
+  for (int i = 0; i < 100; ++i) {
+    fill(stores, 2, 100);
+    fill(stores, 1, 0.05);
+  }
+  EXPECT_FALSE(stores.far());
+}
+
+TEST(SlotStores, now_and_then_a_slice_goes_through_the_caches_to_see_whether_that_is_quick_again) {
+  auto stores = experienced();
+  fill(stores, 3, 0.5);
+  int tries = 0;
+  for (int i = 0; i < 960; ++i) tries += !stores.past_caches(slice);
+  EXPECT_EQ(tries, 30);
+  fill(stores, 3, 0.5);
+  EXPECT_TRUE(stores.far());
+  fill(stores, 3, 0.06);
+  EXPECT_FALSE(stores.far());
+  EXPECT_FALSE(stores.past_caches(slice));
+}
+
+TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try) {
+  auto stores = experienced();
+  EXPECT_FALSE(stores.past_caches(1024));
+  fill(stores, 3, 0.5);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(stores.past_caches(1024));
+}
+
+TEST(SlotStores, nothing_is_concluded_before_there_is_anything_to_compare_with) {
+  SlotStores stores;
+  fill(stores, 100, 100);
+  EXPECT_FALSE(stores.far());
+}
+
+TEST(SlotStores, what_is_usual_follows_the_machine) {
+  auto stores = experienced();
+  for (int i = 0; i < 200; ++i) stores.worked(slice, slice / 2);  // all memory has become ten times slower
+  fill(stores, 100, 0.9);
+  EXPECT_FALSE(stores.far());
+}
+
+}  // namespace
+}  // namespace unisono
