@@ -21,7 +21,7 @@ struct Report {
   uint64_t received_messages = 0;
   int64_t total_us = 0;          // start to finish
   int64_t wait_us = 0;           // start to the first message of the last rank to send one: time lost to late ranks
-  int64_t compute_us = 0;        // sums and conversions
+  int64_t compute_us = 0;        // sums, conversions, and copies in and out of shared memory
   int64_t transfer_us = 0;       // the rest
   int32_t last_rank = -1;        // the rank whose first message came last; -1 if none was awaited
 

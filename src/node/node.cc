@@ -164,6 +164,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
 template <typename Done>
 void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
   auto last_progress = now;
+  rests_on_links_ = false;  // what is left to write when this is over, it does not know
   while (!stop_) {
     bool progress = engine_.poll(now);
     // Reading the clock costs as much as an empty poll; a few polls may share one reading.
@@ -284,17 +285,29 @@ void Node::start_background() {
   if (!background_.joinable()) background_ = std::thread([this] { background(); });
 }
 
-// Until there is something to drive; meanwhile the rendezvous is served, so that who wants to join is known at the next re-forming.
+// Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that who wants to
+// join is known at the next re-forming.
 void Node::rest(std::unique_lock<std::mutex>& lock) {
   std::array<pollfd, wait_handles_max> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
   nfds_t count = 2;
+  bool idle = true;
+  auto until = never;
+  std::array<Transport*, wait_handles_max> lingering{};
   for (auto& link : links_) {
-    if (link.transport->lingers() && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
+    // While somebody drives, that is his to do.
+    if (driving_ || waiters_ > 0 || !link.transport->lingers() || count == wait_handles_max) continue;
+    idle &= link.transport->arm();
+    until = std::min(until, link.transport->next_deadline());
+    lingering[count] = link.transport.get();
+    fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
+  const auto left = std::clamp<Nanos>(idle ? until - monotonic_now() : 0, 0, second);
+  const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
+  const bool on_links = count > 2;
   resting_ = true;
-  rests_on_links_ = count > 2;
+  rests_on_links_ = on_links;
   lock.unlock();
-  ::ppoll(fds.data(), count, nullptr, nullptr);
+  ::ppoll(fds.data(), count, on_links ? &time : nullptr, nullptr);
   entering_.fetch_add(1, std::memory_order_relaxed);
   lock.lock();
   entering_.fetch_sub(1, std::memory_order_relaxed);
@@ -304,8 +317,10 @@ void Node::rest(std::unique_lock<std::mutex>& lock) {
     const bool needed = engine_.active() > 0 && waiters_ == 0 && !driving_;
     call_delay_ = needed ? call_delay_min : std::min(2 * call_delay_, call_delay_max);
   }
-  const bool news = std::any_of(fds.begin() + 2, fds.begin() + count, [](const pollfd& fd) { return fd.revents != 0; });
-  if (news && !driving_ && !stop_) engine_.poll(monotonic_now());
+  if (on_links && !driving_ && !stop_) {
+    for (nfds_t i = 2; i < count; ++i) lingering[i]->disarm();
+    engine_.poll(monotonic_now());
+  }
   if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
 }
 

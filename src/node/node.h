@@ -140,7 +140,7 @@ class Node {
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until);
   void wake();
   void call_background();
-  // Closed links still have something to write, and the background thread sleeps without looking at them.
+  // Links still have something to write, and the background thread sleeps without looking at them.
   bool forgets_links() const;
   void background();
   void rest(std::unique_lock<std::mutex>& lock);

@@ -20,9 +20,10 @@ class SlotStores {
  public:
   static constexpr size_t bytes_min = 16u << 10;  // of a slice whose time says something
 
-  // How to write the next slice.
+  // How to write the next slice. Of a page or less the reader would only wait for memory.
   bool past_caches(size_t bytes) {
-    if (!far_ || bytes < bytes_min) return far_;
+    if (!far_ || bytes <= 4096) return false;
+    if (bytes < bytes_min) return true;
     return ++slices_ % slices_per_try != 0;
   }
   // A pass over `bytes`, read and written, that wrote no slot.

@@ -56,11 +56,12 @@ TEST(SlotStores, now_and_then_a_slice_goes_through_the_caches_to_see_whether_tha
   EXPECT_FALSE(stores.past_caches(slice));
 }
 
-TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try) {
+TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try_but_pages_stay_in_the_caches) {
   auto stores = experienced();
-  EXPECT_FALSE(stores.past_caches(1024));
+  EXPECT_FALSE(stores.past_caches(8192));
   fill(stores, 3, 0.5);
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(stores.past_caches(1024));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(stores.past_caches(8192));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(stores.past_caches(4096));
 }
 
 TEST(SlotStores, nothing_is_concluded_before_there_is_anything_to_compare_with) {

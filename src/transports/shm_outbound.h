@@ -54,6 +54,8 @@ class Outbound {
   void forget();
   // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be lost.
   bool open() { return overflow_.empty() && ring_.has_room(); }
+  // Something was given to it that the peer cannot see yet.
+  bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
   // The peer's progress through the ring is waited for.
   bool overflowing() { return !overflow_.empty() || ((wants_room_ || wants_ring_) && !ring_.has_room()); }
   // The peer wrote nonsense, or does not read at all.

@@ -261,6 +261,10 @@ bool ShmTransport::poll(Nanos now, Sink& sink) {
   return any;
 }
 
+bool ShmTransport::lingers() const {
+  return std::any_of(active_.begin(), active_.end(), [](const Link* link) { return link->stage == Link::Stage::up && link->outbound->holds_frames(); });
+}
+
 Nanos ShmTransport::next_deadline() const {
   Nanos first = reception_.next_deadline();
   for (const Link* link : active_) {

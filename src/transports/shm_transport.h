@@ -62,6 +62,7 @@ class ShmTransport final : public Transport, public Connector {
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
+  bool lingers() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override;

@@ -386,6 +386,10 @@ bool TcpTransport::report(Sink& sink) {
   return any;
 }
 
+bool TcpTransport::lingers() const {
+  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+}
+
 Nanos TcpTransport::next_deadline() const {
   if (check_control_) return 0;
   Nanos next = control_deadline_;

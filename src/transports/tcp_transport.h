@@ -61,7 +61,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
-  bool lingers() const override { return !farewells_.empty(); }
+  bool lingers() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override { slept_ = true; }

@@ -106,7 +106,8 @@ class Transport {
   virtual void close(PeerIndex peer) = 0;
 
   // Sleeping. A descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
-  // Links that were closed still have something to write: poll() is due when wait_handle() is readable, also while nothing is in flight.
+  // Something is still to be written, of links that were closed or of operations that are over for their sender: poll() is due after arm()
+  // when wait_handle() is readable, and at next_deadline(), also while nothing is in flight.
   virtual bool lingers() const { return false; }
   virtual int wait_handle() const = 0;
   // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
