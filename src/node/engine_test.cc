@@ -489,24 +489,5 @@ TEST(Engine, memory_for_what_arrives_too_early_is_bounded_by_the_eager_limit) {
   expect_nothing_held(cluster);
 }
 
-// Each blocked operation asks for what is lent to be given back, but not each of them again whenever one of them could go on: the
-// frames would fill the ring that the payloads need.
-TEST(Engine, many_operations_without_room_ask_for_it_about_once_each) {
-  constexpr size_t count = 400;
-  TestCluster cluster(2);
-  std::vector<std::vector<Ints>> data(count, {made(0, 100), made(1, 100)});
-  std::vector<std::shared_ptr<Completion>> done;
-  for (Rank r = 0; r < 2; ++r) {
-    for (auto& tensors : data) done.push_back(cluster.submit(r, all_reduce_call(cluster.caller(r), in(tensors[r]), out(tensors[r]), {})));
-  }
-  cluster.finish(done);
-  expect_ok(done);
-  for (const auto& tensors : data) EXPECT_EQ(tensors[0], sums(2, 100));
-  const auto frames = cluster.hub().at(0).counters().sent_frames;
-  EXPECT_GT(frames, count) << "they had room: this test tests nothing";
-  EXPECT_LE(frames, 3 * count);
-  expect_nothing_held(cluster);
-}
-
 }  // namespace
 }  // namespace unisono
