@@ -18,7 +18,7 @@ class SilentTransport final : public Transport {
  public:
   const char* name() const override { return "silent"; }
   size_t room(PeerIndex) override { return 8; }
-  bool lends_slots() const override { return false; }
+  size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex>, size_t, bool) override { return {}; }
   void commit(const Slot&, const FrameHeader&) override {}
   void abandon(const Slot&) override {}
