@@ -19,7 +19,7 @@ FILE = r"file:///\S+: "
 SHAPES = {
     "variable": r"invalid: transport 'rdma' is not known; needed: auto, shm or tcp",
     "rank": r"invalid: rank 4 of a world of 4 \(rank and world size from RANK and WORLD_SIZE\): ranks start at 0",
-    "world": rf"invalid: {FILE}job 'default': the processes disagree on the world size: rank 0 \({HOST}\) says 2, rank 1 \({HOST}\) says 3",
+    "world": rf"invalid: {FILE}job 'default': the processes disagree on the world size: (?:rank 0 \({HOST}\) says 2, rank 1 \({HOST}\) says 3|rank 1 \({HOST}\) says 3, rank 0 \({HOST}\) says 2)",
     "calls": r"invalid: all_reduce 64 KiB: all_reduce 0: calls differ: rank 1 calls all_reduce\(f64 sum, 8192 elements, one_shot\), "
              r"this rank calls all_reduce\(f32 sum, 16384 elements, one_shot\)",
     "refused": rf"unavailable: {TCP}connection refused \d+ times over 0\.\d s; tried address 127\.0\.0\.1; is rank 0 up\?",
