@@ -176,7 +176,8 @@ class Engine final : public Sink {
   template <typename Start>
   std::shared_ptr<Completion> guarded(Start&& start);
   Transport* express_route(const GroupCore& group);
-  Slot express_slot(const GroupCore& group, Transport& route, size_t bytes);
+  // Whether it is a short sum of few; then what it needs is in group.express.
+  bool plan_express(GroupCore& group, const OperationRequest& request);
   void add_up(Express& express);
   bool poll_all(Nanos now);
   // An event of one operation, which memory that runs out ends.

@@ -17,20 +17,18 @@
 namespace unisono {
 
 struct Express {
-  static constexpr uint32_t world_max = 8;
+  static constexpr uint32_t world_max = ExpressPlan::world_max;
   static constexpr uint64_t bytes_max = 4096;  // what the shared-memory transport keeps in its small slots
 
   enum class Found : uint8_t { nothing_yet, all, something_else };
 
   GroupCore* group = nullptr;
-  const Plan* plan = nullptr;
   OperationRequest* request = nullptr;
   Transport* route = nullptr;
-  uint64_t number = 0, slice_bytes = 0;
-  FrameHeader header;                     // as sent; what comes has to be its like
-  std::array<View, world_max> views{};    // by rank
-  uint32_t missing = 0;                   // ranks whose frame is not there yet, as bits
-  Rank last_rank = 0;                     // the last one that was found
+  FrameHeader header;                         // as sent; what comes has to be its like
+  std::array<const void*, world_max> values;  // by rank: of those that are there
+  uint32_t missing = 0;                       // ranks whose frame is not there yet, as bits
+  Rank last_rank = 0;                         // the last one that was found
   Nanos started = 0;
 };
 

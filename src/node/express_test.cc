@@ -81,6 +81,28 @@ TEST_F(ExpressTest, averages) {
   EXPECT_EQ(data[1], Floats(10, 1.0f));
 }
 
+TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
+  make(2, 20);
+  const auto both = [&](size_t count, const CallOptions& options) {
+    for (Rank r = 0; r < 2; ++r) {
+      data[r] = Floats(count, static_cast<float>(r + 1));
+      sums[r].request = request(r, options);
+      EXPECT_TRUE(begin(r));
+    }
+    EXPECT_EQ(look(0), Express::Found::all);
+    EXPECT_EQ(look(1), Express::Found::all);
+    EXPECT_EQ(data[0], data[1]);
+    return data[0];
+  };
+  constexpr auto one_shot = ScheduleKind::one_shot;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(both(20, {.schedule = one_shot}), Floats(20, 3.0f));
+    EXPECT_EQ(both(20, {.op = ReduceOp::max, .schedule = one_shot}), Floats(20, 2.0f));
+    EXPECT_EQ(both(7, {.op = ReduceOp::avg, .schedule = one_shot}), Floats(7, 1.5f));
+    EXPECT_EQ(both(7, {.op = ReduceOp::avg, .order = Order::in_rank_order, .schedule = one_shot, .slice_bytes = 4096}), Floats(7, 1.5f));
+  }
+}
+
 TEST_F(ExpressTest, nothing_is_taken_before_all_is_there) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
@@ -174,6 +196,8 @@ TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on)
   EXPECT_FALSE(begin(0)) << "too many";
   make(2, 0);
   EXPECT_FALSE(begin(0)) << "nothing to send";
+  sums[0].request = request(0, {});
+  EXPECT_FALSE(begin(0)) << "nothing to send, and like no sum before";
   make(2, 10);
   EXPECT_FALSE(begin(0, 5)) << "numbered by the caller";
   sums[0].request = request(0, {.schedule = ScheduleKind::ring});

@@ -12,11 +12,32 @@
 #include "collectives/request.h"
 #include "record/recorder.h"
 #include "schedules/uneven_links.h"
+#include "wire/frame.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
 
 inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member list
+
+// What the latest short sum without the executor had in common with the next one like it (node/express.h).
+struct ExpressPlan {
+  static constexpr uint32_t world_max = 8;
+  bool serves(const OperationRequest& q) const {
+    return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
+           q.collective == Collective::all_reduce;
+  }
+
+  size_t count = 0;
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  Order order = Order::automatic;
+  ScheduleKind schedule = ScheduleKind::automatic;
+  uint64_t asked_slice_bytes = 0;
+  uint64_t slice_bytes = 0;
+  const Plan* plan = nullptr;  // null: there was none
+  FrameHeader header;          // but for the operation's number
+  std::array<PeerIndex, world_max> others{};
+};
 
 struct GroupCore {
   uint32_t number = 0;
@@ -46,6 +67,7 @@ struct GroupCore {
   };
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
+  ExpressPlan express;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator

@@ -54,7 +54,9 @@ class FaultyTransport final : public Transport {
   void release(const View& view) override;
   // Only where nothing is done to frames on their way in.
   bool looks_ahead() const override { return inner_.looks_ahead() && !plan_.faults_frames() && plan_.fail_receive == 0; }
-  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override { return !broken(from) && inner_.next_frame(from, header, view); }
+  Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
+    return broken(from) ? Next::none : inner_.next(from, expected, payload);
+  }
   void take_next(PeerIndex from) override { inner_.take_next(from), ++receive_count_; }
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;

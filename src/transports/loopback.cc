@@ -239,13 +239,13 @@ class LoopbackHub::Endpoint final : public Transport {
 
   bool looks_ahead() const override { return true; }
 
-  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override {
+  Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     const std::lock_guard lock(state_.mutex);
     const auto next = first_from(from);
-    if (next == desk().inbox.end() || next->lost) return false;
-    header = next->header;
-    view = {next->data, next->header.payload_bytes, next->block};
-    return true;
+    if (next == desk().inbox.end() || next->lost) return Next::none;
+    if (!alike(next->header, expected)) return Next::other;
+    payload = next->data;
+    return Next::expected;
   }
 
   void take_next(PeerIndex from) override {
@@ -253,6 +253,7 @@ class LoopbackHub::Endpoint final : public Transport {
     const auto next = first_from(from);
     UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
     count(*next);
+    state_.drop_block(next->block);
     desk().inbox.erase(next);
   }
 

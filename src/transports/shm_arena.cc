@@ -59,8 +59,16 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   if (base_ != nullptr) ::munmap(base_, geometry_.total_bytes());
   memfd_ = std::move(other.memfd_);
   geometry_ = other.geometry_;
-  base_ = std::exchange(other.base_, nullptr);
+  set_base(std::exchange(other.base_, nullptr));
   return *this;
+}
+
+void Arena::set_base(void* base) {
+  base_ = static_cast<std::byte*>(base);
+  if (base == nullptr) return;
+  const auto slots = [&](uint64_t first, uint64_t second) { return Slots{base_ + first, second - first}; };
+  small_ = slots(geometry_.small_offset(0), geometry_.small_offset(1));
+  large_ = slots(geometry_.large_offset(0), geometry_.large_offset(1));
 }
 
 Arena::~Arena() {
@@ -83,7 +91,7 @@ Result<Arena> Arena::make(const Geometry& geometry) {
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena.memfd(), 0);
   if (base == MAP_FAILED) return system_error(Code::unavailable, "shm: mmap of " + std::to_string(bytes) + " bytes");
-  arena.base_ = static_cast<std::byte*>(base);
+  arena.set_base(base);
   // FUTURE_WRITE keeps this mapping writable and forbids all others; kernels before 5.1 lack it, and there peers are trusted
   // to map read-only.
   (void)::fcntl(arena.memfd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
@@ -106,7 +114,7 @@ Result<Arena> Arena::map(int memfd, const Geometry& geometry) {
   if (base == MAP_FAILED) return system_error(Code::unavailable, "shm: mmap of the peer's " + std::to_string(bytes) + " bytes");
   Arena arena;
   arena.geometry_ = geometry;
-  arena.base_ = static_cast<std::byte*>(base);
+  arena.set_base(base);
   return arena;
 }
 

@@ -105,7 +105,8 @@ class Arena {
   Cell* cells(uint32_t region) const { return at<Cell>(geometry_.region_offset(region) + sizeof(RegionHead)); }
   std::atomic<uint32_t>* releases(uint32_t region) const;
   std::byte* slot(Place place, uint32_t index) const {
-    return base_ + (place == Place::small ? geometry_.small_offset(index) : geometry_.large_offset(index));
+    const auto& slots = place == Place::small ? small_ : large_;
+    return slots.base + index * slots.stride;
   }
   // Whether the ref names a slot of this arena, and what fits into it.
   bool has_slot(uint32_t ref) const;
@@ -119,9 +120,16 @@ class Arena {
     return reinterpret_cast<T*>(base_ + offset);
   }
 
+  struct Slots {
+    std::byte* base = nullptr;
+    uint64_t stride = 0;
+  };
+  void set_base(void* base);
+
   UniqueFd memfd_;
   Geometry geometry_;
   std::byte* base_ = nullptr;
+  Slots small_, large_;  // as the geometry says
 };
 
 }  // namespace unisono::shm

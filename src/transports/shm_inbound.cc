@@ -75,8 +75,7 @@ bool Inbound::step(Sink& sink) {
 }
 
 // Where the payload of a whole frame lies; false and why, if it cannot be there.
-bool Inbound::find_payload(const Entry& entry, View& view, const char*& why) const {
-  const uint32_t bytes = entry.header.payload_bytes, ref = entry.ref;
+bool Inbound::find_payload(uint32_t ref, uint32_t bytes, View& view, const char*& why) const {
   view = {};
   if (ref == 0) {
     why = "a payload without a place";
@@ -96,28 +95,30 @@ bool Inbound::find_payload(const Entry& entry, View& view, const char*& why) con
 bool Inbound::take_whole(Sink& sink) {
   View view;
   const char* why = nullptr;
-  if (!find_payload(entry_, view, why)) return refuse(FrameFault::payload_bytes, why);
+  if (!find_payload(entry_.ref, entry_.header.payload_bytes, view, why)) return refuse(FrameFault::payload_bytes, why);
   if (!payload_intact(entry_.header, view.data)) return true;
   lent_ += view.handle != 0;
-  count(entry_.header);
+  count(entry_.header.payload_bytes);
   sink.received(from_, entry_.header, view);
   return true;
 }
 
-// What receive() would refuse is left to it.
-bool Inbound::next_frame(FrameHeader& header, View& view) {
-  if (stopped_ || stalled_ || fault_ != nullptr || !ring_.peek(next_)) return false;
+Next Inbound::next(const FrameHeader& expected, const std::byte*& payload) {
+  if (stopped_ || stalled_ || fault_ != nullptr) return Next::none;
+  const auto found = ring_.compare(expected, next_ref_);
+  if (found != Next::expected) return found;
+  View view;
   const char* why = nullptr;
-  const bool plain = next_.type == CellType::whole && (next_.header.flags & frame_flag_payload_checksum) == 0;
-  if (!plain || check(next_.header) != FrameFault::none || !find_payload(next_, view, why)) return false;
-  header = next_.header;
-  return true;
+  if (!find_payload(next_ref_, expected.payload_bytes, view, why)) return Next::other;  // receive() says why
+  next_bytes_ = expected.payload_bytes;
+  payload = view.data;
+  return Next::expected;
 }
 
 void Inbound::take_next() {
   ring_.advance();
-  lent_ += next_.ref != 0;
-  count(next_.header);
+  count(next_bytes_);
+  if (next_ref_ != 0) give_back(next_ref_);
 }
 
 bool Inbound::take_piece(Sink& sink) {
@@ -161,7 +162,7 @@ void Inbound::finish_incoming(Sink& sink) {
     host_.buffers.give(done.block);
     return;
   }
-  count(done.header);
+  count(done.header.payload_bytes);
   sink.received(
       from_, done.header,
       {.data = done.target, .bytes = done.header.payload_bytes, .handle = done.block == 0 ? 0 : block_handle_bit | done.block});
@@ -179,10 +180,10 @@ bool Inbound::payload_intact(const FrameHeader& header, const std::byte* data) {
   return false;
 }
 
-void Inbound::count(const FrameHeader& header) {
+void Inbound::count(uint32_t payload_bytes) {
   ++host_.counters.received_frames;
-  host_.counters.received_bytes += sizeof(FrameHeader) + header.payload_bytes;
-  received_bytes_ += sizeof(FrameHeader) + header.payload_bytes;
+  host_.counters.received_bytes += sizeof(FrameHeader) + payload_bytes;
+  received_bytes_ += sizeof(FrameHeader) + payload_bytes;
 }
 
 void Inbound::give_back(uint32_t ref) {

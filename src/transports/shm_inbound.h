@@ -26,8 +26,8 @@ class Inbound {
   // Takes all that has been published: there will be no next call.
   bool receive_rest(Sink& sink);
   bool ready() const;
-  // As Transport::next_frame and take_next.
-  bool next_frame(FrameHeader& header, View& view);
+  // As Transport::next and take_next.
+  Next next(const FrameHeader& expected, const std::byte*& payload);
   void take_next();
   // Gives back a lent slot; also after stop().
   void release(uint32_t ref);
@@ -53,14 +53,14 @@ class Inbound {
 
   bool receive_next(Sink& sink);
   bool step(Sink& sink);
-  bool find_payload(const Entry& entry, View& view, const char*& why) const;
+  bool find_payload(uint32_t ref, uint32_t bytes, View& view, const char*& why) const;
   bool take_whole(Sink& sink);
   bool take_piece(Sink& sink);
   void finish_incoming(Sink& sink);
   void drop_incoming();
   FrameFault check(const FrameHeader& header) const;
   bool payload_intact(const FrameHeader& header, const std::byte* data);
-  void count(const FrameHeader& header);
+  void count(uint32_t payload_bytes);
   bool refuse(FrameFault fault, const char* why);
   void give_back(uint32_t ref);
 
@@ -71,7 +71,7 @@ class Inbound {
   RingReader ring_;
   ReleaseWriter releases_;
   Entry entry_;  // being received
-  Entry next_;   // shown by next_frame
+  uint32_t next_ref_ = 0, next_bytes_ = 0;  // of what next() has shown
   Incoming incoming_;
   bool stalled_ = false;      // entry_ waits for memory,
   size_t stalled_bytes_ = 0;  // which is there when the sink has given back some of these

@@ -9,7 +9,8 @@ namespace {
 using Words = std::array<uint64_t, 8>;
 static_assert(sizeof(Words) == sizeof(FrameHeader));
 static_assert(offsetof(FrameHeader, magic) == 0, "the sequence number takes the place of the magic");
-static_assert(offsetof(FrameHeader, header_checksum) == 60, "type and ref take the place of the checksum");
+static_assert(offsetof(FrameHeader, payload_checksum) == 56 && offsetof(FrameHeader, header_checksum) == 60,
+              "type and ref take the place of the checksum, in the last word");
 
 constexpr uint64_t low = 0xFFFFFFFF;
 constexpr int lap_shift = 24;
@@ -43,7 +44,19 @@ void RingWriter::push(const FrameHeader& header, CellType type, uint32_t ref) {
   cell.words[0].store(words[0], std::memory_order_seq_cst);
 }
 
-bool RingReader::peek(Entry& entry) const {
+Next RingReader::compare(const FrameHeader& expected, uint32_t& ref) const {
+  const Cell& cell = cells_[head_ & (count_ - 1)];
+  const uint64_t first = cell.words[0].load(std::memory_order_acquire);
+  if (static_cast<uint32_t>(first) != head_ + 1) return Next::none;
+  const auto wanted = std::bit_cast<Words>(expected);
+  uint64_t differs = (first ^ wanted[0]) & ~low;
+  for (int i = 1; i < 7; ++i) differs |= cell.words[i].load(std::memory_order_relaxed) ^ wanted[i];
+  const auto tag = static_cast<uint32_t>(cell.words[7].load(std::memory_order_relaxed) >> 32);
+  ref = tag & ref_mask;
+  return differs == 0 && static_cast<CellType>(tag >> lap_shift) == CellType::whole ? Next::expected : Next::other;
+}
+
+bool RingReader::pop(Entry& entry) {
   const Cell& cell = cells_[head_ & (count_ - 1)];
   Words words;
   words[0] = cell.words[0].load(std::memory_order_acquire);
@@ -55,6 +68,7 @@ bool RingReader::peek(Entry& entry) const {
   entry.header = std::bit_cast<FrameHeader>(words);
   entry.type = static_cast<CellType>(tag >> lap_shift);
   entry.ref = tag & ref_mask;
+  advance();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "transports/shm_arena.h"
+#include "transports/transport.h"
 #include "wire/frame.h"
 
 namespace unisono::shm {
@@ -52,13 +53,9 @@ class RingReader {
   }
   // Copies the next cell out (its memory is the peer's and may change at any time). False if there is none. The writer is told
   // once per quarter of the ring: when everything is taken, it knows of three quarters at least.
-  bool pop(Entry& entry) {
-    if (!peek(entry)) return false;
-    advance();
-    return true;
-  }
-  // The two halves of pop.
-  bool peek(Entry& entry) const;
+  bool pop(Entry& entry);
+  // How the next cell compares with a whole frame; its payload's place if it is that one.
+  Next compare(const FrameHeader& expected, uint32_t& ref) const;
   void advance() {
     ++head_;
     if ((head_ & (count_ / 4 - 1)) == 0) head_out_->store(head_, std::memory_order_release);

@@ -108,15 +108,23 @@ bool ShmTransport::take_slot(Place place, Purpose purpose, uint32_t& ref) {
   return true;
 }
 
-Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) {
+// Whose links stand becomes holders_; true if there is anybody and all of their rings take a frame.
+bool ShmTransport::hold(std::span<const PeerIndex> peers) {
   holders_.clear();
+  bool all_open = true;
   for (const PeerIndex peer : peers) {
-    if (const Link* link = up_link(peer)) holders_.push_back(link->region);
+    const Link* link = up_link(peer);
+    if (link == nullptr) continue;
+    holders_.push_back(link->region);
+    if (link->outbound->open()) continue;
+    link->outbound->want_ring();
+    all_open = false;
   }
-  if (holders_.empty() || bytes > options_.slot_bytes) return {};
-  for (const uint16_t region : holders_) {
-    if (!links_[region]->outbound->open()) return links_[region]->outbound->want_ring(), Slot{};
-  }
+  return all_open && !holders_.empty();
+}
+
+Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) {
+  if (bytes > options_.slot_bytes || !hold(peers)) return {};
   const Purpose purpose = result ? Purpose::result : Purpose::contribution;
   uint32_t ref = 0;
   const bool small = bytes <= small_slot_bytes;
@@ -184,9 +192,18 @@ bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
   return link == nullptr || link->outbound->send(header, payload, id);
 }
 
-bool ShmTransport::next_frame(PeerIndex from, FrameHeader& header, View& view) {
+bool ShmTransport::send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
+  uint32_t ref = 0;
+  const bool quickly = header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && hold(peers) && take_slot(Place::small, Purpose::contribution, ref);
+  if (!quickly) return Transport::send_copies(peers, header, payload);
+  std::memcpy(host_.arena.slot(Place::small, shm::ref_index(ref)), payload, header.payload_bytes);
+  for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref);
+  return true;
+}
+
+Next ShmTransport::next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) {
   Link* link = up_link(from);
-  return link != nullptr && link->inbound->next_frame(header, view);
+  return link == nullptr ? Next::none : link->inbound->next(expected, payload);
 }
 
 void ShmTransport::take_next(PeerIndex from) {

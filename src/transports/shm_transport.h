@@ -56,7 +56,8 @@ class ShmTransport final : public Transport, public Connector {
   bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
   void release(const View& view) override;
   bool looks_ahead() const override { return !options_.payload_checksum; }
-  bool next_frame(PeerIndex from, FrameHeader& header, View& view) override;
+  bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) override;
+  Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override;
   void take_next(PeerIndex from) override;
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;
@@ -85,6 +86,7 @@ class ShmTransport final : public Transport, public Connector {
   // shm_transport.cc
   Link* link_of(PeerIndex peer) const { return peer < peers_.size() ? peers_[peer].link : nullptr; }
   Link* up_link(PeerIndex peer) const;
+  bool hold(std::span<const PeerIndex> peers);
   bool take_slot(shm::Place place, shm::Purpose purpose, uint32_t& ref);
   void want_slots(shm::Place place, shm::Purpose purpose);
   bool poll_link(Link& link, Sink& sink);

@@ -63,6 +63,9 @@ struct TransportCounters {
   uint64_t refused_connections = 0;                  // strangers: other jobs, scanners, other protocols
 };
 
+// What a look at the next frame found.
+enum class Next : uint8_t { none, expected, other };
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -87,11 +90,21 @@ class Transport {
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
   // Gives back a lent view.
   virtual void release(const View& view) = 0;
-  // Where that costs next to nothing (memory), one may look before one takes: next_frame shows the next frame from the peer, which
-  // stays where it is, and is false if there is none or none that can be lent as it is. take_next takes the frame that was shown;
-  // its payload is lent until release(view). Between the two, poll() must not be called.
+  // For who exchanges short frames and waits for them: without slots, views and upcalls. What looks_ahead() is true for is memory,
+  // where looking costs next to nothing; elsewhere next() never finds what is expected.
   virtual bool looks_ahead() const { return false; }
-  virtual bool next_frame(PeerIndex /*from*/, FrameHeader& /*header*/, View& /*view*/) { return false; }
+  // Copies a payload of at least one byte and sends it to all of `peers`. False, and nothing is sent, where acquire() gives null.
+  virtual bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
+    const auto slot = acquire(peers, header.payload_bytes, false);
+    if (!slot) return false;
+    std::memcpy(slot.data, payload, header.payload_bytes);
+    commit(slot, header);
+    return true;
+  }
+  // Shows the next frame from the peer, which stays where it is. `expected`: it is that one in all but magic and checksums, whole,
+  // and its payload is there to be read. `other` frames are poll()'s. take_next() takes the one that was expected; its payload must
+  // not be read after that. Between the two, poll() must not be called.
+  virtual Next next(PeerIndex /*from*/, const FrameHeader& /*expected*/, const std::byte*& /*payload*/) { return Next::none; }
   virtual void take_next(PeerIndex /*from*/) {}
   // The memory of pending sends with these ids (id & mask == match), and of placements promised for frames of this group and
   // operation, must not be touched after this call: what is half sent is copied, what is half received is thrown away.

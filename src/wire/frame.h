@@ -47,6 +47,12 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 64);
 static_assert(offsetof(FrameHeader, header_checksum) == 60);
 
+// The same in all but magic and checksums.
+inline bool alike(const FrameHeader& a, const FrameHeader& b) {
+  constexpr size_t begin = offsetof(FrameHeader, version), end = offsetof(FrameHeader, payload_checksum);
+  return std::memcmp(reinterpret_cast<const char*>(&a) + begin, reinterpret_cast<const char*>(&b) + begin, end - begin) == 0;
+}
+
 // Why a header is refused; the transports count refusals by reason.
 enum class FrameFault : uint8_t { none = 0, magic, version, kind, payload_bytes, header_checksum, payload_checksum };
 inline constexpr int frame_fault_count = 7;

@@ -31,6 +31,7 @@ namespace unisono::conformance {
   X(the_sink_may_answer_from_inside_an_upcall)              \
   X(frames_without_payload_need_no_room)                    \
   X(a_slot_reaches_several_peers)                           \
+  X(copies_reach_several_peers_or_nobody)                   \
   X(an_abandoned_slot_is_free_again)                        \
   X(lent_views_stay_intact_and_are_released_in_any_order)   \
   X(a_cancelled_send_leaves_its_memory_and_the_link_alone)  \

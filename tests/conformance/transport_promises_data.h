@@ -116,7 +116,8 @@ inline void headers_arrive_as_they_were_sent(Cluster& cluster) {
   EXPECT_EQ(std::memcmp(&got, &header, offsetof(FrameHeader, payload_bytes)), 0);
 }
 
-// A look shows the next frame again and again, takes that one alone, and leaves the rest to poll. Who cannot look shows nothing.
+// A look shows whether the next frame is the expected one, again and again; that one alone is taken, and the rest is left to poll.
+// Who cannot look never finds it.
 inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
   Players players(cluster);
   auto& transport = cluster.at(1);
@@ -126,25 +127,24 @@ inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
     if (!transport.looks_ahead()) continue;
     ASSERT_TRUE(players[1].frames.empty()) << "it was polled before it could look";
   }
-  FrameHeader header;
-  View view;
+  const auto expected = [&](size_t i) { return data_header(i, payloads[i].size()); };
+  const std::byte* payload = nullptr;
   size_t taken = 0;
   for (; transport.looks_ahead() && taken < 2; ++taken) {
     for (int again = 0; again < 2; ++again) {
-      ASSERT_TRUE(transport.next_frame(0, header, view));
-      EXPECT_EQ(header.operation, taken);
-      EXPECT_TRUE(same({view.data, view.bytes}, payloads[taken]));
+      EXPECT_EQ(transport.next(0, expected(taken + 1), payload), Next::other);
+      ASSERT_EQ(transport.next(0, expected(taken), payload), Next::expected);
+      EXPECT_TRUE(same({payload, payloads[taken].size()}, payloads[taken]));
     }
     transport.take_next(0);
-    transport.release(view);
   }
   if (!transport.looks_ahead()) {
-    EXPECT_FALSE(transport.next_frame(0, header, view));
+    EXPECT_NE(transport.next(0, expected(0), payload), Next::expected);
   }
   ASSERT_TRUE(players.until([&] { return players[1].frames.size() >= std::size(payloads) - taken; }));
   for (const auto& frame : players[1].frames) EXPECT_TRUE(same(frame.payload, payloads[frame.header.operation]));
   EXPECT_EQ(players[1].frames.size(), std::size(payloads) - taken);
-  EXPECT_FALSE(transport.next_frame(0, header, view)) << "there is nothing left";
+  EXPECT_EQ(transport.next(0, expected(0), payload), Next::none) << "there is nothing left";
   EXPECT_EQ(transport.counters().received_frames, std::size(payloads));
 }
 

@@ -33,6 +33,40 @@ inline void a_slot_reaches_several_peers(Cluster& cluster) {
   }
 }
 
+inline void copies_reach_several_peers_or_nobody(Cluster& cluster) {
+  Players players(cluster);
+  std::vector<PeerIndex> others(cluster.size() - 1);
+  std::iota(others.begin(), others.end(), PeerIndex{1});
+  const auto payload_of = [](size_t i) { return pattern(i % 3 == 0 ? 1 : i % 3 == 1 ? 1000 : 5000, test_seed() + i); };
+  const auto send = [&](size_t i) {
+    auto payload = payload_of(i);
+    const bool sent = cluster.at(0).send_copies(others, data_header(i, payload.size()), payload.data());
+    std::fill(payload.begin(), payload.end(), std::byte{0xEE});
+    return sent;
+  };
+  if (cluster.at(0).slot_bytes() == 0) {
+    EXPECT_FALSE(send(0));
+    return;
+  }
+  // As many as go while nobody reads, and again when they have.
+  size_t count = 0;
+  for (int round = 0; round < 2; ++round) {
+    const size_t before = count;
+    while (count - before < 100'000 && send(count)) ++count;
+    EXPECT_GT(count, before);
+    EXPECT_LT(count - before, 100'000u) << "there is no end to the room";
+    for (const auto peer : others) {
+      ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == count; }));
+    }
+  }
+  for (const auto peer : others) {
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(players[peer].frames[i].header.operation, i);
+      EXPECT_TRUE(same(players[peer].frames[i].payload, payload_of(i)));
+    }
+  }
+}
+
 inline void an_abandoned_slot_is_free_again(Cluster& cluster) {
   Players players(cluster);
   const std::vector<PeerIndex> peer = {1};
