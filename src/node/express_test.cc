@@ -101,6 +101,11 @@ TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
     EXPECT_EQ(both(7, {.op = ReduceOp::avg, .schedule = one_shot}), Floats(7, 1.5f));
     EXPECT_EQ(both(7, {.op = ReduceOp::avg, .order = Order::in_rank_order, .schedule = one_shot, .slice_bytes = 4096}), Floats(7, 1.5f));
   }
+  EXPECT_EQ(both(7, {.schedule = one_shot}), Floats(7, 3.0f));
+  sums[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
+  ASSERT_TRUE(begin(0));
+  ASSERT_TRUE(begin(1));
+  EXPECT_EQ(look(1), Express::Found::something_else) << "rank 0 asks for the maximum";
 }
 
 TEST_F(ExpressTest, nothing_is_taken_before_all_is_there) {
