@@ -12,7 +12,7 @@ int main() {
   const uint32_t rank = group->rank();
 
   // --8<-- [start:body]
-  std::vector<float> values(1000, 1.0f);
+  std::vector<float> values(100, 1.0f);
   char word[] = {0};
   if (rank == 2) {
     auto held_up = group->recv(std::span<char>(word), 0);  // busy with something else, until rank 0 has given up

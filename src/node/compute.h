@@ -19,6 +19,11 @@ class Compute {
  public:
   virtual ~Compute() = default;
   virtual Computed reduce(const kernels::Reduction& task, uint64_t id) = 0;
+  // Always done at once.
+  virtual Computed reduce_now(const kernels::Reduction& task) {
+    kernels::reduce(task);
+    return {};
+  }
   // Into memory that another process reads next (as the `copy` of a reduction is). Always done at once.
   virtual Computed fill(void* slot, const void* source, size_t bytes) {
     kernels::copy(slot, source, bytes);

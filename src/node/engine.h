@@ -176,6 +176,7 @@ class Engine final : public Sink {
   template <typename Start>
   std::shared_ptr<Completion> guarded(Start&& start);
   Transport* express_route(const GroupCore& group);
+  bool send_express(Express& express, std::span<const PeerIndex> others);
   // Whether it is a short sum of few; then what it needs is in group.express.
   bool plan_express(GroupCore& group, const OperationRequest& request);
   void add_up(Express& express);

@@ -1,4 +1,5 @@
 // Short sums without the executor: see express.h.
+#include <algorithm>
 #include <bit>
 #include <span>
 
@@ -53,6 +54,18 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request) {
   return true;
 }
 
+// One copy for all.
+bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
+  const size_t bytes = e.header.payload_bytes;
+  const auto* const values = static_cast<const std::byte*>(e.request->input);
+  if (bytes <= Express::short_bytes) return e.route->send_copies(others, e.header, values);
+  const auto slot = e.route->acquire(others, bytes, false);
+  if (!slot) return false;
+  e.filling = compute_.fill(slot.data, values, bytes).cost;
+  e.route->commit(slot, e.header);
+  return true;
+}
+
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
   const bool quiet = id == 0 && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
@@ -61,12 +74,12 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   if (e.route == nullptr) return false;
   e.header = group.express.header;
   e.header.operation = group.next_operation;
-  const auto others = std::span(group.express.others).first(group.world() - 1);
-  if (!e.route->send_copies(others, e.header, static_cast<const std::byte*>(request.input))) return false;
-  ++group.next_operation;
-  now_ = e.started = now;
   e.group = &group;
   e.request = &request;
+  e.filling = 0;
+  if (!send_express(e, std::span(group.express.others).first(group.world() - 1))) return false;
+  ++group.next_operation;
+  now_ = e.started = now;
   e.missing = ((1u << group.world()) - 1) & ~(1u << group.self);
   if (group.record != nullptr) {
     group.record->express_begun(e.header.operation, e.header.payload_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
@@ -97,13 +110,14 @@ void Engine::add_up(Express& e) {
   auto& request = *e.request;
   const auto world = group.world();
   e.values[group.self] = request.input;
-  kernels::reduce({.dtype = request.dtype,
-                   .op = request.op,
-                   .sources = std::span(e.values).first(world),
-                   .destination = request.output,
-                   .copy = nullptr,
-                   .count = request.count,
-                   .divisor = request.op == ReduceOp::avg ? world : 1});
+  const kernels::Reduction task{.dtype = request.dtype,
+                                .op = request.op,
+                                .sources = std::span(e.values).first(world),
+                                .destination = request.output,
+                                .copy = nullptr,
+                                .count = request.count,
+                                .divisor = request.op == ReduceOp::avg ? world : 1};
+  e.adding = compute_.reduce_now(task).cost;
   for (const auto peer : std::span(group.express.others).first(world - 1)) e.route->take_next(peer);
   ++counters_.operations_ok;
 }
@@ -111,6 +125,7 @@ void Engine::add_up(Express& e) {
 Report Engine::report(const Express& e, Nanos now) const {
   const uint64_t others = e.group->world() - 1, bytes = others * (sizeof(FrameHeader) + e.header.payload_bytes);
   if (e.group->record != nullptr) e.group->record->express_ended(e.last_rank, now);
+  const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
   return {.operation = name(Collective::all_reduce),
           .number = e.header.operation,
           .schedule = name(ScheduleKind::one_shot),
@@ -120,9 +135,9 @@ Report Engine::report(const Express& e, Nanos now) const {
           .received_bytes = bytes,
           .sent_messages = others,
           .received_messages = others,
-          .total_us = (now - e.started) / microsecond,
-          .wait_us = (now - e.started) / microsecond,
-          .compute_us = 0,
+          .total_us = total / microsecond,
+          .wait_us = (total - e.adding) / microsecond,
+          .compute_us = compute / microsecond,
           .transfer_us = 0,
           .last_rank = static_cast<int32_t>(e.last_rank)};
 }

@@ -48,7 +48,7 @@ class ExpressTest : public ::testing::Test {
 
 TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
   for (const uint32_t world : {2u, 3u, 8u}) {
-    for (const size_t count : {1, 7, 256, 1024}) {
+    for (const size_t count : {1, 7, 256, 1024, 1025, 65536}) {
       make(world, count);
       std::vector<std::shared_ptr<Completion>> done;
       for (Rank r = 0; r < world; ++r) done.push_back(by_executor(r));
@@ -195,7 +195,7 @@ TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) 
 }
 
 TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
-  make(2, 1025);
+  make(2, (256 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
   make(9, 10);
   EXPECT_FALSE(begin(0)) << "too many";

@@ -12,7 +12,8 @@ namespace unisono {
 
 class InlineCompute final : public Compute {
  public:
-  Computed reduce(const kernels::Reduction& task, uint64_t) override {
+  Computed reduce(const kernels::Reduction& task, uint64_t) override { return reduce_now(task); }
+  Computed reduce_now(const kernels::Reduction& task) override {
     const size_t bytes = task.count * element_bytes(task.dtype);
     if (task.copy == nullptr || !stores_.past_caches(bytes)) {
       return timed(bytes * (task.sources.size() + 1 + (task.copy != nullptr)), task.copy == nullptr, [&] { kernels::reduce(task); });

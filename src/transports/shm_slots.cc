@@ -44,7 +44,7 @@ void SlotPool::drop_user(uint32_t index) {
 uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
   UNISONO_CHECK(free() > 0);
   uint32_t index = 0;
-  if (used_.empty()) {
+  if (used_.empty() || untouched_ < std::min(options_.in_turn, options_.slots)) {
     index = untouched_++;
   } else {
     index = used_.front();

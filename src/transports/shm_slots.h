@@ -31,6 +31,8 @@ struct SlotPoolOptions {
   uint32_t regions = 0;    // at most regions_max
   uint32_t quota_min = 2;  // per (region, purpose)
   uint32_t quota_max = 8;
+  // So many are in use in turn before any is used again: a reader keeps what it has read last in its cache, where to overwrite it costs more.
+  uint32_t in_turn = 1;
 };
 
 class SlotPool {
@@ -42,7 +44,7 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it. Call only after may_take. The slot given back first is the first to be taken, so that its reader's cache has forgotten it.
+  // Takes it. Call only after may_take. Once in_turn slots have been used, the one given back first is the first to be taken.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose);
   // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
   void begin_writing(uint32_t slot);

@@ -36,6 +36,19 @@ TEST(ShmSlots, are_used_again_in_the_order_in_which_they_came_back_and_before_ne
   EXPECT_EQ(pool.take(only, contribution), 4u) << "the first that was never used";
 }
 
+TEST(ShmSlots, all_of_those_in_turn_are_used_before_one_is_used_again) {
+  for (const uint32_t in_turn : {5u, 100u}) {
+    SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6, .in_turn = in_turn});
+    const uint16_t only[] = {0};
+    const uint32_t cycle = std::min(in_turn, 12u);
+    for (uint32_t i = 0; i < 3 * cycle; ++i) {
+      const auto slot = pool.take(only, contribution);
+      EXPECT_EQ(slot, i % cycle);
+      EXPECT_TRUE(pool.give_back(slot, 0));
+    }
+  }
+}
+
 TEST(ShmSlots, contributions_leave_room_for_results) {
   SlotPool pool({.slots = 8, .regions = 2, .quota_min = 2, .quota_max = 8});
   const uint16_t one[] = {1};

@@ -79,7 +79,8 @@ ShmTransport::ShmTransport(const ShmOptions& options, shm::Arena arena, shm::Rec
   host_.large = shm::SlotPool({.slots = geometry.large_slots,
                                .regions = geometry.regions,
                                .quota_min = guaranteed_large,
-                               .quota_max = options.slots_per_peer});
+                               .quota_max = options.slots_per_peer,
+                               .in_turn = 2 * options.slots_per_peer});
   host_.payload_checksum = options.payload_checksum;
   host_.arena = std::move(arena);
   active_.reserve(options.peers_max);
