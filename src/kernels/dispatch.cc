@@ -62,6 +62,20 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
   function(destination, source, count);
 }
 
+void encode_block(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) {
+  UNISONO_CHECK(from == DType::f32 || from == DType::f16 || from == DType::bf16);
+  block_kernels_of(table().target).encode(format, from, elements, count, block, counts);
+}
+
+void decode_block(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
+  UNISONO_CHECK(to == DType::f32 || to == DType::f16 || to == DType::bf16);
+  block_kernels_of(table().target).decode(format, block, count, to, elements, counts);
+}
+
+void decode_add_block(const BlockFormat& format, const void* block, size_t count, void* sums) {
+  block_kernels_of(table().target).decode_add(format, block, count, sums);
+}
+
 std::span<const char* const> targets() { return runnable_names(); }
 
 bool force_target(const char* name) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/blocks.h"
 #include "kernels/dispatch.h"
 
 namespace unisono::kernels {
@@ -23,6 +24,15 @@ struct KernelTable {
   ConvertFunction f16_from_f32 = nullptr;
   CopyFunction stream_copy = nullptr;  // past the caches; for sizes far above a vector's
 };
+
+// The same for blocks, whose kernels are in a file of their own (blocks_simd.cc).
+struct BlockKernels {
+  int64_t target = 0;
+  void (*encode)(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) = nullptr;
+  void (*decode)(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) = nullptr;
+  void (*decode_add)(const BlockFormat& format, const void* block, size_t count, void* sums) = nullptr;
+};
+const BlockKernels& block_kernels_of(int64_t target);
 
 // Tables that both this build and this processor have, best first; never empty. The names are in the same order.
 std::span<const KernelTable* const> runnable_tables();

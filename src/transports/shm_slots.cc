@@ -41,10 +41,16 @@ void SlotPool::drop_user(uint32_t index) {
   if (--slots_[index].user_count == 0) used_.push(index);
 }
 
+bool SlotPool::take_new() {
+  constexpr uint32_t takes_per_new = 8;
+  if (used_.empty()) return true;
+  return untouched_ < std::min(options_.in_turn, options_.slots) && ++takes_ % takes_per_new == 0;
+}
+
 uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
   UNISONO_CHECK(free() > 0);
   uint32_t index = 0;
-  if (used_.empty() || untouched_ < std::min(options_.in_turn, options_.slots)) {
+  if (take_new()) {
     index = untouched_++;
   } else {
     index = used_.front();

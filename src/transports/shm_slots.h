@@ -31,7 +31,7 @@ struct SlotPoolOptions {
   uint32_t regions = 0;    // at most regions_max
   uint32_t quota_min = 2;  // per (region, purpose)
   uint32_t quota_max = 8;
-  // So many are in use in turn before any is used again: a reader keeps what it has read last in its cache, where to overwrite it costs more.
+  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more.
   uint32_t in_turn = 1;
 };
 
@@ -44,7 +44,8 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it. Call only after may_take. Once in_turn slots have been used, the one given back first is the first to be taken.
+  // Takes it. Call only after may_take. The slot given back first is the first to be taken again; now and then a new one is, until in_turn
+  // have been used: not one after the other, because a new slot's pages cost more time than its bytes.
   uint32_t take(std::span<const uint16_t> regions, Purpose purpose);
   // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
   void begin_writing(uint32_t slot);
@@ -78,9 +79,11 @@ class SlotPool {
   SlotPoolOptions options_;
   uint32_t free() const { return static_cast<uint32_t>(used_.size()) + options_.slots - untouched_; }
   void drop_user(uint32_t slot);
+  bool take_new();
 
   std::vector<Slot> slots_;
   Fifo<uint32_t> used_;      // free, in the order in which they were given back
+  uint32_t takes_ = 0;      // while fewer than in_turn have been used
   uint32_t untouched_ = 0;  // from here on never used: their pages are not there yet
   std::vector<std::array<uint32_t, purpose_count>> held_;
   uint32_t holdings_ = 0;    // sum of held_

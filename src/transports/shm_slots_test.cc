@@ -36,16 +36,26 @@ TEST(ShmSlots, are_used_again_in_the_order_in_which_they_came_back_and_before_ne
   EXPECT_EQ(pool.take(only, contribution), 4u) << "the first that was never used";
 }
 
-TEST(ShmSlots, all_of_those_in_turn_are_used_before_one_is_used_again) {
-  for (const uint32_t in_turn : {5u, 100u}) {
+TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
+  for (const uint32_t in_turn : {1u, 5u, 100u}) {
     SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6, .in_turn = in_turn});
     const uint16_t only[] = {0};
     const uint32_t cycle = std::min(in_turn, 12u);
-    for (uint32_t i = 0; i < 3 * cycle; ++i) {
+    const auto take = [&] {
       const auto slot = pool.take(only, contribution);
-      EXPECT_EQ(slot, i % cycle);
       EXPECT_TRUE(pool.give_back(slot, 0));
+      return slot;
+    };
+    std::set<uint32_t> used{take()};
+    for (uint32_t takes = 0; used.size() < cycle; ++takes) {
+      ASSERT_LT(takes, 8 * cycle);
+      used.insert(take());
+      EXPECT_LE(used.size(), 1 + (takes + 1) / 8);
     }
+    std::vector<uint32_t> turns;
+    for (uint32_t i = 0; i < 3 * cycle; ++i) turns.push_back(take());
+    EXPECT_EQ(std::set<uint32_t>(turns.begin(), turns.end()), used);
+    for (uint32_t i = cycle; i < 3 * cycle; ++i) EXPECT_EQ(turns[i], turns[i - cycle]);
   }
 }
 

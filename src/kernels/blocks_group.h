@@ -1,0 +1,76 @@
+// One group of a block: what is said of it, how that is rounded, and where it stands. Shared by the reference and the SIMD kernels.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "kernels/blocks.h"
+
+namespace unisono::kernels {
+
+inline constexpr uint32_t group_max = 256;
+inline constexpr uint32_t nobody = UINT32_MAX;
+inline constexpr float tiny = 0x1p-100f;  // what is smaller counts as zero, so that denormals never matter
+inline constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+
+constexpr size_t metadata_bytes(Metadata type) { return type == Metadata::f32 ? 4 : 2; }
+// The largest magnitude that is taken as it is, and the smallest scale that is not zero.
+constexpr float largest(Metadata type) { return type == Metadata::f16 ? 65504.0f : 0x1p126f; }
+constexpr float smallest_scale(Metadata type) { return type == Metadata::f16 ? 0x1p-24f : tiny; }
+
+// As it is compared and stored.
+inline float comparable(float value) { return std::fabs(value) < tiny ? 0.0f : value; }
+
+enum class Rounding : uint8_t { down, up, near };
+
+// The value of the metadata's type that is the largest not above, the smallest not below, or the nearest (ties to even). For finite
+// values of the type's range; exact in fp32, and never -0.
+inline float rounded(Metadata type, float value, Rounding rounding) {
+  if (type == Metadata::f32) return value + 0.0f;
+  if (type == Metadata::f16 && std::fabs(value) < 0x1p-14f) {  // subnormal: whole multiples of 2^-24
+    const float steps = value * 0x1p24f;
+    const float whole = rounding == Rounding::down ? std::floor(steps) : rounding == Rounding::up ? std::ceil(steps) : std::nearbyint(steps);
+    return whole * 0x1p-24f + 0.0f;
+  }
+  const uint32_t bits = std::bit_cast<uint32_t>(value), unit = type == Metadata::f16 ? 1u << 13 : 1u << 16;
+  const bool negative = (bits >> 31) != 0;
+  // What is added to the magnitude before it is cut off; a carry raises the exponent, as it should.
+  const uint32_t added = rounding == Rounding::near ? unit / 2 - 1 + (bits / unit & 1) : (rounding == Rounding::up) != negative ? unit - 1 : 0;
+  return std::bit_cast<float>((bits + added) & ~(unit - 1)) + 0.0f;
+}
+
+struct GroupHeader {
+  float scale = 0, minimum = 0;
+  float low = 0, high = 0;                       // spikes, where they are reserved
+  uint32_t low_at = nobody, high_at = nobody;
+
+  bool poisoned() const { return std::isnan(scale); }
+  bool is_spike(uint32_t i) const { return i == low_at || i == high_at; }
+};
+
+// From the extent of those that have codes. Rounded so that the codes' grid covers it.
+inline void set_scale(const BlockFormat& format, float low, float high, GroupHeader& header) {
+  const auto steps = static_cast<float>((1u << format.bits) - 1);
+  header.minimum = rounded(format.metadata, low, Rounding::down);
+  const float distance = high - header.minimum;
+  header.scale = distance == 0 ? 0 : std::max(rounded(format.metadata, distance / steps, Rounding::up), smallest_scale(format.metadata));
+}
+
+void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header, std::byte* block);
+GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const std::byte* block);
+
+// The reference, for one group whose values are fp32: header and codes; counts what it meets.
+void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes, BlockCounts& counts);
+// What is finite stays finite in the narrower type, or becomes NaN where the format says so.
+void bound_values(const BlockFormat& format, DType to, float* values, size_t count, BlockCounts& counts);
+
+// The reference from a group on, for the kernels that take whole groups only.
+void encode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, DType from, const void* elements, size_t count, void* block, BlockCounts& counts);
+void decode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, DType to, void* elements, BlockCounts& counts);
+void decode_add_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, void* sums);
+
+}  // namespace unisono::kernels

@@ -1,0 +1,260 @@
+// The scalar reference of blocks, one element at a time: the specification of the SIMD kernels, which must give the same bytes.
+#include "base/check.h"
+#include "kernels/blocks_group.h"
+#include "kernels/dispatch.h"
+
+namespace unisono::kernels {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are stored as they are");
+
+void put_code(const BlockLayout& layout, std::byte* block, size_t i, uint32_t code) {
+  for (const auto& plane : layout.planes) {
+    if (plane.width == 0) break;
+    const size_t bit = i * plane.width;
+    const uint32_t part = code >> plane.shift & ((1u << plane.width) - 1);
+    auto& byte = block[plane.offset + bit / 8];
+    if (bit % 8 == 0) byte = {};
+    byte |= static_cast<std::byte>(part << bit % 8);
+  }
+}
+
+uint32_t code_at(const BlockLayout& layout, const std::byte* block, size_t i) {
+  uint32_t code = 0;
+  for (const auto& plane : layout.planes) {
+    if (plane.width == 0) break;
+    const size_t bit = i * plane.width;
+    const uint32_t part = static_cast<uint32_t>(block[plane.offset + bit / 8]) >> bit % 8 & ((1u << plane.width) - 1);
+    code |= part << plane.shift;
+  }
+  return code;
+}
+
+float element(DType type, const void* elements, size_t i) {
+  const auto* at = static_cast<const std::byte*>(elements) + i * element_bytes(type);
+  float value = 0;
+  if (type == DType::f32) std::memcpy(&value, at, sizeof(value));
+  else convert_reference(DType::f32, &value, type, at, 1);
+  return value;
+}
+
+void set_element(DType type, void* elements, size_t i, float value) {
+  auto* at = static_cast<std::byte*>(elements) + i * element_bytes(type);
+  if (type == DType::f32) std::memcpy(at, &value, sizeof(value));
+  else convert_reference(type, at, DType::f32, &value, 1);
+}
+
+void store_number(Metadata type, float value, std::byte* at) {
+  const bool nan = std::isnan(value);
+  if (type == Metadata::f32) {
+    std::memcpy(at, nan ? &quiet_nan : &value, sizeof(value));
+  } else if (type == Metadata::f16) {
+    uint16_t half = 0x7E00;
+    if (!nan) convert_reference(DType::f16, &half, DType::f32, &value, 1);
+    std::memcpy(at, &half, sizeof(half));
+  } else {
+    const auto half = static_cast<uint16_t>(nan ? 0x7FC0 : std::bit_cast<uint32_t>(value) >> 16);
+    std::memcpy(at, &half, sizeof(half));
+  }
+}
+
+float load_number(Metadata type, const std::byte* at) {
+  return element(type == Metadata::f32 ? DType::f32 : type == Metadata::f16 ? DType::f16 : DType::bf16, at, 0);
+}
+
+// False if the group is poisoned.
+bool take_values(const BlockFormat& format, const float* values, uint32_t size, float* taken, BlockCounts& counts) {
+  const float limit = largest(format.metadata);
+  uint64_t saturated = 0;
+  for (uint32_t i = 0; i < size; ++i) {
+    const bool too_large = std::fabs(values[i]) > limit;
+    if (!std::isfinite(values[i]) || (too_large && format.poison)) return false;
+    taken[i] = too_large ? std::copysign(limit, values[i]) : values[i];
+    saturated += too_large;
+  }
+  counts.saturated += saturated;
+  return true;
+}
+
+void reserve_spikes(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header) {
+  header.low_at = header.high_at = 0;
+  for (uint32_t i = 1; i < size; ++i) {
+    if (comparable(values[i]) < comparable(values[header.low_at])) header.low_at = i;
+    if (comparable(values[i]) > comparable(values[header.high_at])) header.high_at = i;
+  }
+  header.low = rounded(format.metadata, comparable(values[header.low_at]), Rounding::near);
+  header.high = rounded(format.metadata, comparable(values[header.high_at]), Rounding::near);
+}
+
+float decoded(const GroupHeader& header, uint32_t i, uint32_t code) {
+  if (header.poisoned()) return quiet_nan;
+  if (i == header.high_at) return header.high;
+  if (i == header.low_at) return header.low;
+  return std::fma(static_cast<float>(code), header.scale, header.minimum);
+}
+
+template <typename Take>
+void decode_each(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* bytes, size_t count, Take take) {
+  const auto* const block = static_cast<const std::byte*>(bytes);
+  for (size_t first = group * format.group; first < count; first += format.group) {
+    const auto header = load_header(format, layout, first / format.group, block);
+    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, count - first));
+    for (uint32_t i = 0; i < size; ++i) take(first + i, decoded(header, i, code_at(layout, block, first + i)));
+  }
+}
+
+bool is_zero(const std::byte* begin, const std::byte* end) {
+  return std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{}; });
+}
+
+}  // namespace
+
+bool BlockFormat::valid() const {
+  return bits >= 2 && bits <= 8 && (group == 32 || group == 64 || group == 128 || group == 256) && metadata <= Metadata::f32;
+}
+
+BlockLayout layout_of(const BlockFormat& format, size_t count) {
+  UNISONO_CHECK(format.valid());
+  BlockLayout layout;
+  const size_t eighths = (count + 7) / 8, groups = (count + format.group - 1) / format.group, pair = 2 * metadata_bytes(format.metadata);
+  size_t at = 0, plane = 0;
+  uint8_t shift = 0;
+  for (uint8_t width = 8; width > 0; width /= 2) {
+    if ((format.bits & width) == 0) continue;
+    layout.planes[plane++] = {width, shift, at};
+    at += eighths * width;
+    shift = static_cast<uint8_t>(shift + width);
+  }
+  layout.padding = at;
+  layout.scales = (at + 3) / 4 * 4;
+  layout.spikes = layout.scales + groups * pair;
+  layout.places = layout.spikes + (format.spikes ? groups * pair : 0);
+  layout.bytes = layout.places + (format.spikes ? groups * 2 : 0);
+  return layout;
+}
+
+void store_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const GroupHeader& header, std::byte* block) {
+  const size_t z = metadata_bytes(format.metadata);
+  store_number(format.metadata, header.scale, block + layout.scales + 2 * group * z);
+  store_number(format.metadata, header.minimum, block + layout.scales + (2 * group + 1) * z);
+  if (!format.spikes) return;
+  store_number(format.metadata, header.low, block + layout.spikes + 2 * group * z);
+  store_number(format.metadata, header.high, block + layout.spikes + (2 * group + 1) * z);
+  block[layout.places + 2 * group] = static_cast<std::byte>(header.low_at);
+  block[layout.places + 2 * group + 1] = static_cast<std::byte>(header.high_at);
+}
+
+GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, size_t group, const std::byte* block) {
+  const size_t z = metadata_bytes(format.metadata);
+  const auto number = [&](size_t part, size_t i) { return load_number(format.metadata, block + part + (2 * group + i) * z); };
+  GroupHeader header{.scale = number(layout.scales, 0), .minimum = number(layout.scales, 1)};
+  if (!format.spikes) return header;
+  header.low = number(layout.spikes, 0), header.high = number(layout.spikes, 1);
+  header.low_at = static_cast<uint32_t>(block[layout.places + 2 * group]);
+  header.high_at = static_cast<uint32_t>(block[layout.places + 2 * group + 1]);
+  return header;
+}
+
+// No product is followed by a sum: a compiler that contracts them changes nothing.
+void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes, BlockCounts& counts) {
+  float taken[group_max] = {};
+  header = {};
+  std::fill_n(codes, size, uint8_t{0});
+  if (!take_values(format, values, size, taken, counts)) {
+    ++counts.nonfinite_groups;
+    header.scale = header.minimum = quiet_nan;
+    header.low_at = header.high_at = 0;
+    return;
+  }
+  if (format.spikes) reserve_spikes(format, taken, size, header);
+  float low = 0, high = 0;
+  bool any = false;
+  for (uint32_t i = 0; i < size; ++i) {
+    if (header.is_spike(i)) continue;
+    const float value = comparable(taken[i]);
+    low = any ? std::min(low, value) : value;
+    high = any ? std::max(high, value) : value;
+    any = true;
+  }
+  if (!any) return;
+  set_scale(format, low, high, header);
+  if (header.scale == 0) return;
+  const float inverse = 1 / header.scale, steps = static_cast<float>((1u << format.bits) - 1);
+  for (uint32_t i = 0; i < size; ++i) {
+    if (header.is_spike(i)) continue;
+    const float t = (taken[i] - header.minimum) * inverse;
+    codes[i] = static_cast<uint8_t>(std::nearbyint(std::clamp(t, 0.0f, steps)));
+  }
+}
+
+void encode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, DType from, const void* elements, size_t count, void* bytes, BlockCounts& counts) {
+  auto* const block = static_cast<std::byte*>(bytes);
+  for (size_t first = group * format.group; first < count; first += format.group) {
+    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, count - first));
+    float values[group_max];
+    uint8_t codes[group_max];
+    GroupHeader header;
+    for (uint32_t i = 0; i < size; ++i) values[i] = element(from, elements, first + i);
+    encode_group(format, values, size, header, codes, counts);
+    for (uint32_t i = 0; i < (size + 7) / 8 * 8; ++i) put_code(layout, block, first + i, i < size ? codes[i] : 0);
+    store_header(format, layout, first / format.group, header, block);
+  }
+  std::memset(block + layout.padding, 0, layout.scales - layout.padding);
+}
+
+void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) {
+  encode_from(format, layout_of(format, count), 0, from, elements, count, block, counts);
+}
+
+void bound_values(const BlockFormat& format, DType to, float* values, size_t count, BlockCounts& counts) {
+  // What rounds to more than the largest number of the type.
+  const float largest_of_type = to == DType::f16 ? 65504.0f : 0x1.FEp127f, limit = to == DType::f16 ? 65520.0f : 0x1.FFp127f;
+  for (size_t i = 0; i < count; ++i) {
+    if (!(std::fabs(values[i]) >= limit) || std::isinf(values[i])) continue;
+    if (!format.poison) ++counts.saturated;
+    values[i] = format.poison ? quiet_nan : std::copysign(largest_of_type, values[i]);
+  }
+}
+
+void decode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
+  decode_each(format, layout, group, block, count, [&](size_t i, float value) {
+    if (to != DType::f32) bound_values(format, to, &value, 1, counts);
+    set_element(to, elements, i, value);
+  });
+}
+
+void decode_block_reference(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
+  decode_from(format, layout_of(format, count), 0, block, count, to, elements, counts);
+}
+
+void decode_add_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, void* sums) {
+  decode_each(format, layout, group, block, count, [&](size_t i, float value) {
+    const float sum = element(DType::f32, sums, i) + value;
+    set_element(DType::f32, sums, i, std::isnan(sum) ? quiet_nan : sum);
+  });
+}
+
+void decode_add_block_reference(const BlockFormat& format, const void* block, size_t count, void* sums) {
+  decode_add_from(format, layout_of(format, count), 0, block, count, sums);
+}
+
+bool is_block(const BlockFormat& format, const void* bytes, size_t size, size_t count) {
+  const auto layout = layout_of(format, count);
+  if (size != layout.bytes) return false;
+  const auto* const block = static_cast<const std::byte*>(bytes);
+  if (!is_zero(block + layout.padding, block + layout.scales)) return false;
+  for (size_t i = count; i < (count + 7) / 8 * 8; ++i) {
+    if (code_at(layout, block, i) != 0) return false;
+  }
+  for (size_t first = 0; first < count; first += format.group) {
+    const auto header = load_header(format, layout, first / format.group, block);
+    const auto last = static_cast<uint32_t>(std::min<size_t>(format.group, count - first)) - 1;
+    if (format.spikes && (header.low_at > last || header.high_at > last)) return false;
+    if (header.poisoned()) continue;
+    const bool finite = std::isfinite(header.scale) && std::isfinite(header.minimum) && std::isfinite(header.low) && std::isfinite(header.high);
+    if (!finite || header.scale < 0) return false;
+  }
+  return true;
+}
+
+}  // namespace unisono::kernels
