@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/blocks.h"
 #include "kernels/dispatch.h"
 
 namespace unisono::kernels {
@@ -81,6 +82,29 @@ void convert_between(benchmark::State& state, DType to_type, DType from_type) {
   count_bytes(state, count * 6);
 }
 
+enum class BlockWork : uint8_t { encode, decode, decode_add };
+
+// Argument: bytes of the fp32 elements. The values are in no way special.
+void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format) {
+  const auto bytes = static_cast<size_t>(state.range(0)), count = bytes / 4, block_size = block_bytes(format, count);
+  const auto elements = memory(bytes), block = memory(block_size);
+  auto* const values = reinterpret_cast<float*>(elements.get());
+  uint32_t seed = 1;
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
+  BlockCounts counts;
+  encode_block(format, DType::f32, values, count, block.get(), counts);
+  for (auto _ : state) {
+    switch (work) {
+      case BlockWork::encode: encode_block(format, DType::f32, values, count, block.get(), counts); break;
+      case BlockWork::decode: decode_block(format, block.get(), count, DType::f32, values, counts); break;
+      case BlockWork::decode_add: decode_add_block(format, block.get(), count, values); break;
+    }
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes * (work == BlockWork::decode_add ? 2 : 1) + block_size);
+  state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 void sizes(benchmark::internal::Benchmark* bench) {
   for (const int64_t bytes : {20, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20}) bench->Args({bytes, 2});
 }
@@ -120,6 +144,18 @@ void add_all(const std::string& target) {
         ->Apply(sizes);
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
+  const auto block_kernel = [&](const char* name, BlockWork work, bool spikes) {
+    for (const int bits : {8, 7, 6, 5, 4, 3, 2}) {
+      const BlockFormat format{.bits = static_cast<uint8_t>(bits), .metadata = Metadata::bf16, .spikes = spikes};
+      add(std::string(name) + std::to_string(bits) + (spikes ? "_spikes" : ""), [=](benchmark::State& state) { blocks(state, work, format); })
+          ->Args({64 << 10})->Args({16 << 20});
+    }
+  };
+  for (const bool spikes : {false, true}) {
+    block_kernel("encode_int", BlockWork::encode, spikes);
+    block_kernel("decode_int", BlockWork::decode, spikes);
+    block_kernel("decode_add_int", BlockWork::decode_add, spikes);
+  }
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 

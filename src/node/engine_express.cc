@@ -1,6 +1,7 @@
 // Short sums without the executor: see express.h.
 #include <algorithm>
 #include <bit>
+#include <new>
 #include <span>
 
 #include "collectives/request.h"
@@ -21,7 +22,7 @@ Transport* Engine::express_route(const GroupCore& group) {
   return common != nullptr && common->looks_ahead() ? common : nullptr;
 }
 
-bool Engine::plan_express(GroupCore& group, const OperationRequest& request) {
+bool Engine::plan_express(GroupCore& group, const OperationRequest& request) try {
   const auto bytes = request.count * element_bytes(request.dtype);
   if (request.collective != Collective::all_reduce || bytes == 0 || bytes > Express::bytes_max || group.world() < 2 || group.world() > Express::world_max) {
     return false;
@@ -52,6 +53,8 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request) {
     if (peer != self_peer) group.express.others[at++] = peer;
   }
   return true;
+} catch (const std::bad_alloc&) {
+  return false;  // the executor meets it again, and knows how to end
 }
 
 // One copy for all.
