@@ -44,18 +44,22 @@ void set_element(DType type, void* elements, size_t i, float value) {
   else convert_reference(type, at, DType::f32, &value, 1);
 }
 
-void store_number(Metadata type, float value, std::byte* at) {
+// Of a number that is of the type already, or NaN.
+uint32_t bits_of(Metadata type, float value) {
   const bool nan = std::isnan(value);
-  if (type == Metadata::f32) {
-    std::memcpy(at, nan ? &quiet_nan : &value, sizeof(value));
-  } else if (type == Metadata::f16) {
-    uint16_t half = 0x7E00;
-    if (!nan) convert_reference(DType::f16, &half, DType::f32, &value, 1);
-    std::memcpy(at, &half, sizeof(half));
-  } else {
-    const auto half = static_cast<uint16_t>(nan ? 0x7FC0 : std::bit_cast<uint32_t>(value) >> 16);
-    std::memcpy(at, &half, sizeof(half));
-  }
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (type == Metadata::f32) return nan ? 0x7FC00000 : bits;
+  if (type == Metadata::bf16) return nan ? 0x7FC0 : bits >> 16;
+  if (nan) return 0x7E00;
+  const float magnitude = std::fabs(value);
+  const uint32_t subnormal = static_cast<uint32_t>(magnitude * 0x1p24f), normal = ((bits & 0x7FFFFFFF) >> 13) - (112u << 10);
+  return (bits >> 31) << 15 | (magnitude < 0x1p-14f ? subnormal : normal);
+}
+
+void store_number(Metadata type, float value, std::byte* at) {
+  const uint32_t bits = bits_of(type, value);
+  if (type == Metadata::f32) std::memcpy(at, &bits, 4);
+  else std::memcpy(at, &bits, 2);
 }
 
 float load_number(Metadata type, const std::byte* at) {

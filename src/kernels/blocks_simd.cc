@@ -2,7 +2,8 @@
 // numbers or too large) goes to the reference, one group at a time, so there is one place that says what happens then.
 //
 // A group passes twice through the registers: once for its range, once for its codes, which wait in the first-level cache as bytes and are
-// packed into planes from there, 32 at a time. Decoding is the reverse.
+// packed into planes from there, 32 at a time. Scales are made for 16 groups at once: the divisions of one would be waited for. Decoding
+// is the reverse.
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
@@ -173,56 +174,117 @@ HWY_INLINE void make_codes(const float* values, size_t size, float minimum, floa
   }
 }
 
-// A whole group; its values are at `values`. False: not a usual one.
-HWY_INLINE bool encode_whole(const BlockFormat& format, const float* values, GroupHeader& header, uint8_t* codes) {
-  auto extent = extent_of(values, format.group, largest(format.metadata));
-  if (!extent.usual) return false;
-  HWY_ALIGN float rest[group_max];
-  if (format.spikes) {
-    header.low_at = first_equal(values, format.group, extent.low);
-    header.high_at = first_equal(values, format.group, extent.high);
-    header.low = rounded(format.metadata, extent.low, Rounding::near);
-    header.high = rounded(format.metadata, extent.high, Rounding::near);
-    // Another one takes their places: that changes neither range nor codes of the others.
-    std::memcpy(rest, values, format.group * sizeof(float));
-    uint32_t other = 0;
-    while (other == header.low_at || other == header.high_at) ++other;
-    rest[header.low_at] = rest[header.high_at] = values[other];
-    values = rest;
-    extent = extent_of(values, format.group, largest(format.metadata));
+constexpr size_t batch_groups = 16;
+
+// Groups on their way into a block, side by side.
+struct Batch {
+  const float* values[batch_groups];
+  GroupHeader headers[batch_groups];
+  bool usual[batch_groups];
+  HWY_ALIGN float low[batch_groups], high[batch_groups], minimum[batch_groups], scale[batch_groups], inverse[batch_groups];
+  HWY_ALIGN float copies[batch_groups * group_max];  // of values that had to be widened or changed
+};
+
+// As rounded() of one number; never used to the nearest.
+HWY_INLINE F rounded_all(Metadata type, F value, bool up) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> bits;
+  const auto zero = hn::Zero(d);
+  if (type == Metadata::f32) return hn::Add(value, zero);
+  const uint32_t unit = type == Metadata::f16 ? 1u << 13 : 1u << 16;
+  const auto grows = up ? hn::Ge(value, zero) : hn::Lt(value, zero);
+  const auto added = hn::IfThenElseZero(hn::RebindMask(bits, grows), hn::Set(bits, unit - 1));
+  auto result = hn::BitCast(d, hn::And(hn::Add(hn::BitCast(bits, value), added), hn::Set(bits, ~(unit - 1))));
+  if (type == Metadata::f16) {
+    const auto steps = hn::Mul(value, hn::Set(d, 0x1p24f));
+    const auto whole = hn::Mul(up ? hn::Ceil(steps) : hn::Floor(steps), hn::Set(d, 0x1p-24f));
+    result = hn::IfThenElse(hn::Lt(hn::Abs(value), hn::Set(d, 0x1p-14f)), whole, result);
   }
-  const auto steps = static_cast<float>((1u << format.bits) - 1);
-  set_scale(format, extent.low, extent.high, header);
-  if (header.scale == 0) {
-    std::memset(codes, 0, format.group);
-    return true;
+  return hn::Add(result, zero);
+}
+
+// As set_scale() of one group.
+HWY_INLINE void make_scales(const BlockFormat& format, Batch& batch) {
+  const Floats d;
+  const auto zero = hn::Zero(d), steps = hn::Set(d, static_cast<float>((1u << format.bits) - 1)), least = hn::Set(d, smallest_scale(format.metadata));
+  for (size_t i = 0; i < batch_groups; i += float_lanes) {
+    const auto minimum = rounded_all(format.metadata, hn::Load(d, batch.low + i), false);
+    const auto distance = hn::Sub(hn::Load(d, batch.high + i), minimum);
+    const auto scale = hn::IfThenZeroElse(hn::Eq(distance, zero), hn::Max(rounded_all(format.metadata, hn::Div(distance, steps), true), least));
+    hn::Store(minimum, d, batch.minimum + i);
+    hn::Store(scale, d, batch.scale + i);
+    // Nothing divided by nothing: all codes are 0.
+    hn::Store(hn::IfThenZeroElse(hn::Eq(scale, zero), hn::Div(hn::Set(d, 1.0f), scale)), d, batch.inverse + i);
   }
-  make_codes(values, format.group, header.minimum, 1 / header.scale, steps, codes);
-  if (format.spikes) codes[header.low_at] = codes[header.high_at] = 0;
-  return true;
+}
+
+// The first and the last value of a group get places of their own, and in the copy another's value: that changes neither the range nor the
+// codes of the others.
+HWY_INLINE Extent reserve_spikes(const BlockFormat& format, const Extent& extent, GroupHeader& header, const float* values, float* copy) {
+  header.low_at = first_equal(values, format.group, extent.low);
+  header.high_at = first_equal(values, format.group, extent.high);
+  header.low = rounded(format.metadata, extent.low, Rounding::near);
+  header.high = rounded(format.metadata, extent.high, Rounding::near);
+  if (copy != values) std::memcpy(copy, values, format.group * sizeof(float));
+  uint32_t other = 0;
+  while (header.is_spike(other)) ++other;
+  copy[header.low_at] = copy[header.high_at] = copy[other];
+  return extent_of(copy, format.group, largest(format.metadata));
+}
+
+// Values, and the ranges of the usual ones.
+HWY_INLINE void take_groups(const BlockFormat& format, DType from, const std::byte* elements, size_t groups, Batch& batch) {
+  const size_t group_bytes = format.group * element_bytes(from);
+  for (size_t i = 0; i < groups; ++i) {
+    float* const copy = batch.copies + i * format.group;
+    batch.values[i] = reinterpret_cast<const float*>(elements + i * group_bytes);
+    if (from != DType::f32) {
+      convert(DType::f32, copy, from, batch.values[i], format.group);
+      batch.values[i] = copy;
+    }
+    batch.headers[i] = {};
+    auto extent = extent_of(batch.values[i], format.group, largest(format.metadata));
+    batch.usual[i] = extent.usual;
+    if (format.spikes && extent.usual) {
+      extent = reserve_spikes(format, extent, batch.headers[i], batch.values[i], copy);
+      batch.values[i] = copy;
+    }
+    batch.low[i] = extent.low;
+    batch.high[i] = extent.high;
+  }
+  for (size_t i = groups; i < batch_groups; ++i) batch.low[i] = batch.high[i] = 0;
 }
 
 void encode(const BlockFormat& format, DType from, const void* elements, size_t count, void* bytes, BlockCounts& counts) {
   const auto layout = layout_of(format, count);
   auto* const block = static_cast<std::byte*>(bytes);
-  HWY_ALIGN float widened[group_max];
   HWY_ALIGN uint8_t codes[group_max];
+  Batch batch;
   const size_t whole = count / format.group;
-  for (size_t g = 0; g < whole; ++g) {
-    const size_t first = g * format.group;
-    const auto* values = reinterpret_cast<const float*>(static_cast<const std::byte*>(elements) + first * element_bytes(from));
-    if (from != DType::f32) {
-      convert(DType::f32, widened, from, values, format.group);
-      values = widened;
+  const auto steps = static_cast<float>((1u << format.bits) - 1);
+  for (size_t first_group = 0; first_group < whole; first_group += batch_groups) {
+    const size_t groups = std::min(batch_groups, whole - first_group);
+    take_groups(format, from, static_cast<const std::byte*>(elements) + first_group * format.group * element_bytes(from), groups, batch);
+    make_scales(format, batch);
+    for (size_t i = 0; i < groups; ++i) {
+      auto& header = batch.headers[i];
+      if (batch.usual[i]) {
+        header.scale = batch.scale[i], header.minimum = batch.minimum[i];
+        make_codes(batch.values[i], format.group, header.minimum, batch.inverse[i], steps, codes);
+        if (format.spikes) codes[header.low_at] = codes[header.high_at] = 0;
+      } else {
+        float* const copy = batch.copies + i * format.group;
+        if (batch.values[i] != copy) std::memcpy(copy, batch.values[i], format.group * sizeof(float));
+        encode_group(format, copy, format.group, header, codes, counts);
+      }
+      const size_t first = (first_group + i) * format.group;
+      for (const auto& plane : layout.planes) {
+        if (plane.width == 0) break;
+        auto* const to = reinterpret_cast<uint8_t*>(block + plane.offset + first * plane.width / 8);
+        for (size_t at = 0; at < format.group; at += 32) pack_plane(plane.width, codes + at, plane.shift, to + at * plane.width / 8);
+      }
+      store_header(format, layout, first_group + i, header, block);
     }
-    GroupHeader header;
-    if (!encode_whole(format, values, header, codes)) encode_group(format, values, format.group, header, codes, counts);
-    for (const auto& plane : layout.planes) {
-      if (plane.width == 0) break;
-      auto* const to = reinterpret_cast<uint8_t*>(block + plane.offset + first * plane.width / 8);
-      for (size_t i = 0; i < format.group; i += 32) pack_plane(plane.width, codes + i, plane.shift, to + i * plane.width / 8);
-    }
-    store_header(format, layout, g, header, block);
   }
   encode_from(format, layout, whole, from, elements, count, block, counts);
 }
