@@ -193,6 +193,7 @@ void encode_group(const BlockFormat& format, const float* values, uint32_t size,
 
 void encode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, DType from, const void* elements, size_t count, void* bytes, BlockCounts& counts) {
   auto* const block = static_cast<std::byte*>(bytes);
+  if (count == 0) return;
   for (size_t first = group * format.group; first < count; first += format.group) {
     const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, count - first));
     float values[group_max];

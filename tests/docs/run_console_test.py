@@ -63,6 +63,10 @@ class Transcripts(unittest.TestCase):
         self.passes("$ echo 'not finished after 301 ms: rank 2'\nnot finished after 300 ms: rank 2\n")
         self.fails("$ echo 'not finished after 301 ms: rank 1'\nnot finished after 300 ms: rank 2\n")
 
+    def test_how_a_sum_was_cut(self):
+        self.passes("$ echo 'missing 272 bytes (2 messages, phase: round 0)'\nmissing 400 bytes (1 messages, phase: round 0)\n")
+        self.fails("$ echo 'missing 272 bytes (2 messages, phase: round 1)'\nmissing 400 bytes (1 messages, phase: round 0)\n")
+
     def test_nothing_to_run(self):
         self.assertNotEqual(self.run_transcript("\n").returncode, 0)
         self.assertNotEqual(self.run_transcript("text\n").returncode, 0)
