@@ -5,7 +5,7 @@
 // packed into planes from there, 32 at a time. Scales are made for 16 groups at once: the divisions of one would be waited for. Decoding
 // is the reverse.
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
 #include <hwy/foreach_target.h>  // before highway.h
@@ -73,7 +73,7 @@ HWY_INLINE void pack(const uint8_t* HWY_RESTRICT codes, int shift, uint8_t* HWY_
   }
 }
 
-// The reverse, added to the codes.
+// The reverse, for a vector of codes.
 template <int width>
 HWY_INLINE CodeVector unpacked(const uint8_t* at) {
   const Codes d8;
@@ -106,6 +106,7 @@ HWY_INLINE void pack_plane(int width, const uint8_t* codes, int shift, uint8_t* 
   }
 }
 
+// For 32 codes; added to the bits that the planes before have given them.
 template <int width>
 HWY_INLINE void unpack(const uint8_t* from, int shift, bool first, uint8_t* codes) {
   const Codes d8;
@@ -237,9 +238,10 @@ HWY_INLINE void take_groups(const BlockFormat& format, DType from, const std::by
   const size_t group_bytes = format.group * element_bytes(from);
   for (size_t i = 0; i < groups; ++i) {
     float* const copy = batch.copies + i * format.group;
-    batch.values[i] = reinterpret_cast<const float*>(elements + i * group_bytes);
-    if (from != DType::f32) {
-      convert(DType::f32, copy, from, batch.values[i], format.group);
+    if (from == DType::f32) {
+      batch.values[i] = reinterpret_cast<const float*>(elements + i * group_bytes);  // at any address: read as vectors or bytes only
+    } else {
+      convert(DType::f32, copy, from, elements + i * group_bytes, format.group);
       batch.values[i] = copy;
     }
     batch.headers[i] = {};
@@ -308,11 +310,7 @@ HWY_INLINE void values_of(const BlockFormat& format, const GroupHeader& header, 
 
 // Without a true fma, fp32 scales would be rounded twice.
 constexpr bool exact_products(Metadata type) {
-#if HWY_NATIVE_FMA
-  return true || type == Metadata::f32;
-#else
-  return type != Metadata::f32;
-#endif
+  return HWY_NATIVE_FMA != 0 || type != Metadata::f32;
 }
 
 // Calls take(first, values) for each whole group, in order.

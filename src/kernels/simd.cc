@@ -4,8 +4,7 @@
 // and never read back. 16-bit floats stay in fp32 from the first source to the one rounding at the end. Every block is read
 // from all sources before it is written, so the destination may be one of the sources.
 
-// Sizeless vectors (SVE, RVV) cannot be kept in structs; SSSE3 without SSE4 is on no machine that is left.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd.cc"
 #include <hwy/foreach_target.h>  // before highway.h

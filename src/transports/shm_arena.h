@@ -10,7 +10,7 @@
 //   regions       one per peer: RegionHead, ring of cells (owner -> peer), ring of releases
 //   small slots   payloads up to small_bytes (a 1 KiB frame is two short writes)
 //   large slots   payloads up to large_bytes
-// Pages are touched only when used; slots that were used are used again before new ones.
+// Pages are touched only when used; which slots are, shm_slots.h says.
 #pragma once
 
 #include <atomic>

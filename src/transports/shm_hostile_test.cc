@@ -57,6 +57,26 @@ TEST(ShmHostile, another_frame_version) {
   attack.push(header, CellType::whole, 0);
   attack.expect_corrupt(FrameFault::version);
 }
+// Who looks ahead takes none of these for the frame that is expected, and leaves them to poll.
+TEST(ShmHostile, an_expected_frame_whose_payload_cannot_be_there) {
+  const struct {
+    uint32_t bytes;
+    CellType type;
+    uint32_t ref;
+  } cells[] = {{10, CellType::whole, make_ref(Place::small, 64)},   {10, CellType::whole, make_ref(Place::large, (1 << ref_index_bits) - 1)},
+               {10, CellType::whole, 15u << ref_index_bits},        {4097, CellType::whole, make_ref(Place::small, 0)},
+               {10, CellType::whole, 0},                            {0, CellType::whole, make_ref(Place::small, 0)},
+               {10, CellType::next, make_ref(Place::large, 0)},     {10, static_cast<CellType>(9), make_ref(Place::small, 0)}};
+  for (const auto& cell : cells) {
+    SCOPED_TRACE(std::to_string(cell.bytes) + " bytes at " + std::to_string(cell.ref));
+    Attack attack;
+    attack.push(with_payload(cell.bytes), cell.type, cell.ref);
+    const std::byte* payload = nullptr;
+    EXPECT_EQ(attack.victim.transport->next(fake_index, with_payload(cell.bytes), payload), Next::other);
+    EXPECT_TRUE(run_until({&attack.victim}, [&] { return !attack.victim.losses.empty(); }));
+    EXPECT_TRUE(attack.victim.arrived.empty());
+  }
+}
 TEST(ShmHostile, a_kind_that_does_not_exist) {
   Attack attack;
   FrameHeader header;

@@ -1,0 +1,5 @@
+// Which instruction sets the SIMD kernels are not compiled for. To be included before hwy/foreach_target.h.
+#pragma once
+
+// Sizeless vectors (SVE, RVV) cannot be kept in structs; SSSE3 without SSE4 is on no machine that is left.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
