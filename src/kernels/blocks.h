@@ -41,6 +41,7 @@ struct BlockLayout {
   size_t spikes = 0;              // (lowest, highest) per group
   size_t places = 0;              // their indices in the group, a byte each
   size_t bytes = 0;               // of the block
+  size_t count = 0;               // of its elements
 };
 BlockLayout layout_of(const BlockFormat& format, size_t count);
 inline size_t block_bytes(const BlockFormat& format, size_t count) { return layout_of(format, count).bytes; }
@@ -55,6 +56,15 @@ struct BlockCounts {
 void encode_block(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts);
 void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts);
 
+// Elements [first, first + count) of a block: whole groups, but that the last may be the block's last. A block may be made and read part by
+// part, also by several threads. Where a part is meant, `elements` and `sums` are those of the part.
+struct BlockPart {
+  size_t first = 0, count = 0;
+};
+void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts);
+void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts);
+void decode_add_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums);
+
 // Whether these are the bytes of a block that encode_block could have written, up to what no decoder can tell. To be asked before
 // bytes from elsewhere are decoded: decoding stays inside its memory whatever they are, but means nothing.
 bool is_block(const BlockFormat& format, const void* block, size_t bytes, size_t count);
@@ -65,5 +75,8 @@ void decode_block_reference(const BlockFormat& format, const void* block, size_t
 // sums[i] = sums[i] + decoded[i], in fp32; a NaN is the one positive quiet NaN, as in Reduction.
 void decode_add_block(const BlockFormat& format, const void* block, size_t count, void* sums);
 void decode_add_block_reference(const BlockFormat& format, const void* block, size_t count, void* sums);
+
+// What is too large for a 16-bit type: the largest it has, or with poison NaN. Infinities stay.
+void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts);
 
 }  // namespace unisono::kernels

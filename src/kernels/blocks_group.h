@@ -65,12 +65,15 @@ GroupHeader load_header(const BlockFormat& format, const BlockLayout& layout, si
 
 // The reference, for one group whose values are fp32: header and codes; counts what it meets.
 void encode_group(const BlockFormat& format, const float* values, uint32_t size, GroupHeader& header, uint8_t* codes, BlockCounts& counts);
-// What is finite stays finite in the narrower type, or becomes NaN where the format says so.
-void bound_values(const BlockFormat& format, DType to, float* values, size_t count, BlockCounts& counts);
 
-// The reference from a group on, for the kernels that take whole groups only.
-void encode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, DType from, const void* elements, size_t count, void* block, BlockCounts& counts);
-void decode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, DType to, void* elements, BlockCounts& counts);
-void decode_add_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, void* sums);
+// The reference for a part of a block; for the kernels too, which take whole groups only.
+void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts);
+void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts);
+void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums);
+
+inline const std::byte* after(const void* elements, DType type, size_t count) { return static_cast<const std::byte*>(elements) + count * element_bytes(type); }
+inline std::byte* after(void* elements, DType type, size_t count) { return static_cast<std::byte*>(elements) + count * element_bytes(type); }
+// What is left of a part after its whole groups.
+inline BlockPart rest_of(BlockPart part, size_t whole) { return {part.first + whole, part.count - whole}; }
 
 }  // namespace unisono::kernels

@@ -98,17 +98,77 @@ float decoded(const GroupHeader& header, uint32_t i, uint32_t code) {
 }
 
 template <typename Take>
-void decode_each(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* bytes, size_t count, Take take) {
+void decode_each(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* bytes, Take take) {
   const auto* const block = static_cast<const std::byte*>(bytes);
-  for (size_t first = group * format.group; first < count; first += format.group) {
-    const auto header = load_header(format, layout, first / format.group, block);
-    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, count - first));
-    for (uint32_t i = 0; i < size; ++i) take(first + i, decoded(header, i, code_at(layout, block, first + i)));
+  for (size_t first = 0; first < part.count; first += format.group) {
+    const size_t at = part.first + first;
+    const auto header = load_header(format, layout, at / format.group, block);
+    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, part.count - first));
+    for (uint32_t i = 0; i < size; ++i) take(first + i, decoded(header, i, code_at(layout, block, at + i)));
   }
 }
 
 bool is_zero(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte byte) { return byte == std::byte{}; });
+}
+
+// All bits that some 8 bytes give, zeros behind the last; little-endian.
+template <typename Of>
+uint64_t any_bits(const std::byte* part, size_t bytes, Of of) {
+  uint64_t any = 0, word = 0;
+  for (; bytes >= sizeof(word); part += sizeof(word), bytes -= sizeof(word)) {
+    std::memcpy(&word, part, sizeof(word));
+    any |= of(word);
+  }
+  word = 0;
+  std::memcpy(&word, part, bytes);
+  return any | of(word);
+}
+
+// Numbers by their bits: so that reading them costs no conversion, and no mode of the processor matters.
+template <typename Bits, Bits infinity>
+struct NumberBits {
+  static constexpr Bits sign = static_cast<Bits>(1u << (8 * sizeof(Bits) - 1)), magnitude = sign - 1;
+  static constexpr uint64_t each = sizeof(Bits) == 2 ? 0x0001000100010001 : 0x0000000100000001, each_first = sizeof(Bits) == 2 ? 0x0000000100000001 : 1;
+
+  static Bits at(const std::byte* part, size_t i) {
+    Bits bits;
+    std::memcpy(&bits, part + i * sizeof(Bits), sizeof(Bits));
+    return bits;
+  }
+  static bool is_nan(Bits bits) { return (bits & magnitude) > infinity; }
+  static bool is_finite(Bits bits) { return (bits & magnitude) < infinity; }
+  static bool is_scale(Bits bits) { return bits < infinity || bits == sign; }  // finite and not below zero
+  // Whether all are finite, and, if they are scales and minima, no scale has a sign. Several at once: what is not finite carries into the
+  // place of the sign.
+  static bool all_finite(const std::byte* pairs, size_t bytes, bool scales) {
+    const uint64_t signs = scales ? each_first * sign : 0;
+    const auto found = [&](uint64_t word) { return ((word & each * magnitude) + each * (sign - infinity)) | (word & signs); };
+    return (any_bits(pairs, bytes, found) & each * sign) == 0;
+  }
+};
+
+// Whether all numbers of a block may stand in it. Almost always all are finite; else they are looked at one by one.
+template <typename Number>
+bool are_numbers(const BlockFormat& format, const BlockLayout& layout, size_t groups, const std::byte* block) {
+  const std::byte *const scales = block + layout.scales, *const spikes = block + layout.spikes;
+  const size_t bytes = layout.spikes - layout.scales;
+  if (Number::all_finite(scales, bytes, true) && (!format.spikes || Number::all_finite(spikes, bytes, false))) return true;
+  for (size_t i = 0; i < 2 * groups; i += 2) {
+    const auto scale = Number::at(scales, i);
+    if (Number::is_nan(scale)) continue;
+    if (!Number::is_scale(scale) || !Number::is_finite(Number::at(scales, i + 1))) return false;
+    if (format.spikes && !(Number::is_finite(Number::at(spikes, i)) && Number::is_finite(Number::at(spikes, i + 1)))) return false;
+  }
+  return true;
+}
+
+bool are_places(const BlockFormat& format, const BlockLayout& layout, size_t groups, const std::byte* block) {
+  const std::byte* const places = block + layout.places;
+  const uint64_t beyond = uint64_t{0x0101010101010101} * (0xFFu & ~(format.group - 1u));  // groups are powers of two
+  if ((any_bits(places, 2 * groups, [](uint64_t word) { return word; }) & beyond) != 0) return false;
+  const size_t last = layout.count - (groups - 1) * format.group;  // elements of the last group
+  return static_cast<size_t>(places[2 * groups - 2]) < last && static_cast<size_t>(places[2 * groups - 1]) < last;
 }
 
 }  // namespace
@@ -134,6 +194,7 @@ BlockLayout layout_of(const BlockFormat& format, size_t count) {
   layout.spikes = layout.scales + groups * pair;
   layout.places = layout.spikes + (format.spikes ? groups * pair : 0);
   layout.bytes = layout.places + (format.spikes ? groups * 2 : 0);
+  layout.count = count;
   return layout;
 }
 
@@ -191,75 +252,75 @@ void encode_group(const BlockFormat& format, const float* values, uint32_t size,
   }
 }
 
-void encode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, DType from, const void* elements, size_t count, void* bytes, BlockCounts& counts) {
+void encode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* bytes, BlockCounts& counts) {
   auto* const block = static_cast<std::byte*>(bytes);
-  if (count == 0) return;
-  for (size_t first = group * format.group; first < count; first += format.group) {
-    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, count - first));
+  if (layout.count == 0) return;
+  for (size_t first = 0; first < part.count; first += format.group) {
+    const size_t at = part.first + first;
+    const auto size = static_cast<uint32_t>(std::min<size_t>(format.group, part.count - first));
     float values[group_max];
     uint8_t codes[group_max];
     GroupHeader header;
     for (uint32_t i = 0; i < size; ++i) values[i] = element(from, elements, first + i);
     encode_group(format, values, size, header, codes, counts);
-    for (uint32_t i = 0; i < (size + 7) / 8 * 8; ++i) put_code(layout, block, first + i, i < size ? codes[i] : 0);
-    store_header(format, layout, first / format.group, header, block);
+    for (uint32_t i = 0; i < (size + 7) / 8 * 8; ++i) put_code(layout, block, at + i, i < size ? codes[i] : 0);
+    store_header(format, layout, at / format.group, header, block);
   }
-  std::memset(block + layout.padding, 0, layout.scales - layout.padding);
+  if (part.first + part.count == layout.count) std::memset(block + layout.padding, 0, layout.scales - layout.padding);
 }
 
 void encode_block_reference(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) {
-  encode_from(format, layout_of(format, count), 0, from, elements, count, block, counts);
+  encode_part_reference(format, layout_of(format, count), {0, count}, from, elements, block, counts);
 }
 
-void bound_values(const BlockFormat& format, DType to, float* values, size_t count, BlockCounts& counts) {
+void bound_values(DType to, float* values, size_t count, bool poison, BlockCounts& counts) {
   // What rounds to more than the largest number of the type.
   const float largest_of_type = to == DType::f16 ? 65504.0f : 0x1.FEp127f, limit = to == DType::f16 ? 65520.0f : 0x1.FFp127f;
   for (size_t i = 0; i < count; ++i) {
     if (!(std::fabs(values[i]) >= limit) || std::isinf(values[i])) continue;
-    if (!format.poison) ++counts.saturated;
-    values[i] = format.poison ? quiet_nan : std::copysign(largest_of_type, values[i]);
+    if (!poison) ++counts.saturated;
+    values[i] = poison ? quiet_nan : std::copysign(largest_of_type, values[i]);
   }
 }
 
-void decode_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
-  decode_each(format, layout, group, block, count, [&](size_t i, float value) {
-    if (to != DType::f32) bound_values(format, to, &value, 1, counts);
+void decode_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) {
+  decode_each(format, layout, part, block, [&](size_t i, float value) {
+    if (to != DType::f32) bound_values(to, &value, 1, format.poison, counts);
     set_element(to, elements, i, value);
   });
 }
 
 void decode_block_reference(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
-  decode_from(format, layout_of(format, count), 0, block, count, to, elements, counts);
+  decode_part_reference(format, layout_of(format, count), {0, count}, block, to, elements, counts);
 }
 
-void decode_add_from(const BlockFormat& format, const BlockLayout& layout, size_t group, const void* block, size_t count, void* sums) {
-  decode_each(format, layout, group, block, count, [&](size_t i, float value) {
+void decode_add_part_reference(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums) {
+  decode_each(format, layout, part, block, [&](size_t i, float value) {
     const float sum = element(DType::f32, sums, i) + value;
     set_element(DType::f32, sums, i, std::isnan(sum) ? quiet_nan : sum);
   });
 }
 
 void decode_add_block_reference(const BlockFormat& format, const void* block, size_t count, void* sums) {
-  decode_add_from(format, layout_of(format, count), 0, block, count, sums);
+  decode_add_part_reference(format, layout_of(format, count), {0, count}, block, sums);
 }
 
 bool is_block(const BlockFormat& format, const void* bytes, size_t size, size_t count) {
   const auto layout = layout_of(format, count);
   if (size != layout.bytes) return false;
+  if (count == 0) return true;
   const auto* const block = static_cast<const std::byte*>(bytes);
   if (!is_zero(block + layout.padding, block + layout.scales)) return false;
   for (size_t i = count; i < (count + 7) / 8 * 8; ++i) {
     if (code_at(layout, block, i) != 0) return false;
   }
-  for (size_t first = 0; first < count; first += format.group) {
-    const auto header = load_header(format, layout, first / format.group, block);
-    const auto last = static_cast<uint32_t>(std::min<size_t>(format.group, count - first)) - 1;
-    if (format.spikes && (header.low_at > last || header.high_at > last)) return false;
-    if (header.poisoned()) continue;
-    const bool finite = std::isfinite(header.scale) && std::isfinite(header.minimum) && std::isfinite(header.low) && std::isfinite(header.high);
-    if (!finite || header.scale < 0) return false;
+  const size_t groups = (count + format.group - 1) / format.group;
+  if (format.spikes && !are_places(format, layout, groups, block)) return false;
+  switch (format.metadata) {
+    case Metadata::f16: return are_numbers<NumberBits<uint16_t, 0x7C00>>(format, layout, groups, block);
+    case Metadata::bf16: return are_numbers<NumberBits<uint16_t, 0x7F80>>(format, layout, groups, block);
+    default: return are_numbers<NumberBits<uint32_t, 0x7F800000>>(format, layout, groups, block);
   }
-  return true;
 }
 
 }  // namespace unisono::kernels

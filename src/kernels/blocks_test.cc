@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "base/random.h"
 #include "kernels/blocks_group.h"
 #include "kernels/dispatch.h"
+#include "kernels/golden_test_support.h"
 
 namespace unisono::kernels {
 namespace {
@@ -25,27 +27,6 @@ using Floats = std::vector<float>;
 using Bytes = std::vector<uint8_t>;
 
 constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-
-// CRC-32 as zlib has it.
-uint32_t crc32(const void* data, size_t bytes) {
-  uint32_t crc = 0xFFFFFFFF;
-  for (size_t i = 0; i < bytes; ++i) {
-    crc ^= static_cast<const uint8_t*>(data)[i];
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
-  }
-  return ~crc;
-}
-
-// The golden input: uniform, every 37th value sixteen times as large.
-Floats gold(size_t count, uint32_t seed) {
-  Floats values(count);
-  for (size_t i = 0; i < count; ++i) {
-    seed = 1664525 * seed + 1013904223;
-    values[i] = (static_cast<float>(seed >> 8) - 0x1p23f) / 0x1p23f;
-    if (i % 37 == 5) values[i] *= 16;
-  }
-  return values;
-}
 
 Bytes encode(const BlockFormat& format, const Floats& values, BlockCounts* counts = nullptr) {
   BlockCounts own;
@@ -293,6 +274,31 @@ void on_each_target(F&& f) {
   force_target("");
 }
 
+// A block is the same made and read in one go or in parts.
+void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const Bytes& wanted, Random& random) {
+  const size_t z = element_bytes(type), count = elements.size() / z;
+  const auto layout = layout_of(f, count);
+  Bytes block(wanted.size(), 0xEE), values(elements.size()), whole(elements.size());
+  Floats sums(count, 1), whole_sums(count, 1);
+  BlockCounts counts;
+  for (size_t first = 0; first < count;) {
+    const BlockPart part{first, std::min<size_t>(count - first, f.group * (1 + random.below(3)))};
+    encode_part(f, layout, part, type, elements.data() + first * z, block.data(), counts);
+    first += part.count;
+  }
+  EXPECT_EQ(block, wanted);
+  for (size_t first = 0; first < count;) {
+    const BlockPart part{first, std::min<size_t>(count - first, f.group * (1 + random.below(3)))};
+    decode_part(f, layout, part, block.data(), type, values.data() + first * z, counts);
+    decode_add_part(f, layout, part, block.data(), sums.data() + first);
+    first += part.count;
+  }
+  decode_block(f, wanted.data(), count, type, whole.data(), counts);
+  decode_add_block(f, wanted.data(), count, whole_sums.data());
+  EXPECT_EQ(values, whole);
+  EXPECT_EQ(std::memcmp(sums.data(), whole_sums.data(), count * sizeof(float)), 0);
+}
+
 TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_the_alignment) {
   Random random(11);
   for (const auto& plain : all_formats()) {
@@ -326,6 +332,7 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
         EXPECT_EQ(std::memcmp(block.data() + place, wanted.data(), wanted.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(counts.saturated, counted.saturated);
         EXPECT_EQ(counts.nonfinite_groups, counted.nonfinite_groups);
+        check_parts(f, type, {elements.data() + shift, count * z}, wanted, random);
         decode_block(f, block.data() + place, count, type, values.data() + shift, decoded);
         EXPECT_EQ(std::memcmp(values.data() + shift, wanted_values.data(), wanted_values.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(decoded.saturated, decoded_counts.saturated);
@@ -392,6 +399,35 @@ TEST(Blocks, what_no_encoder_writes_is_no_block) {
   refused(layout.places, {32}, "a place beyond the group");
   refused(layout.places + 3, {2}, "a place beyond the last group");
   EXPECT_TRUE(is_block(f, good.data(), 0, 0));
+}
+
+// What is_block() must say of one group's numbers, by the values that they have.
+bool may_stand(const GroupHeader& header) {
+  if (header.poisoned()) return true;
+  for (const float number : {header.minimum, header.low, header.high}) {
+    if (!std::isfinite(number)) return false;
+  }
+  return std::isfinite(header.scale) && header.scale >= 0;
+}
+
+TEST(Blocks, every_number_is_judged_by_its_value) {
+  Random random(19);
+  for (const auto metadata : {Metadata::f16, Metadata::bf16, Metadata::f32}) {
+    const auto f = format(2, 32, metadata, true);
+    const auto good = encode(f, gold(64, 3));
+    const auto layout = layout_of(f, 64);
+    const size_t z = metadata_bytes(metadata);
+    for (uint32_t top = 0; top < 1u << 16; ++top) {
+      const uint32_t bits = z == 2 ? top : top << 16 | static_cast<uint32_t>(random.below(3));
+      for (size_t number = 0; number < 4; ++number) {  // scale, minimum, lowest, highest of the second group
+        auto block = good;
+        const size_t at = (number < 2 ? layout.scales : layout.spikes) + (2 + number % 2) * z;
+        std::memcpy(block.data() + at, &bits, z);
+        const auto header = load_header(f, layout, 1, reinterpret_cast<const std::byte*>(block.data()));
+        ASSERT_EQ(is_block(f, block.data(), block.size(), 64), may_stand(header)) << std::hex << bits << " as number " << number;
+      }
+    }
+  }
 }
 
 TEST(BlockKernels, decode_any_bytes_inside_their_memory) {

@@ -62,18 +62,33 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
   function(destination, source, count);
 }
 
+static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
+
+void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) {
+  UNISONO_CHECK(has_blocks(from) && part.first % format.group == 0);
+  block_kernels_of(table().target).encode(format, layout, part, from, elements, block, counts);
+}
+
+void decode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) {
+  UNISONO_CHECK(has_blocks(to) && part.first % format.group == 0);
+  block_kernels_of(table().target).decode(format, layout, part, block, to, elements, counts);
+}
+
+void decode_add_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums) {
+  UNISONO_CHECK(part.first % format.group == 0);
+  block_kernels_of(table().target).decode_add(format, layout, part, block, sums);
+}
+
 void encode_block(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) {
-  UNISONO_CHECK(from == DType::f32 || from == DType::f16 || from == DType::bf16);
-  block_kernels_of(table().target).encode(format, from, elements, count, block, counts);
+  encode_part(format, layout_of(format, count), {0, count}, from, elements, block, counts);
 }
 
 void decode_block(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) {
-  UNISONO_CHECK(to == DType::f32 || to == DType::f16 || to == DType::bf16);
-  block_kernels_of(table().target).decode(format, block, count, to, elements, counts);
+  decode_part(format, layout_of(format, count), {0, count}, block, to, elements, counts);
 }
 
 void decode_add_block(const BlockFormat& format, const void* block, size_t count, void* sums) {
-  block_kernels_of(table().target).decode_add(format, block, count, sums);
+  decode_add_part(format, layout_of(format, count), {0, count}, block, sums);
 }
 
 std::span<const char* const> targets() { return runnable_names(); }

@@ -28,9 +28,9 @@ struct KernelTable {
 // The same for blocks, whose kernels are in a file of their own (blocks_simd.cc).
 struct BlockKernels {
   int64_t target = 0;
-  void (*encode)(const BlockFormat& format, DType from, const void* elements, size_t count, void* block, BlockCounts& counts) = nullptr;
-  void (*decode)(const BlockFormat& format, const void* block, size_t count, DType to, void* elements, BlockCounts& counts) = nullptr;
-  void (*decode_add)(const BlockFormat& format, const void* block, size_t count, void* sums) = nullptr;
+  void (*encode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) = nullptr;
+  void (*decode)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, DType to, void* elements, BlockCounts& counts) = nullptr;
+  void (*decode_add)(const BlockFormat& format, const BlockLayout& layout, BlockPart part, const void* block, void* sums) = nullptr;
 };
 const BlockKernels& block_kernels_of(int64_t target);
 

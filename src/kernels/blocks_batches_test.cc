@@ -1,0 +1,129 @@
+// Blocks of many groups: the kernels take 16 at a time and send what is rare to the reference. Whatever lies where, the bytes are the
+// reference's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/blocks.h"
+#include "kernels/blocks_group.h"
+#include "kernels/dispatch.h"
+
+namespace unisono::kernels {
+namespace {
+
+using Floats = std::vector<float>;
+using Bytes = std::vector<uint8_t>;
+
+constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+
+float uniform(Random& random) { return static_cast<float>(random.below(1u << 24)) / (1u << 23) - 1; }
+
+// One group, of a kind that comes up in practice or that the kernels treat apart.
+void fill_group(Random& random, float* values, size_t size) {
+  const uint64_t kind = random.below(16);
+  const auto some = [&]() -> float& { return values[random.below(size)]; };
+  for (size_t i = 0; i < size; ++i) {
+    const float u = uniform(random);
+    switch (kind) {
+      case 0: values[i] = std::max(u, 0.0f); break;                               // many lowest ones
+      case 1: values[i] = std::min(u, 0.0f); break;
+      case 2: values[i] = -0.0f; break;
+      case 3: values[i] = u < 0.9f ? 0.0f : u * 1e-31f; break;                    // zero, or as good as zero
+      case 4: values[i] = u * 0x1p-98f; break;                                    // too small to need no bounds
+      case 5: values[i] = std::ldexp(u, -90 - static_cast<int>(random.below(60))); break;
+      case 6: values[i] = static_cast<float>(random.below(3)); break;             // few values, many times
+      case 7: values[i] = u * 60000; break;
+      case 8: values[i] = u * 0x1p125f; break;
+      default: values[i] = u;
+    }
+  }
+  if (kind == 9) some() = random.below(2) == 0 ? nan : -inf;
+  if (kind == 10) some() = random.below(2) == 0 ? 66000.0f : -0x1.8p126f;
+  if (kind == 11) some() = some() = 65504;
+  if (kind == 12) some() = 1e6f, some() = -1e-30f;
+  if (kind == 13) values[random.below(2) * (size - 1)] = 7, values[random.below(2) * (size - 1)] = -7;  // spikes at the ends
+}
+
+std::vector<BlockFormat> formats(Random& random) {
+  std::vector<BlockFormat> all;
+  for (uint8_t bits = 2; bits <= 8; ++bits) {
+    for (const uint16_t group : {32, 64, 128, 256}) {
+      for (const auto metadata : {Metadata::f16, Metadata::bf16, Metadata::f32}) {
+        for (const bool spikes : {false, true}) {
+          all.push_back({.bits = bits, .group = group, .metadata = metadata, .spikes = spikes, .poison = random.below(4) == 0});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+Bytes elements_of(DType type, const Floats& values) {
+  Bytes elements(values.size() * element_bytes(type));
+  if (type == DType::f32) std::memcpy(elements.data(), values.data(), elements.size());
+  else convert_reference(type, elements.data(), DType::f32, values.data(), values.size());
+  return elements;
+}
+
+void check_all_targets(const BlockFormat& f, DType type, const Bytes& elements, const Floats& sums) {
+  const size_t count = sums.size();
+  Bytes wanted(block_bytes(f, count)), wanted_back(elements.size());
+  Floats wanted_sums(sums);
+  BlockCounts wanted_counts;
+  encode_block_reference(f, type, elements.data(), count, wanted.data(), wanted_counts);
+  decode_block_reference(f, wanted.data(), count, type, wanted_back.data(), wanted_counts);
+  decode_add_block_reference(f, wanted.data(), count, wanted_sums.data());
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    const auto where = ::testing::Message() << target << ": " << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
+    Bytes block(wanted.size(), 0xEE), back(elements.size(), 0xEE);
+    Floats added(sums);
+    BlockCounts counts;
+    encode_block(f, type, elements.data(), count, block.data(), counts);
+    ASSERT_EQ(block, wanted) << where;
+    ASSERT_TRUE(is_block(f, block.data(), block.size(), count)) << where;
+    decode_block(f, block.data(), count, type, back.data(), counts);
+    ASSERT_EQ(back, wanted_back) << where;
+    decode_add_block(f, block.data(), count, added.data());
+    ASSERT_EQ(std::memcmp(added.data(), wanted_sums.data(), count * 4), 0) << where;
+    EXPECT_EQ(counts.saturated, wanted_counts.saturated) << where;
+    EXPECT_EQ(counts.nonfinite_groups, wanted_counts.nonfinite_groups) << where;
+  }
+  force_target("");
+}
+
+TEST(BlockKernels, take_many_groups_as_the_reference_takes_each) {
+  Random random(23);
+  for (const auto& f : formats(random)) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+      // Up to three batches of 16 groups; sometimes whole ones, most times a part of one and of a group.
+      const size_t groups = 1 + random.below(48), count = groups * f.group - (random.below(3) == 0 ? 0 : random.below(f.group));
+      Floats values(groups * f.group), sums(count);
+      for (size_t i = 0; i < values.size(); i += f.group) fill_group(random, values.data() + i, f.group);
+      for (auto& sum : sums) sum = random.below(50) == 0 ? -inf : uniform(random);
+      values.resize(count);
+      check_all_targets(f, type, elements_of(type, values), sums);
+    }
+  }
+}
+
+// Such values are compared as zero, but have codes of their own: beyond the ends of the grid, were these not bounds.
+TEST(BlockKernels, values_that_count_as_zero_have_codes_of_the_grid) {
+  for (uint8_t bits = 2; bits <= 8; ++bits) {
+    for (const auto metadata : {Metadata::bf16, Metadata::f32}) {
+      for (const float sign : {-1.0f, 1.0f}) {
+        Floats values(512);
+        const auto steps = static_cast<float>((1u << bits) - 1);
+        for (size_t i = 0; i < values.size(); ++i) values[i] = sign * 0x1p-100f * (i % 4 == 0 ? steps : i % 4 == 1 ? -0.99f : static_cast<float>(i % 3));
+        check_all_targets({.bits = bits, .group = 64, .metadata = metadata}, DType::f32, elements_of(DType::f32, values), values);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unisono::kernels

@@ -1,0 +1,31 @@
+// The golden input of the codecs' tests, and the checksum that its results are known by.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace unisono {
+
+// CRC-32 as zlib has it.
+inline uint32_t crc32(const void* data, size_t bytes) {
+  uint32_t crc = 0xFFFFFFFF;
+  for (size_t i = 0; i < bytes; ++i) {
+    crc ^= static_cast<const uint8_t*>(data)[i];
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+  }
+  return ~crc;
+}
+
+// Uniform in [-1, 1), every 37th value sixteen times as large.
+inline std::vector<float> gold(size_t count, uint32_t seed) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    seed = 1664525 * seed + 1013904223;
+    values[i] = (static_cast<float>(seed >> 8) - 0x1p23f) / 0x1p23f;
+    if (i % 37 == 5) values[i] *= 16;
+  }
+  return values;
+}
+
+}  // namespace unisono
