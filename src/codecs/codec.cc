@@ -1,0 +1,310 @@
+#include "codecs/codec.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/dispatch.h"
+
+namespace unisono {
+namespace {
+
+using Kind = StepCodec::Kind;
+using kernels::BlockCounts;
+using kernels::BlockLayout;
+using kernels::Metadata;
+
+// What is worked on at a time: sums of so many elements and their codes stay in the first-level cache. Whole groups of any size.
+constexpr size_t tile = part_unit;
+
+// version, bits, log2 of the group, flags (metadata, spikes), then the number of elements.
+using Header = std::array<uint8_t, quantized_header_bytes>;
+constexpr uint8_t header_version = 1, spikes_flag = 4;
+
+Header header_of(const kernels::BlockFormat& f, size_t count) {
+  Header header{header_version, f.bits, static_cast<uint8_t>(std::countr_zero(f.group)), static_cast<uint8_t>(static_cast<uint8_t>(f.metadata) | (f.spikes ? spikes_flag : 0))};
+  for (size_t i = 0; i < 4; ++i) header[4 + i] = static_cast<uint8_t>(count >> 8 * i);
+  return header;
+}
+
+std::string text_of(const kernels::BlockFormat& f) {
+  constexpr const char* types[] = {"f16", "bf16", "f32"};
+  return "int" + std::to_string(f.bits) + ":group=" + std::to_string(f.group) + ",metadata=" + types[static_cast<int>(f.metadata)] + (f.spikes ? ",spikes=on" : "");
+}
+
+kernels::BlockFormat format_of(const Header& header) {
+  return {.bits = header[1], .group = static_cast<uint16_t>(header[2] < 16 ? 1u << header[2] : 0), .metadata = static_cast<Metadata>(header[3] & 3), .spikes = (header[3] & spikes_flag) != 0};
+}
+
+uint32_t count_of(const Header& header) {
+  uint32_t count = 0;
+  for (size_t i = 0; i < 4; ++i) count |= uint32_t{header[4 + i]} << 8 * i;
+  return count;
+}
+
+// Empty: blocks that this build can read.
+std::string strangeness_of(const Header& header) {
+  if (header[0] != header_version) return "blocks of version " + std::to_string(header[0]);
+  if (!format_of(header).valid() || (header[3] & ~7) != 0) return "blocks of an unknown kind";
+  return {};
+}
+
+std::string text_of(const Header& header) {
+  const auto strange = strangeness_of(header);
+  return strange.empty() ? text_of(format_of(header)) + ", " + std::to_string(count_of(header)) + " elements" : strange;
+}
+
+const std::byte* at(const void* elements, DType type, size_t i) { return static_cast<const std::byte*>(elements) + i * element_bytes(type); }
+std::byte* at(void* elements, DType type, size_t i) { return static_cast<std::byte*>(elements) + i * element_bytes(type); }
+
+void put(DType type, void* elements, const float* values, size_t count, bool poison, BlockCounts& counts) {
+  if (type == DType::f32) std::memcpy(elements, values, count * sizeof(float));
+  else narrow(type, elements, values, count, poison, counts);
+}
+
+// sums += values
+void add(float* sums, const float* values, size_t count) {
+  const void* const sources[] = {sums, values};
+  kernels::reduce({.sources = sources, .destination = sums, .count = count});
+}
+
+// One message, tile by tile.
+class Message {
+ public:
+  Message(const WireCodec& codec, size_t count) : codec_(codec) {
+    if (codec.quantizes()) layout_ = kernels::layout_of(codec.block, count);
+  }
+  void encode(std::byte* message, size_t first, DType dtype, const void* elements, size_t count, BlockCounts& counts) const {
+    if (codec_.quantizes()) return kernels::encode_part(codec_.block, layout_, {first, count}, dtype, elements, message + quantized_header_bytes, counts);
+    auto* const to = at(message, codec_.dtype, first);
+    if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(to, elements, count * element_bytes(dtype)));
+    UNISONO_CHECK(dtype == DType::f32);
+    alignas(64) float values[tile];
+    narrow(codec_.dtype, to, widened(dtype, elements, count, values), count, codec_.block.poison, counts);
+  }
+  void decode(const std::byte* message, size_t first, DType dtype, void* elements, size_t count, BlockCounts& counts) const {
+    if (codec_.quantizes()) return kernels::decode_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, dtype, elements, counts);
+    const auto* const from = at(message, codec_.dtype, first);
+    if (dtype == codec_.dtype) return static_cast<void>(std::memcpy(elements, from, count * element_bytes(dtype)));
+    if (dtype == DType::f32) return kernels::convert(DType::f32, elements, codec_.dtype, from, count);
+    alignas(64) float values[tile];
+    narrow(dtype, elements, widened(codec_.dtype, from, count, values), count, codec_.block.poison, counts);
+  }
+  void decode_add(const std::byte* message, size_t first, float* sums, size_t count) const {
+    if (codec_.quantizes()) return kernels::decode_add_part(codec_.block, layout_, {first, count}, message + quantized_header_bytes, sums);
+    alignas(64) float values[tile];
+    add(sums, widened(codec_.dtype, at(message, codec_.dtype, first), count, values), count);
+  }
+
+ private:
+  const WireCodec& codec_;
+  BlockLayout layout_;
+};
+
+void start_message(const WireCodec& codec, size_t count, std::byte* message) {
+  if (!codec.quantizes() || count == 0) return;
+  const auto header = header_of(codec.block, count);
+  std::memcpy(message, header.data(), header.size());
+}
+
+// Memory for the message of one tile, whatever the codec: fp32 elements, or codes of 8 bits and 18 bytes for each 32.
+struct Scratch {
+  alignas(64) std::byte bytes[tile * sizeof(float)];
+};
+
+// As a receiver would have them, in fp32.
+void pass_through(const WireCodec& codec, float* values, size_t count, Scratch& scratch, BlockCounts& counts) {
+  if (codec.is_plain()) return;
+  const Message message(codec, count);
+  message.encode(scratch.bytes, 0, DType::f32, values, count, counts);
+  message.decode(scratch.bytes, 0, DType::f32, values, count, counts);
+}
+
+// This rank's part of a sum, as the others would have it.
+void own_values(const FoldTask& task, size_t first, size_t count, float* values, Scratch& scratch, BlockCounts& counts) {
+  const void* const elements = at(task.own, task.dtype, first);
+  widened(task.dtype, elements, count, values);
+  if (task.own_before != nullptr) pass_through(*task.own_before, values, count, scratch, counts);
+  if (!task.own_exact) pass_through(task.from, values, count, scratch, counts);
+  if (task.error == nullptr) return;
+  alignas(64) float exact[tile];
+  widened(task.dtype, elements, count, exact);
+  for (size_t i = 0; i < count; ++i) task.error[first + i] += exact[i] - values[i];
+}
+
+size_t end_of(TaskPart part, size_t count) {
+  UNISONO_CHECK(part.first % part_unit == 0);
+  return part.first + std::min(part.count, count - std::min(part.first, count));
+}
+
+}  // namespace
+
+const float* widened(DType type, const void* elements, size_t count, float* copy) {
+  if (type == DType::f32) std::memcpy(copy, elements, count * sizeof(float));
+  else kernels::convert(DType::f32, copy, type, elements, count);
+  return copy;
+}
+
+size_t WireCodec::message_bytes(size_t count) const {
+  if (count == 0) return 0;
+  return quantizes() ? quantized_header_bytes + kernels::block_bytes(block, count) : count * element_bytes(dtype);
+}
+
+WireCodec wire_codec(const StepCodec& step, DType tensor, DType working, bool poison) {
+  WireCodec codec{.kind = step.kind, .dtype = working, .block = {}};
+  codec.block.poison = poison;
+  if (step.kind == Kind::f16) codec.dtype = DType::f16;
+  if (step.kind == Kind::bf16) codec.dtype = DType::bf16;
+  if (step.kind != Kind::quantize) return codec;
+  codec.block.bits = step.bits;
+  codec.block.group = step.group;
+  if (step.metadata != StepCodec::Metadata::automatic) codec.block.metadata = static_cast<Metadata>(step.metadata);
+  else codec.block.metadata = tensor == DType::f16 ? Metadata::f16 : Metadata::bf16;
+  codec.block.spikes = step.spikes == StepCodec::Spikes::on || (step.spikes == StepCodec::Spikes::automatic && step.bits <= 3);
+  return codec;
+}
+
+std::string to_string(const WireCodec& codec) { return codec.quantizes() ? text_of(codec.block) : name(codec.dtype); }
+
+void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
+  const Message message(task.codec, task.count);
+  if (part.first == 0) start_message(task.codec, task.count, task.message);
+  const size_t end = end_of(part, task.count);
+  alignas(64) float values[tile], received[tile];
+  Scratch scratch;
+  // Where nothing is to be done in between, the kernels fetch ahead what they need next.
+  const size_t step = task.codec.quantizes() && task.before == nullptr && task.decoded == nullptr && task.error == nullptr ? end : tile;
+  for (size_t first = part.first; first < end; first += step) {
+    const size_t count = std::min(step, end - first);
+    const void* elements = at(task.elements, task.dtype, first);
+    DType dtype = task.dtype;
+    if (task.before != nullptr || task.error != nullptr) {
+      elements = widened(dtype, elements, count, values);
+      dtype = DType::f32;
+      if (task.before != nullptr) pass_through(*task.before, values, count, scratch, counts);
+    }
+    message.encode(task.message, first, dtype, elements, count, counts);
+    if (task.error != nullptr) {
+      message.decode(task.message, first, DType::f32, received, count, counts);
+      widened(task.dtype, at(task.elements, task.dtype, first), count, values);
+      for (size_t i = 0; i < count; ++i) task.error[first + i] += values[i] - received[i];
+    }
+    if (task.decoded != nullptr) message.decode(task.message, first, task.dtype, at(task.decoded, task.dtype, first), count, counts);
+  }
+}
+
+void decode(const DecodeTask& task, BlockCounts& counts, TaskPart part) {
+  const Message message(task.codec, task.count);
+  const size_t end = end_of(part, task.count);
+  const size_t step = task.codec.quantizes() ? end : tile;  // others are converted on the way
+  for (size_t first = part.first; first < end; first += step) {
+    message.decode(task.message, first, task.dtype, at(task.elements, task.dtype, first), std::min(step, end - first), counts);
+  }
+}
+
+void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
+  const Message from(task.from, task.count);
+  const WireCodec plain{.dtype = task.dtype, .block = {}};
+  const WireCodec& to_codec = task.to != nullptr ? *task.to : plain;
+  const Message to(to_codec, task.count);
+  if (task.message != nullptr && part.first == 0) start_message(to_codec, task.count, task.message);
+  const size_t end = end_of(part, task.count);
+  alignas(64) float sums[tile], own[tile];
+  Scratch scratch;
+  // Nothing to be known about them but what a receiver would add.
+  const bool own_as_message = task.from.quantizes() && !task.own_exact && task.own_before == nullptr && task.error == nullptr;
+  for (size_t first = part.first; first < end; first += tile) {
+    const size_t count = std::min(tile, end - first);
+    bool begun = false;
+    for (const void* contribution : task.messages) {
+      const auto* const bytes = static_cast<const std::byte*>(contribution);
+      float* const values = begun ? own : sums;
+      if (bytes == nullptr && own_as_message) {
+        const Message mine(task.from, count);
+        mine.encode(scratch.bytes, 0, task.dtype, at(task.own, task.dtype, first), count, counts);
+        if (begun) mine.decode_add(scratch.bytes, 0, sums, count);
+        else mine.decode(scratch.bytes, 0, DType::f32, sums, count, counts);
+      } else if (bytes == nullptr) {
+        own_values(task, first, count, values, scratch, counts);
+        if (begun) add(sums, values, count);
+      } else if (begun) {
+        from.decode_add(bytes, first, sums, count);
+      } else {
+        from.decode(bytes, first, DType::f32, sums, count, counts);
+      }
+      begun = true;
+    }
+    const void* const sources[] = {sums};
+    if (task.divisor > 1) kernels::reduce({.sources = sources, .destination = sums, .count = count, .divisor = task.divisor});
+    if (task.to == nullptr) {
+      if (task.output != nullptr) put(task.dtype, at(task.output, task.dtype, first), sums, count, task.from.block.poison, counts);
+      continue;
+    }
+    // Somebody may ask for the decoded sum only.
+    const Message alone(to_codec, count);
+    const bool kept = task.message != nullptr;
+    std::byte* const message = kept ? task.message : scratch.bytes;
+    const size_t place = kept ? first : 0;
+    (kept ? to : alone).encode(message, place, DType::f32, sums, count, counts);
+    if (task.error != nullptr && task.sum_error) {
+      (kept ? to : alone).decode(message, place, DType::f32, own, count, counts);
+      for (size_t i = 0; i < count; ++i) task.error[first + i] += (sums[i] - own[i]) * static_cast<float>(task.divisor);
+    }
+    if (task.output != nullptr) (kept ? to : alone).decode(message, place, task.dtype, at(task.output, task.dtype, first), count, counts);
+  }
+}
+
+Result<MessageHeader> read_message_header(std::span<const std::byte> message) {
+  Header header;
+  if (message.size() < header.size()) return Status(Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header");
+  std::memcpy(header.data(), message.data(), header.size());
+  if (const auto strange = strangeness_of(header); !strange.empty()) return Status(Code::corrupt, strange);
+  return MessageHeader{.codec = {.kind = Kind::quantize, .block = format_of(header)}, .count = count_of(header)};
+}
+
+void write_message_header(const MessageHeader& header, std::span<std::byte, quantized_header_bytes> to) {
+  UNISONO_CHECK(header.codec.quantizes());
+  const auto bytes = header_of(header.codec.block, header.count);
+  std::memcpy(to.data(), bytes.data(), bytes.size());
+}
+
+Status check_message(const WireCodec& codec, std::span<const std::byte> message, size_t count) {
+  if (!codec.quantizes()) {
+    if (message.size() == codec.message_bytes(count)) return {};
+    return {Code::corrupt, std::to_string(message.size()) + " bytes for " + std::to_string(count) + " elements of " + name(codec.dtype)};
+  }
+  if (count == 0 && message.empty()) return {};
+  const auto expected = header_of(codec.block, count);
+  if (message.size() < expected.size()) return {Code::corrupt, "a block of " + std::to_string(message.size()) + " bytes, shorter than its header"};
+  if (std::memcmp(message.data(), expected.data(), expected.size()) != 0) {
+    return {Code::invalid, "sends " + describe_message(static_cast<uint8_t>(Kind::quantize), message) + "; this rank expects " + text_of(codec.block) + ", " + std::to_string(count) + " elements"};
+  }
+  const auto block = message.subspan(expected.size());
+  if (kernels::is_block(codec.block, block.data(), block.size(), count)) return {};
+  return {Code::corrupt, "a damaged block of " + std::to_string(count) + " elements, " + std::to_string(message.size()) + " bytes, " + text_of(codec.block)};
+}
+
+std::string describe_message(uint8_t kind, std::span<const std::byte> message) {
+  if (kind == static_cast<uint8_t>(Kind::plain)) return "plain elements";
+  if (kind == static_cast<uint8_t>(Kind::f16)) return "f16 elements";
+  if (kind == static_cast<uint8_t>(Kind::bf16)) return "bf16 elements";
+  if (kind != static_cast<uint8_t>(Kind::quantize)) return "elements of an unknown codec " + std::to_string(kind);
+  Header header;
+  if (message.size() < header.size()) return "quantized elements";
+  std::memcpy(header.data(), message.data(), header.size());
+  return text_of(header);
+}
+
+void narrow(DType to, void* destination, const float* source, size_t count, bool poison, BlockCounts& counts) {
+  alignas(64) float values[tile];
+  for (size_t first = 0; first < count; first += tile) {
+    const size_t part = std::min(tile, count - first);
+    std::memcpy(values, source + first, part * sizeof(float));
+    kernels::bound_values(to, values, part, poison, counts);
+    kernels::convert(to, at(destination, to, first), DType::f32, values, part);
+  }
+}
+
+}  // namespace unisono

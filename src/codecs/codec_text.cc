@@ -1,0 +1,179 @@
+// Codecs as people write them.
+#include <array>
+#include <charconv>
+#include <functional>
+#include <vector>
+
+#include "unisono/codec.h"
+
+namespace unisono {
+namespace {
+
+using Kind = StepCodec::Kind;
+using Metadata = StepCodec::Metadata;
+using Spikes = StepCodec::Spikes;
+
+constexpr const char* kind_names[] = {"plain", "quantize", "f16", "bf16"};
+constexpr const char* metadata_names[] = {"f16", "bf16", "f32", "auto"};
+constexpr const char* spikes_names[] = {"off", "on", "auto"};
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::array<StepCodec*, 3> steps_of(Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
+std::array<const StepCodec*, 3> steps_of(const Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
+
+Status wrong(std::string_view what, std::string_view value, std::string_view allowed) {
+  return {Code::invalid, "codec: " + std::string(what) + " \"" + std::string(value) + "\" is none of " + std::string(allowed)};
+}
+
+// 0: no such number.
+uint32_t number(std::string_view text) {
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? value : 0;
+}
+
+template <size_t count>
+int index_of(const char* const (&names)[count], std::string_view text) {
+  for (size_t i = 0; i < count; ++i) {
+    if (text == names[i]) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// A value's other names.
+std::string_view usual(std::string_view text) {
+  if (text == "fp16") return "f16";
+  if (text == "fp32") return "f32";
+  return text;
+}
+
+// One value for all steps, two for reduce and gather, or one each.
+using SetStep = std::function<Status(StepCodec& step, std::string_view value)>;
+Status for_each_step(Codec& codec, std::string_view what, std::string_view text, const SetStep& set) {
+  const auto values = split(text, '/');
+  if (values.size() > 3) return {Code::invalid, "codec: " + std::string(what) + " \"" + std::string(text) + "\" has more than three steps: reduce/across/gather"};
+  const auto steps = steps_of(codec);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const size_t at = values.size() == 3 ? i : values.size() == 2 ? i / 2 : 0;
+    if (auto status = set(*steps[i], values[at]); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status set_bits(StepCodec& step, std::string_view value) {
+  value = usual(value);
+  if (const int kind = index_of(kind_names, value); kind >= 0 && static_cast<Kind>(kind) != Kind::quantize) {
+    step.kind = static_cast<Kind>(kind);
+    return {};
+  }
+  const auto bits = number(value);
+  if (bits < 2 || bits > 8) return wrong("bits", value, "2 … 8, plain, f16, bf16");
+  step.kind = Kind::quantize;
+  step.bits = static_cast<uint8_t>(bits);
+  return {};
+}
+
+Status set_name(StepCodec& step, std::string_view value) {
+  if (value == "auto" || value == "quantize") return set_bits(step, "8");
+  if (value.starts_with("int")) {
+    if (set_bits(step, value.substr(3)).ok() && step.kind == Kind::quantize) return {};
+  } else if (const int kind = index_of(kind_names, usual(value)); kind >= 0) {
+    step.kind = static_cast<Kind>(kind);
+    return {};
+  }
+  return wrong("name", value, "plain, f16, bf16, int2 … int8, quantize, auto");
+}
+
+Status set_group(StepCodec& step, std::string_view value) {
+  const auto group = number(value);
+  if (group != 32 && group != 64 && group != 128 && group != 256) return wrong("group", value, "32, 64, 128, 256");
+  step.group = static_cast<uint16_t>(group);
+  return {};
+}
+
+Status set_metadata(StepCodec& step, std::string_view value) {
+  const int index = index_of(metadata_names, usual(value));
+  if (index < 0) return wrong("metadata", value, "f16, bf16, f32, auto");
+  step.metadata = static_cast<Metadata>(index);
+  return {};
+}
+
+Status set_spikes(StepCodec& step, std::string_view value) {
+  const int index = index_of(spikes_names, value);
+  if (index < 0) return wrong("spikes", value, "on, off, auto");
+  step.spikes = static_cast<Spikes>(index);
+  return {};
+}
+
+Status set_option(Codec& codec, std::string_view option) {
+  const auto equals = option.find('=');
+  if (equals == option.npos) return {Code::invalid, "codec: \"" + std::string(option) + "\" is no option: they look like bits=4"};
+  const auto key = option.substr(0, equals), value = option.substr(equals + 1);
+  if (key == "bits") return for_each_step(codec, key, value, set_bits);
+  if (key == "group") return for_each_step(codec, key, value, set_group);
+  if (key == "metadata") return for_each_step(codec, key, value, set_metadata);
+  if (key == "spikes") return for_each_step(codec, key, value, set_spikes);
+  if (key == "own_exact") {
+    if (value != "on" && value != "off") return wrong(key, value, "on, off");
+    codec.own_exact = value == "on";
+    return {};
+  }
+  if (key == "on_overflow") {
+    if (value != "saturate" && value != "poison") return wrong(key, value, "saturate, poison");
+    codec.poison = value == "poison";
+    return {};
+  }
+  return wrong("option", key, "bits, group, metadata, spikes, own_exact, on_overflow");
+}
+
+std::string name_of(const StepCodec& step) { return step.kind == Kind::quantize ? "int" + std::to_string(step.bits) : kind_names[static_cast<int>(step.kind)]; }
+
+// ",group=128/32": of the steps that are quantised; nothing if all have the usual value.
+template <typename Value>
+std::string list(const Codec& codec, std::string_view key, std::string_view usual, const Value& value) {
+  const auto steps = steps_of(codec);
+  std::array<std::string, 3> values;
+  for (size_t i = 0; i < steps.size(); ++i) values[i] = steps[i]->kind == Kind::quantize ? value(*steps[i]) : std::string(usual);
+  if (values[0] == usual && values[1] == usual && values[2] == usual) return {};
+  std::string text = "," + std::string(key) + "=" + values[0];
+  if (values[1] != values[0]) text += "/" + values[1] + "/" + values[2];
+  else if (values[2] != values[0]) text += "/" + values[2];
+  return text;
+}
+
+}  // namespace
+
+Result<Codec> Codec::parse(std::string_view text) {
+  Codec codec;
+  const auto colon = std::min(text.find(':'), text.size());
+  if (auto status = for_each_step(codec, "name", text.substr(0, colon), set_name); !status.ok()) return status;
+  if (colon == text.size()) return codec;
+  for (const auto option : split(text.substr(colon + 1), ',')) {
+    if (auto status = set_option(codec, option); !status.ok()) return status;
+  }
+  return codec;
+}
+
+std::string Codec::to_string() const {
+  std::string text = name_of(reduce);
+  if (name_of(across) != text) text += "/" + name_of(across) + "/" + name_of(gather);
+  else if (name_of(gather) != text) text += "/" + name_of(gather);
+  std::string options = list(*this, "group", "128", [](const StepCodec& s) { return std::to_string(s.group); });
+  options += list(*this, "metadata", "auto", [](const StepCodec& s) { return std::string(metadata_names[static_cast<int>(s.metadata)]); });
+  options += list(*this, "spikes", "auto", [](const StepCodec& s) { return std::string(spikes_names[static_cast<int>(s.spikes)]); });
+  if (own_exact) options += ",own_exact=on";
+  if (poison) options += ",on_overflow=poison";
+  if (!options.empty()) options[0] = ':';
+  return text + options;
+}
+
+}  // namespace unisono
