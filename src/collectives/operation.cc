@@ -87,10 +87,12 @@ void Operation::enter(uint32_t index) {
 // To ranks that read slots of ours: one copy for all of them.
 void Operation::send_together(uint32_t index, const Stage& stage) {
   const auto& lane = lanes_[index];
-  const auto bytes = lane_bytes(lane);
+  const auto bytes = message_bytes(lane, stage);
   const auto slot = acquire_for(stage, bytes, false);
   if (!slot) return;
-  port_->fill(slot, value(lane), bytes);
+  const bool only_here = is_encoded(stage) && messages_[index].data == nullptr && lending_.size() == plan_->sends(stage).size() && !sends_later(lane, 1) && !stage.reduces;
+  if (only_here) encode(index, stage, slot.data);
+  else port_->fill(slot, message_of(index, stage), bytes);
   port_->commit(slot, header_for(lane, stage));
   count_as_sent(index, stage);
 }
@@ -113,7 +115,8 @@ FrameHeader Operation::header_for(const Lane& lane, const Stage& stage) const {
   header.slice = lane.slice;
   header.amount = descriptor_.amount != 0 ? descriptor_.amount : places_[lane.chunk].elements;
   header.descriptor = descriptor_.bits;
-  header.payload_bytes = static_cast<uint32_t>(lane_bytes(lane));
+  header.codec = coded_ ? static_cast<uint8_t>(codec_of(stage).kind) : 0;
+  header.payload_bytes = static_cast<uint32_t>(message_bytes(lane, stage));
   return header;
 }
 
@@ -121,8 +124,9 @@ void Operation::pump(Rank to) {
   auto& flow = flows_[to];
   for (auto* queue : {&flow.results, &flow.contributions}) {
     while (!queue->empty() && !done_) {
-      const bool allowed = flow.may_send(lane_bytes(lanes_[items_[static_cast<size_t>(queue->head)].lane])) || (flow.may_overdraw() && bring_oldest_forward(*queue));
-      if (!allowed) break;
+      const auto& head = items_[static_cast<size_t>(queue->head)];
+      const auto bytes = message_bytes(lanes_[head.lane], plan_->stages[head.stage]);
+      if (!flow.may_send(bytes) && !(flow.may_overdraw() && bring_oldest_forward(*queue))) break;
       const auto item = items_[static_cast<size_t>(queue->head)];
       if (!send_queued(to, item)) {
         if (queue == &flow.contributions) plead(to);
@@ -130,7 +134,7 @@ void Operation::pump(Rank to) {
       }
       queue->head = item.next;
       if (queue->empty()) queue->tail = -1;
-      count_send(flow, lane_bytes(lanes_[item.lane]));
+      count_send(flow, lanes_[item.lane], plan_->stages[item.stage]);
     }
   }
 }
@@ -140,18 +144,18 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
   auto& lane = lanes_[item.lane];
   const auto& stage = plan_->stages[item.stage];
   const auto header = header_for(lane, stage);
-  const auto bytes = lane_bytes(lane);
+  const auto bytes = message_bytes(lane, stage);
   PortSlot slot;
   if (bytes > 0 && bytes <= port_->slot_bytes(to)) {
     if (is_result(lane, stage)) slot = port_->acquire({&to, 1}, bytes, true);
     if (!slot) slot = port_->acquire({&to, 1}, bytes, false);
   }
   if (slot) {
-    port_->fill(slot, value(lane), bytes);
+    port_->fill(slot, message_of(item.lane, stage), bytes);
     port_->commit(slot, header);
   } else {
     if (port_->room(to) == 0) return false;
-    const auto* payload = value(lane);
+    const auto* payload = message_of(item.lane, stage);
     if (!port_->send(to, header, {payload, payload == nullptr ? 0 : bytes}, item.lane)) return true;
   }
   --lane.sends_pending;
@@ -208,7 +212,8 @@ void Operation::pass_oldest() {
   for (const auto to : plan_->sends(plan_->stages[lane.stage])) pump(to);
 }
 
-Status Operation::locate(Rank from, const FrameHeader& header, Message& message) const {
+// payload: null where it is not there yet.
+Status Operation::locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload) const {
   const auto wrong = [&](const std::string& what) {
     return Status(Code::invalid, label() + ": rank " + std::to_string(from) + " sent " + what);
   };
@@ -233,7 +238,8 @@ Status Operation::locate(Rank from, const FrameHeader& header, Message& message)
   message.lane = first_lane_[static_cast<size_t>(chunk)] + header.slice;
   message.stage = static_cast<uint32_t>(stage - plan_->stages.begin());
   message.entry = lanes_[message.lane].arrivals + stage->recv_before + static_cast<size_t>(at - ranks.begin());
-  if (header.payload_bytes != lane_bytes(lanes_[message.lane])) return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
+  if (auto status = check_codec(from, header, message, payload); !status.ok()) return status;
+  if (header.payload_bytes != message_bytes(lanes_[message.lane], *stage)) return wrong("a slice of " + std::to_string(header.payload_bytes) + " bytes");
   if (arrivals_.arrived(message.entry)) return wrong("the same message twice");
   return {};
 }
@@ -247,7 +253,7 @@ std::byte* Operation::place(Rank from, const FrameHeader& header) {
   Piece piece{.bytes = header.payload_bytes};
   const bool may_overwrite = lane.stage == message.stage && lane.entered && lane.sends_pending == 0;
   std::byte* target = nullptr;
-  if (!stage.reduces && may_overwrite) {
+  if (!stage.reduces && may_overwrite && !is_encoded(stage)) {
     target = output(lane);
   } else {
     target = port_->stage(header.payload_bytes);
@@ -281,7 +287,7 @@ void Operation::received(Rank from, const FrameHeader& header, const Piece& give
   if (done_) return port_->release(given);
   Message message;
   try {
-    auto status = locate(from, header, message);
+    auto status = locate(from, header, message, given.data);
     if (!status.ok()) {
       port_->release(given);
       return fail_here(std::move(status));
@@ -315,6 +321,7 @@ bool Operation::combine(uint32_t index) {
   auto& lane = lanes_[index];
   const auto& stage = plan_->stages[lane.stage];
   if (stage.reduces) return reduce_lane(index);
+  if (is_encoded(stage)) return decode_lane(index);
   const auto& piece = arrivals_.piece(lane.arrivals + stage.recv_before);
   lane.combined = true;
   if (piece.data != output(lane) && piece.bytes > 0) {
@@ -344,7 +351,7 @@ PortSlot Operation::acquire_result(uint32_t index) {
   const auto& chunk = plan_->chunks[lane.chunk];
   if (lane.stage + 1 >= chunk.stage_end) return {};
   const auto& next = plan_->stages[lane.stage + 1];
-  return acquire_for(next, lane_bytes(lane), is_result(lane, next));
+  return acquire_for(next, message_bytes(lane, next), is_result(lane, next));
 }
 
 bool Operation::reduce_lane(uint32_t index) {
@@ -352,6 +359,10 @@ bool Operation::reduce_lane(uint32_t index) {
   const auto& stage = plan_->stages[lane.stage];
   const auto& chunk = plan_->chunks[lane.chunk];
   const auto ranks = plan_->receives(stage);
+  const auto& place = places_[lane.chunk];
+  const bool completes = chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
+  const bool folds = coded_ && lane.elements > 0 && (is_encoded(stage) || (completes && plan_->has_gather() && !codecs_[2].is_plain()));
+  if (folds) return fold_lane(index, completes);
   sources_.clear();
   bool own_added = value(lane) == nullptr;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -361,17 +372,16 @@ bool Operation::reduce_lane(uint32_t index) {
   if (!own_added) sources_.push_back(value(lane));
   lane.combined = true;
   if (lane.elements == 0) return after_combine(index), true;
-  const auto& place = places_[lane.chunk];
-  const bool completes = chunk.ends_with_reduce && (place.wanted || place.owned) && stage.recv_before + ranks.size() == chunk.recv_count;
   const auto slot = acquire_result(index);
+  const bool as_it_is = slot && !is_encoded(plan_->stages[lane.stage + 1]);
   kernels::Reduction task{.dtype = widened_ ? DType::f32 : setup_.request.dtype,
                           .op = setup_.request.op,
                           .sources = sources_,
                           .destination = output(lane),
-                          .copy = slot.data,
+                          .copy = as_it_is ? slot.data : nullptr,
                           .count = lane.elements,
                           .divisor = completes && setup_.request.op == ReduceOp::avg ? setup_.world : 1};
-  if (slot) slots_.emplace_back(index, slot);
+  if (slot) slots_.push_back({index, slot, as_it_is});
   lane.computing = !port_->reduce(task, index);
   if (lane.computing) return false;
   after_combine(index);
@@ -383,17 +393,20 @@ void Operation::after_combine(uint32_t index) {
   const auto& stage = plan_->stages[lane.stage];
   const auto ranks = plan_->receives(stage);
   lane.has_output = true;
-  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s.first == index; });
+  drop_message(index + static_cast<uint32_t>(lanes_.size()));
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s.lane == index; });
   if (slot != slots_.end()) {
     const auto& next = plan_->stages[lane.stage + 1];
-    port_->commit(slot->second, header_for(lane, next));
+    if (!slot->filled) port_->fill(slot->slot, message_of(index, next), message_bytes(lane, next));
+    port_->commit(slot->slot, header_for(lane, next));
     count_as_sent(index, next);
     slots_.erase(slot);
   }
   for (size_t i = 0; i < ranks.size(); ++i) {
     const auto entry = lane.arrivals + stage.recv_before + i;
     const auto bytes = arrivals_.piece(entry).bytes;
-    port_->release(arrivals_.piece(entry));
+    if (is_encoded(stage) && !stage.reduces && bytes > 0 && sends_later(lane, 1)) keep_message(index, arrivals_.piece(entry));
+    else port_->release(arrivals_.piece(entry));
     arrivals_.used(entry);
     consume(ranks[i], bytes);
   }
@@ -416,6 +429,7 @@ void Operation::finish_lane(uint32_t index) {
   if (!lane.has_output && place.wanted && place.input != nullptr && place.output != place.input && lane_bytes(lane) > 0) {
     kernels::copy(output(lane), value(lane), lane_bytes(lane));
   }
+  drop_message(index);
   lane.finished = true;
   if (--lanes_left_ == 0) return finish({});
   if (index == oldest_) pass_oldest();

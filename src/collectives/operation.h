@@ -7,17 +7,21 @@
 // Objects are reused; after warm-up an operation does not allocate.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "codecs/codec.h"
 #include "collectives/arrival_map.h"
 #include "collectives/flow.h"
 #include "collectives/plan.h"
 #include "collectives/port.h"
+#include "collectives/progress.h"
 #include "collectives/request.h"
 #include "unisono/report.h"
 
@@ -33,23 +37,9 @@ struct OperationSetup {
   FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
   uint64_t number = 0;            // as people are told it
   bool is_sent = false;           // the first stage's messages are on their way already; only for plans of one lane
+  Codec codec{};                  // that is used; the request's is this one
+  std::string_view codec_note = {};  // why it is not the codec that was asked for; static text
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
-};
-
-inline constexpr size_t awaited_told_max = 64;  // ranks that progress() names
-
-// What an operation does just now: what is missing of the earliest round and, there, of the first slice.
-struct Progress {
-  enum class Phase : uint8_t { contributions, results, sending, working };  // waits for messages, to add or to copy; for takers; or does not wait
-  Phase phase = Phase::working;
-  uint32_t round = 0;
-  Nanos since = 0;  // the last event of any slice
-  uint64_t sent_bytes = 0, sent_total = 0, received_bytes = 0, received_total = 0;
-};
-
-// When what happened; 0: never.
-struct OperationTimes {
-  Nanos started = 0, first_send = 0, last_first_arrival = 0, last_receive = 0, ended = 0;
 };
 
 // How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
@@ -126,6 +116,11 @@ class Operation {
     uint32_t got = 0;         // messages of the current stage that arrived
     bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false;
   };
+  struct Outgoing {  // a slot that a lane's sum goes to
+    uint32_t lane = 0;
+    PortSlot slot;
+    bool filled = false;
+  };
   struct SendItem {
     uint32_t lane = 0;
     uint32_t stage = 0;
@@ -143,15 +138,31 @@ class Operation {
   void prepare_memory();
   void make_lanes();
   void count_as_sent(uint32_t lane, const Stage& stage);
-  void count_send(Flow& flow, uint64_t bytes);
+  void count_send(Flow& flow, const Lane& lane, const Stage& stage);
   void copy_local();
   void widen();
   void narrow();
   uint32_t slice_count(size_t chunk) const { return first_lane_[chunk + 1] - first_lane_[chunk]; }
   size_t lane_bytes(const Lane& lane) const { return lane.elements * element_size_; }
+  const WireCodec& codec_of(const Stage& stage) const { return codecs_[static_cast<size_t>(plan_->step_of(stage.round))]; }
+  bool is_encoded(const Stage& stage) const { return coded_ && !codec_of(stage).is_plain(); }
+  size_t message_bytes(const Lane& lane, const Stage& stage) const { return coded_ ? codec_of(stage).message_bytes(lane.elements) : lane_bytes(lane); }
   size_t lane_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
   const std::byte* value(const Lane& lane) const;
   std::byte* output(const Lane& lane) const;
+
+  // operation_codec.cc
+  void choose_codecs();
+  void encode(uint32_t lane, const Stage& stage, std::byte* message);
+  const std::byte* message_of(uint32_t lane, const Stage& stage);
+  void keep_message(uint32_t lane, const Piece& piece);
+  void drop_message(uint32_t lane);
+  bool sends_later(const Lane& lane, uint32_t stages_ahead) const;
+  bool fold_lane(uint32_t lane, bool completes);
+  float* error_of(const Lane& lane) const;
+  uint32_t passes() const;
+  bool decode_lane(uint32_t lane);
+  Status check_codec(Rank from, const FrameHeader& header, const Message& message, const std::byte* payload) const;
 
   void run(Nanos now);
   void make_ready(uint32_t lane);
@@ -167,7 +178,7 @@ class Operation {
   void pump(Rank to);
   FrameHeader header_for(const Lane& lane, const Stage& stage) const;
   // The message a frame claims to be, or why it cannot be one of ours.
-  Status locate(Rank from, const FrameHeader& header, Message& message) const;
+  Status locate(Rank from, const FrameHeader& header, Message& message, const std::byte* payload = nullptr) const;
   Piece piece_to_hold(Rank from, const Message& message, const Piece& given);
   Piece copied(const Piece& given);
   bool send_queued(Rank to, const SendItem& item);
@@ -197,6 +208,7 @@ class Operation {
   CallDescriptor descriptor_;
   size_t element_size_ = 4;
   size_t slice_elements_ = 1;
+  size_t unit_elements_ = 0;             // that chunks are not cut below; 0: a cache line's
   std::vector<ChunkPlace> places_;       // by index into Plan::chunks
   std::vector<uint32_t> first_lane_;     // likewise, and one more: the number of lanes
   std::vector<Lane> lanes_;
@@ -206,9 +218,13 @@ class Operation {
   ArrivalMap arrivals_;
   std::vector<const void*> sources_;
   std::vector<Rank> lending_;
-  std::vector<std::pair<uint32_t, PortSlot>> slots_;  // of lanes that are computing
+  std::vector<Outgoing> slots_;          // of lanes that are computing
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
+  bool coded_ = false;                   // some messages are not plain
+  std::array<WireCodec, 3> codecs_;      // by MessageStep
+  std::vector<Piece> messages_;          // by lane, where coded_: what its value was encoded to, or came as; then again by lane: of sums in the making
+  kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
   uint32_t oldest_ = 0;                  // the first lane that is not finished; lanes have one order on all ranks
   bool done_ = true, running_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;

@@ -90,7 +90,7 @@ std::map<Rank, Operation::Missing> Operation::missing() const {
       for (size_t i = 0; i < ranks.size(); ++i) {
         if (arrivals_.arrived(lane.arrivals + stage.recv_before + i)) continue;
         auto& m = missing[ranks[i]];
-        m.bytes += lane_bytes(lane);
+        m.bytes += message_bytes(lane, stage);
         ++m.messages;
         m.first = std::min(m.first, {stage.round, lane.slice});
       }

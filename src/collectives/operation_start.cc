@@ -34,6 +34,9 @@ void Operation::start(Port& port, Nanos now) {
   ready_.clear();
   items_.clear();
   slots_.clear();
+  encoding_ = {};
+  auto& lost = setup_.request.encode_error;
+  if (lost != nullptr) std::fill_n(lost, total_elements(setup_.request, setup_.world), 0.0f);
   widen();
   prepare_memory();
   // A window that holds less than two slices would never open: grants come when half of it has been used.
@@ -88,10 +91,11 @@ void Operation::prepare_memory() {
   const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
   element_size_ = element_bytes(request.dtype);
   slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
+  choose_codecs();
   places_.clear();
   size_t scratch_bytes = 0;
   for (const auto& chunk : plan_->chunks) {
-    places_.push_back(place_of(request, chunk.chunk, plan_->partition(), setup_.self, setup_.world));
+    places_.push_back(place_of(request, chunk.chunk, plan_->partition(unit_elements_), setup_.self, setup_.world));
     if (chunk.recv_count > 0 && places_.back().output == nullptr) scratch_bytes += places_.back().elements * element_size_;
   }
   if (scratch_bytes > 0) {
@@ -120,8 +124,10 @@ void Operation::make_lanes() {
       left -= elements;
       entries += chunk.recv_count;
     }
-    const auto bytes = places_[i].elements * element_size_;
+    const auto& first = lanes_[first_lane_.back()];
+    const auto& last = lanes_.back();
     for (auto s = chunk.stage_begin; s < chunk.stage_end; ++s) {
+      const auto bytes = last.slice * uint64_t{message_bytes(first, plan_->stages[s])} + message_bytes(last, plan_->stages[s]);
       for (const auto rank : plan_->sends(plan_->stages[s])) flows_[rank].send_total += bytes;
       for (const auto rank : plan_->receives(plan_->stages[s])) flows_[rank].recv_total += bytes;
     }
@@ -129,6 +135,7 @@ void Operation::make_lanes() {
   first_lane_.push_back(static_cast<uint32_t>(lanes_.size()));
   for (const auto rank : plan_->partners) flows_[rank].open(setup_.limits);
   arrivals_.reset(entries);
+  messages_.assign(coded_ ? 2 * lanes_.size() : 0, {});
   lanes_left_ = lanes_.size();
   oldest_ = 0;
 }
@@ -136,17 +143,19 @@ void Operation::make_lanes() {
 // What the lane has to send in this stage to ranks that read it in slots has gone out before it enters the stage.
 void Operation::count_as_sent(uint32_t index, const Stage& stage) {
   auto& lane = lanes_[index];
-  const auto bytes = lane_bytes(lane);
   lane.committed = true;
   for (const auto to : plan_->sends(stage)) {
     if (port_->slot_bytes(to) == 0) continue;
-    count_send(flows_[to], bytes);
+    count_send(flows_[to], lane, stage);
   }
 }
 
-void Operation::count_send(Flow& flow, uint64_t bytes) {
+void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
+  const auto bytes = message_bytes(lane, stage);
   flow.send_used += bytes;
   ++flow.sent_messages;
+  counts_.sent_payload += bytes > 0 && is_encoded(stage) && codec_of(stage).quantizes() ? bytes - quantized_header_bytes : bytes;
+  counts_.sent_elements += lane.elements;
   counts_.sent_bytes += bytes + sizeof(FrameHeader);
   if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
@@ -170,6 +179,7 @@ void Operation::narrow() {
   if (q.collective == Collective::reduce && setup_.self != q.root) return;
   const bool scatter = q.collective == Collective::reduce_scatter;
   const auto chunk = setup_.self;
+  if (!scatter && coded_) return unisono::narrow(q.dtype, q.output, reinterpret_cast<const float*>(wide_.data()), q.count, setup_.codec.poison, encoding_);
   if (!scatter) return kernels::convert(q.dtype, q.output, DType::f32, wide_.data(), q.count);
   auto wide = q;
   wide.dtype = DType::f32;
@@ -210,7 +220,7 @@ void Operation::fail(Status why, Nanos now) {
 }
 
 void Operation::give_back_all() {
-  for (auto& [lane, slot] : slots_) port_->abandon(slot);
+  for (auto& outgoing : slots_) port_->abandon(outgoing.slot);
   slots_.clear();
   for (size_t i = 0; i < arrivals_.size(); ++i) {
     if (arrivals_.state(i) != ArrivalMap::State::held) continue;
@@ -225,6 +235,7 @@ void Operation::cancelled() {
     if (arrivals_.piece(i).staged) port_->release(arrivals_.piece(i));
     arrivals_.used(i);
   }
+  for (uint32_t lane = 0; lane < messages_.size(); ++lane) drop_message(lane);
 }
 
 std::string Operation::label() const { return std::string(name(setup_.request.collective)) + " " + std::to_string(setup_.number); }
@@ -234,6 +245,11 @@ Report Operation::report(Nanos now) const {
   report.operation = name(setup_.request.collective);
   report.number = setup_.number;
   report.schedule = plan_->chunks.empty() ? "none" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
+  report.codec = setup_.codec;
+  report.codec_note = setup_.codec_note;
+  report.passes = coded_ ? passes() : 0;
+  report.saturated = encoding_.saturated;
+  report.nonfinite_groups = encoding_.nonfinite_groups;
   report.world_size = setup_.world;
   report.contributors = finished_ok() ? setup_.world : 0;
   const auto end = done_ ? ended_ : now;

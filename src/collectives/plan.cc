@@ -87,7 +87,7 @@ Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world) {
     const auto send_a = a.op != Op::send, send_b = b.op != Op::send;
     return std::tie(a.chunk, a.round, send_a, a.position) < std::tie(b.chunk, b.round, send_b, b.position);
   });
-  Plan plan{.kind = schedule.kind, .chunk_count = schedule.chunk_count, .direct = schedule.direct, .chunks = {}, .order = {}, .stages = {}, .peers = {}, .partners = {}};
+  Plan plan{.kind = schedule.kind, .chunk_count = schedule.chunk_count, .across_round = schedule.across_round, .gather_round = schedule.gather_round, .shares = {}, .direct = schedule.direct, .chunks = {}, .order = {}, .stages = {}, .peers = {}, .partners = {}};
   for (size_t i = 0; i < sorted.size();) {
     ChunkPlan chunk{.chunk = sorted[i].chunk, .stage_begin = static_cast<uint32_t>(plan.stages.size())};
     while (i < sorted.size() && sorted[i].chunk == chunk.chunk) {

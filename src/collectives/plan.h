@@ -17,6 +17,9 @@
 
 namespace unisono {
 
+// What a round's messages carry: contributions, sums of islands, or what is final.
+enum class MessageStep : uint8_t { reduce, across, gather };
+
 struct Stage {
   uint32_t round = 0;
   uint32_t send_begin = 0, send_end = 0;  // in Plan::peers
@@ -36,6 +39,7 @@ struct ChunkPlan {
 struct Plan {
   ScheduleKind kind = ScheduleKind::two_step;
   uint32_t chunk_count = 0;
+  uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;  // as the schedule's
   std::vector<uint32_t> shares{}; // of the chunks in the tensor; empty: equal
   bool direct = false;
   bool fitted = false;            // to uneven links
@@ -47,7 +51,9 @@ struct Plan {
 
   std::span<const Rank> sends(const Stage& s) const { return {peers.data() + s.send_begin, s.send_end - s.send_begin}; }
   std::span<const Rank> receives(const Stage& s) const { return {peers.data() + s.recv_begin, s.recv_end - s.recv_begin}; }
-  Partition partition() const { return {.chunks = chunk_count, .shares = shares}; }
+  Partition partition(size_t unit_elements = 0) const { return {.chunks = chunk_count, .shares = shares, .unit_elements = unit_elements}; }
+  bool has_gather() const { return gather_round != UINT32_MAX; }
+  MessageStep step_of(uint32_t round) const { return round >= gather_round ? MessageStep::gather : round >= across_round ? MessageStep::across : MessageStep::reduce; }
   // Index into chunks, or -1.
   int64_t find(uint32_t chunk) const;
 };

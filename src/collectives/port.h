@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "codecs/codec.h"
 #include "kernels/dispatch.h"
 #include "wire/frame.h"
 #include "wire/peer_id.h"
@@ -60,6 +61,10 @@ class Port {
   // Arithmetic: true if done at once, else Operation::computed(lane) follows. The task's sources are valid until then.
   virtual bool reduce(const kernels::Reduction& task, uint32_t lane) = 0;
   virtual bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) = 0;
+  // Likewise; encoding is always done at once. Counts are added to.
+  virtual void encode(const EncodeTask& task, kernels::BlockCounts& counts) = 0;
+  virtual bool decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) = 0;
+  virtual bool fold(const FoldTask& task, kernels::BlockCounts& counts, uint32_t lane) = 0;
 };
 
 }  // namespace unisono

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t unit_bytes = 64;  // chunks begin at multiples of it, so that kernels work on whole cache lines
 
-// Units of 64 bytes before a chunk, the first chunks getting one more of those that cannot be dealt evenly.
+// Units before a chunk, the first chunks getting one more of those that cannot be dealt evenly.
 size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
   if (partition.shares.empty()) {
     const size_t base = units / partition.chunks, extra = units % partition.chunks;
@@ -24,7 +24,7 @@ size_t units_before(size_t units, uint32_t chunk, const Partition& partition) {
 
 // Elements before a chunk.
 size_t partition_begin(size_t count, size_t element_size, uint32_t chunk, const Partition& partition) {
-  const size_t unit = unit_bytes / element_size;
+  const size_t unit = partition.unit_elements != 0 ? partition.unit_elements : unit_bytes / element_size;
   return std::min(count, units_before((count + unit - 1) / unit, chunk, partition) * unit);
 }
 
@@ -127,6 +127,7 @@ CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64
     amount = 0;
     for (const auto c : counts) rest = mix64(rest ^ c), amount += c;
   }
+  if (!q.codec->is_plain()) rest = mix64(rest ^ (uint64_t{q.codec->own_exact} << 1 | uint64_t{q.codec->poison}) ^ 0xC0DEC);
   const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce || q.collective == Collective::reduce_scatter;
   const auto op = reduces ? q.op : ReduceOp::sum;
   const uint32_t bits = static_cast<uint32_t>(collective) << 28 | static_cast<uint32_t>(q.dtype) << 24 |
@@ -151,7 +152,7 @@ std::string to_string(const CallDescriptor& d) {
 std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours) {
   const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || theirs.amount != ours.amount;
   return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
-         (visible ? "" : "; they differ in root, block sizes or slice size");
+         (visible ? "" : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {

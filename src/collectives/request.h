@@ -10,12 +10,20 @@
 
 #include "base/clock.h"
 #include "schedules/schedule.h"
+#include "unisono/codec.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 #include "unisono/tensor.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
+
+// Whether elements may be encoded.
+constexpr bool takes_codec(Collective c) {
+  return c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
+}
+
+inline constexpr Codec plain_codec{};
 
 struct OperationRequest {
   Collective collective = Collective::all_reduce;
@@ -32,10 +40,13 @@ struct OperationRequest {
   ScheduleKind schedule = ScheduleKind::automatic;
   uint64_t slice_bytes = 0;
   Nanos timeout = 0;
+  const Codec* codec = &plain_codec; // plain where the collective takes none; of the caller's, until the call has been submitted
+  float* encode_error = nullptr;     // as CallOptions::encode_error
 };
 
 // What travels in every frame so that differing calls are found and named at the first message.
-// bits: collective 4 | dtype 4 | reduce op 4 | schedule 4 | hash 16 of (root, slice bytes, even or uneven counts).
+// bits: collective 4 | dtype 4 | reduce op 4 | schedule 4 | hash 16 of (root, slice bytes, even or uneven counts, options of a codec that its
+// messages do not show).
 struct CallDescriptor {
   uint32_t bits = 0;
   uint64_t amount = 0;  // elements of the operation where all ranks agree on it; 0 where sizes are per pair
@@ -61,6 +72,7 @@ uint64_t schedule_bytes(const OperationRequest& request, uint32_t world);
 struct Partition {
   uint32_t chunks = 1;
   std::span<const uint32_t> shares{};  // per chunk; empty: equal ones. Else their sum is not 0 and below 2^31
+  size_t unit_elements = 0;            // that are not cut apart; 0: as many as make a cache line
 };
 // The place of one chunk of a schedule. The partition is that of a tensor; blocks of ranks have their own sizes.
 ChunkPlace place_of(const OperationRequest& request, uint32_t chunk, const Partition& partition, Rank self, uint32_t world);

@@ -39,6 +39,13 @@ class Chooser {
  private:
   bool direct_holds(const Candidate& candidate) const;
   double predict(const Candidate& candidate) const;
+  struct Fractions {
+    double inside = 1, between = 1;
+  };
+  Fractions fractions(const Candidate& candidate) const;  // of what travels, where elements are encoded
+  Load shrunk(Load load, const Candidate& candidate) const;
+  double coding_us(const Candidate& candidate) const;
+  bool encodes_once(const Candidate& candidate) const;
   Candidate consider(ScheduleKind kind) const;
   Candidate best_hierarchical() const;
   const char* exclusion(const Candidate& candidate) const;
@@ -64,7 +71,7 @@ double Chooser::predict(const Candidate& candidate) const {
   if (request_.world == 1) return 0;
   const bool wide = request_.is_16_bit_float && !direct_holds(candidate);
   const double bytes = static_cast<double>(request_.bytes) * (wide ? 2 : 1);
-  const Load load = unisono::load({.collective = request_.collective,
+  const auto load = unisono::load({.collective = request_.collective,
                                    .kind = candidate.kind,
                                    .inner = candidate.inner,
                                    .outer = candidate.outer,
@@ -78,10 +85,10 @@ double Chooser::predict(const Candidate& candidate) const {
                                               .inner = candidate.inner,
                                               .outer = candidate.outer,
                                               .fitted = candidate.fitted});
-    wire_us = cost.us_per_byte * bytes;
+    wire_us = cost.us_per_byte * bytes * (request_.encoded ? fractions(candidate).between : 1);
     between.latency_us = cost.latency_us;
   }
-  double us = predicted_us({.load = load,
+  double us = predicted_us({.load = request_.encoded ? shrunk(load, candidate) : load,
                             .inside = request_.inside,
                             .between = between,
                             .bytes = bytes,
@@ -90,7 +97,58 @@ double Chooser::predict(const Candidate& candidate) const {
   // To fp32 before and back after: two passes over the wide copy.
   const double crowd = std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
-  return us;
+  if (!request_.encoded) return us;
+  // What the links do for one slice, the cores do not wait for; inside a host the cores do both.
+  const double coding = coding_us(candidate) * crowd;
+  const double slices = islands_.size() > 1 ? std::max(1.0, bytes / request_.between.slice_bytes) : 1;
+  return std::max(us, coding) + std::min(us, coding) / slices;
+}
+
+Chooser::Fractions Chooser::fractions(const Candidate& candidate) const {
+  const auto& e = *request_.encoded;
+  const bool one = candidate.kind == hierarchical ? candidate.outer == one_shot : candidate.kind == one_shot;
+  if (candidate.kind == hierarchical) return {(e.reduce + e.gather) / 2, one ? e.across : (e.across + e.gather) / 2};
+  const bool reduces_only = one || request_.collective == Collective::reduce_scatter;
+  const double all = reduces_only ? e.reduce : request_.collective == Collective::all_gather ? e.gather : (e.reduce + e.gather) / 2;
+  return {all, all};
+}
+
+Load Chooser::shrunk(Load load, const Candidate& candidate) const {
+  const auto shrink = [](Traffic& part, double& island_bytes, double by) {
+    for (auto* bytes : {&part.bytes, &part.written, &part.reduced, &part.total, &island_bytes}) *bytes *= by;
+  };
+  const auto by = fractions(candidate);
+  shrink(load.inside, load.island_bytes_inside, by.inside);
+  shrink(load.between, load.island_bytes_between, by.between);
+  return load;
+}
+
+// Encoding and decoding of a rank, in passes over the tensor.
+double Chooser::coding_us(const Candidate& candidate) const {
+  const auto& e = *request_.encoded;
+  const double n = request_.world, p = largest_;
+  double encoded = 1 + 1 / n, decoded = 2;
+  if (candidate.kind == one_shot) encoded = 2, decoded = n;  // its own elements once more, to add them as the others have them
+  if (request_.collective == Collective::reduce_scatter) encoded = 1, decoded = 1;
+  if (request_.collective == Collective::all_gather) encoded = 1 / n, decoded = 1;
+  if (candidate.kind == hierarchical && candidate.outer == one_shot) encoded = 1 + 2 / p, decoded = 2 + 2 / p;
+  if (candidate.kind == hierarchical && candidate.outer != one_shot) encoded = 1 + 1 / p + 1 / n, decoded = 2 + 1 / p;
+  // Cores that are slow to copy are slow to encode: of the rate that was measured inside the host, encoding reaches some two thirds.
+  const bool known = largest_ > 1 && request_.inside.copied_by_cores;
+  const double copying = known ? request_.inside.bytes_per_us : e.decode_bytes_per_us;
+  const double encoding = std::min(e.encode_bytes_per_us, copying * 2 / 3), decoding = std::min(e.decode_bytes_per_us, copying);
+  const double bytes = static_cast<double>(request_.bytes) * (request_.is_16_bit_float ? 2 : 1);
+  return bytes * (encoded / encoding + decoded / decoding);
+}
+
+bool Chooser::encodes_once(const Candidate& candidate) const {
+  switch (request_.collective) {
+    case Collective::all_reduce:
+      if (candidate.kind != hierarchical) return candidate.kind == one_shot || candidate.kind == two_step;
+      return candidate.inner == two_step && candidate.outer == (islands_.size() <= 2 ? one_shot : two_step);
+    case Collective::reduce_scatter: return candidate.kind == direct;
+    default: return request_.collective == Collective::all_gather;
+  }
 }
 
 Candidate Chooser::best_hierarchical() const {
@@ -100,6 +158,7 @@ Candidate Chooser::best_hierarchical() const {
     for (const auto outer : outer_kinds) {
       if (request_.outer != automatic && request_.outer != outer) continue;
       Candidate next{.kind = hierarchical, .inner = inner, .outer = outer};
+      if (request_.encoded && !encodes_once(next)) continue;
       if (request_.order == Order::in_rank_order && !direct_holds(next)) next.excluded = exclusion(next);
       next.predicted_us = predict(next);
       const bool better = best.kind == automatic || (best.excluded && !next.excluded) ||
@@ -113,6 +172,7 @@ Candidate Chooser::best_hierarchical() const {
 const char* Chooser::exclusion(const Candidate& candidate) const {
   if (request_.order == Order::in_rank_order && !direct_holds(candidate))
     return "passes partial sums on, so cannot add in rank order";
+  if (request_.encoded && !encodes_once(candidate)) return "encodes sums again on every hop";
   if (candidate.kind == hierarchical && !wished() && (islands_.size() == 1 || largest_ == 1))
     return "needs several islands, and several ranks in one";
   return nullptr;

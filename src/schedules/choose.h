@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -34,6 +35,13 @@ struct ChooseRequest {
   LinkProfile inside;                            // between ranks of one island
   LinkProfile between;                           // between ranks of different islands
   const UnevenLinks* uneven = nullptr;           // between islands pair by pair, for these island numbers, where pairs differ
+  // Elements that are encoded on their way: bytes on the wire by bytes of the tensor, by step. Then only schedules take part in which an
+  // element is encoded at most once in each step.
+  struct Encoded {
+    double reduce = 1, across = 1, gather = 1;
+    double encode_bytes_per_us = 12'000, decode_bytes_per_us = 20'000;  // of fp32 elements
+  };
+  std::optional<Encoded> encoded{};
 };
 
 struct Candidate {

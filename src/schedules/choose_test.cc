@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include "base/random.h"
 #include "schedules/test_support.h"
@@ -75,6 +76,88 @@ TEST(Choose, makes_only_direct_schedules_in_rank_order) {
       }
     }
   }
+}
+
+// A link that costs nothing but latency and bytes, and cores that cost nothing.
+ChooseRequest on_thin_links(double latency_us, double bytes_per_us, const std::vector<uint32_t>& islands) {
+  const LinkProfile link{.latency_us = latency_us, .bytes_per_us = bytes_per_us, .per_message_cpu_us = 0, .per_batch_cpu_us = 0, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e9, .switch_us = 0, .cores = 64};
+  return {.world = static_cast<uint32_t>(islands.size()), .islands = islands, .order = Order::in_rank_order, .inside = link, .between = link};
+}
+
+ChooseRequest::Encoded encoded_to(double reduce, double gather) {
+  return {.reduce = reduce, .across = reduce, .gather = gather, .encode_bytes_per_us = 1e12, .decode_bytes_per_us = 1e12};
+}
+
+// alpha beta N / ((N - 1)(N - 2)) bytes of an encoded tensor, with N = 4.
+TEST(Choose, encoded_elements_go_in_one_shot_as_long_as_that_is_shorter) {
+  const auto islands = hosts(4, 1);
+  const std::tuple<double, double, double> cases[] = {{50, 117.5, 3916}, {25, 1175, 19'583}};
+  for (const auto& [latency, rate, border] : cases) {
+    for (const double fraction : {0.5, 0.1328125}) {
+      auto request = on_thin_links(latency, rate, islands);
+      request.encoded = encoded_to(fraction, fraction);
+      request.bytes = static_cast<uint64_t>(0.995 * border / fraction);
+      EXPECT_EQ(must_choose(request).kind, one_shot) << must_choose(request).reason;
+      request.bytes = static_cast<uint64_t>(1.005 * border / fraction);
+      EXPECT_EQ(must_choose(request).kind, two_step) << must_choose(request).reason;
+    }
+  }
+  const std::vector<uint32_t> two{0, 1};
+  auto pair = on_thin_links(50, 117.5, two);
+  pair.encoded = encoded_to(0.25, 0.25);
+  pair.bytes = 1u << 30;
+  EXPECT_EQ(must_choose(pair).kind, one_shot);
+}
+
+TEST(Choose, encoded_elements_cost_what_their_bytes_and_their_encoding_cost) {
+  const auto islands = hosts(4, 1);
+  auto request = on_thin_links(50, 117.5, islands);
+  request.bytes = 8u << 20;
+  request.encoded = encoded_to(0.265625, 0.265625);  // 8.5 bits
+  const double wire = 2 * 50 + 1.5 * 0.265625 * (8 << 20) / 117.5;
+  EXPECT_NEAR(must_choose(request).predicted_us, wire, wire * 1e-3);
+  request.encoded = encoded_to(0.5, 0.25);
+  EXPECT_NEAR(must_choose(request).predicted_us, 2 * 50 + 1.5 * 0.375 * (8 << 20) / 117.5, wire * 1e-3);
+  // In one slice, nothing overlaps: 1 + 1/N times encoded, 2 times decoded.
+  request.encoded->encode_bytes_per_us = 1000;
+  request.encoded->decode_bytes_per_us = 2000;
+  EXPECT_NEAR(must_choose(request).predicted_us, 2 * 50 + 1.5 * 0.375 * (8 << 20) / 117.5 + (8 << 20) * (1.25 / 1000 + 2.0 / 2000), wire * 1e-3);
+}
+
+// Also where the link was measured while the machine had other work.
+TEST(Choose, encoding_does_not_pay_inside_a_host_however_slow_that_is) {
+  const auto islands = hosts(1, 2);
+  for (const double rate : {500.0, 5'000.0, 50'000.0}) {
+    for (const uint64_t bytes : {uint64_t{1} << 14, uint64_t{1} << 20, uint64_t{1} << 26}) {
+      for (const auto& inside : {shared_memory_profile(2), loopback_tcp_profile(2)}) {
+        auto request = on_one_host(bytes, islands);
+        request.inside = inside;
+        request.inside.bytes_per_us = rate;
+        const auto plain = must_choose(request).predicted_us;
+        request.encoded = ChooseRequest::Encoded{.reduce = 0.1328125, .across = 0.1328125, .gather = 0.1328125};
+        EXPECT_GT(must_choose(request).predicted_us, 0.95 * plain) << rate << ", " << bytes;
+      }
+    }
+  }
+}
+
+TEST(Choose, only_schedules_that_encode_once_per_step_take_part_where_elements_are_encoded) {
+  for (const auto& islands : {hosts(1, 4), hosts(4, 1), hosts(2, 4), hosts(4, 4)}) {
+    for (const uint64_t bytes : {uint64_t{1} << 12, uint64_t{1} << 20, uint64_t{1} << 27}) {
+      auto request = on_one_host(bytes, islands);
+      request.encoded = encoded_to(0.25, 0.25);
+      const auto choice = must_choose(request);
+      EXPECT_TRUE(choice.kind == one_shot || choice.kind == two_step || choice.kind == hierarchical) << choice.reason;
+      if (choice.kind != hierarchical) continue;
+      EXPECT_EQ(choice.inner, two_step);
+      EXPECT_EQ(choice.outer, islands.back() == 1 ? one_shot : two_step);
+    }
+  }
+  const auto four = hosts(4, 1);
+  auto ring_wanted = on_one_host(1 << 20, four);
+  ring_wanted.encoded = encoded_to(0.25, 0.25);
+  ring_wanted.kind = ring;
+  EXPECT_EQ(choose(ring_wanted).status().code(), Code::unsupported);
 }
 
 TEST(Choose, what_it_chooses_can_be_made) {

@@ -173,6 +173,8 @@ Schedule make_hierarchical_all_reduce(const HierarchicalRequest& request) {
   schedule.chunk_count = plan.units * plan.parts;
   schedule.direct = hierarchical_is_direct(islands, inner, outer);
   schedule.every_rank_completes = outer == one_shot && island_count > 1;
+  schedule.across_round = plan.inner_rounds;
+  schedule.gather_round = plan.inner_rounds + (outer == one_shot ? plan.outer_rounds : plan.outer_rounds / 2);
   append_inside_before(plan, schedule.steps);
   append_between(plan, schedule.steps);
   append_inside_after(plan, schedule.steps);

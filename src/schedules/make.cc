@@ -94,6 +94,7 @@ void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
     return append_one_shot(team, schedule.steps);
   }
   schedule.chunk_count = request.world;
+  schedule.gather_round = half_rounds(request.kind, request.world);
   append_two_step(request.kind, team_for(request), schedule.steps);
 }
 
@@ -183,6 +184,7 @@ Result<Schedule> make_schedule(const ScheduleRequest& request) {
       break;
     case Collective::all_gather:
       schedule.chunk_count = request.world;
+      schedule.gather_round = 0;
       append_all_gather(request.kind, team_for(request), schedule.steps);
       break;
     case Collective::broadcast: fill_broadcast(request, schedule); break;
@@ -191,6 +193,7 @@ Result<Schedule> make_schedule(const ScheduleRequest& request) {
     case Collective::scatter: fill_blocks(request, schedule); break;
     case Collective::all_to_all:
       schedule.chunk_count = request.world * request.world;
+      schedule.gather_round = 0;
       append_direct_all_to_all(request.world, request.rank, schedule.steps);
       break;
     case Collective::barrier: fill_barrier(request, schedule); break;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "codecs/error_bound.h"
 #include "kernels/dispatch.h"
 
 namespace unisono::sim {
@@ -109,6 +110,13 @@ bool near(const Call& call, const std::byte* got, const std::vector<Bytes>& inpu
   }
 }
 
+// How far off the elements of an encoded call may be whose inputs are exact, that is between -8 and 8.
+double encoding_bound(const Call& call, const Codec& codec, uint32_t world) {
+  if (!call.reduces()) return encoding_error_bound(codec.gather, call.dtype, 8);
+  const double bound = sum_error_bound(codec, call.dtype, 8, world);
+  return call.options.op == ReduceOp::avg ? bound / world : bound;
+}
+
 struct Expected {
   Bytes moved;                       // where no values are added
   std::span<const std::byte> bytes;  // of `moved`, or of the reduction
@@ -160,6 +168,14 @@ void check_part(const Program& program, size_t index, Rank rank, const Part& par
   const auto size = element_bytes(call.dtype);
   if (got.size() != expected.bytes.size())
     return problems.push_back(where(program, index, rank) + ": the output has the wrong size");
+  if (const auto& codec = part.completion->report.codec; !codec.is_plain()) {
+    for (size_t i = 0; call.values == Values::exact && i < got.size() / size; ++i) {
+      const double value = as_double(call.dtype, got.data() + i * size), wanted = as_double(call.dtype, expected.bytes.data() + i * size);
+      if (std::abs(value - wanted) <= encoding_bound(call, codec, world)) continue;
+      return problems.push_back(where(program, index, rank) + ", " + codec.to_string() + ": element " + std::to_string(i) + " is " + std::to_string(value) + ", expected about " + std::to_string(wanted));
+    }
+    return;
+  }
   const bool exact = to_the_bit(call, part, world);
   const bool rough = call.reduces() && is_floating(call.dtype) && call.values == Values::rough;
   if (exact && !rough && std::equal(got.begin(), got.end(), expected.bytes.begin())) return;
@@ -184,7 +200,7 @@ void check_values(const Program& program, size_t index, const std::vector<Part>&
     const auto& part = parts[rank];
     if (!part.done || !part.status().ok() || part.slip != Slip::none) continue;
     check_part(program, index, rank, part, reduced, problems);
-    if (call.collective != Collective::all_reduce) continue;
+    if (call.collective != Collective::all_reduce && call.collective != Collective::all_gather) continue;
     if (first == nullptr) first = &part;
     else if (part.result != first->result)
       problems.push_back(where(program, index, rank) + ": holds other bits than another rank");

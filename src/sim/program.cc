@@ -48,6 +48,31 @@ ScheduleKind random_schedule(Collective collective, Order order, uint32_t world,
   return possible ? kind : ScheduleKind::automatic;
 }
 
+// Drawn apart from all else, so that the same seeds give the same programs with and without codecs.
+void add_codec(Call& call, Random random) {
+  const auto collective = call.collective;
+  if (!takes_codec(collective) || !random.chance(0.4)) return;
+  const auto schedule = call.options.schedule;
+  const bool encodes_once = collective == Collective::all_reduce       ? schedule != ScheduleKind::ring && schedule != ScheduleKind::halving_doubling
+                            : collective == Collective::reduce_scatter ? schedule == ScheduleKind::direct || schedule == ScheduleKind::automatic
+                                                                       : true;
+  if (!encodes_once) return;
+  const auto step = [&] {
+    StepCodec s{.kind = random.chance(0.7) ? StepCodec::Kind::quantize : static_cast<StepCodec::Kind>(random.below(4))};
+    if (s.kind != StepCodec::Kind::quantize) return s;
+    s.bits = static_cast<uint8_t>(2 + random.below(7));
+    s.group = static_cast<uint16_t>(32u << random.below(4));
+    s.metadata = static_cast<StepCodec::Metadata>(random.below(4));
+    s.spikes = static_cast<StepCodec::Spikes>(random.below(3));
+    return s;
+  };
+  auto& codec = call.options.codec.emplace(Codec::of(step()));
+  if (random.chance(0.3)) codec.gather = step();
+  if (random.chance(0.3)) codec.across = step();
+  codec.own_exact = random.chance(0.2);
+  codec.poison = random.chance(0.2);
+}
+
 Call random_call(const Program& program, const ProgramRequest& q, Random& random) {
   constexpr Collective collectives[] = {Collective::all_reduce,     Collective::all_reduce, Collective::all_reduce,
                                         Collective::reduce_scatter, Collective::all_gather, Collective::broadcast,
@@ -81,6 +106,7 @@ Call random_call(const Program& program, const ProgramRequest& q, Random& random
   if (call.is_message()) call.options.schedule = ScheduleKind::automatic;
   call.options.slice_bytes = pick(slice_choices, random);
   call.options.timeout = Milliseconds(q.timeout / millisecond);
+  add_codec(call, Random(mix64(call.seed)));
   return call;
 }
 
@@ -159,6 +185,7 @@ std::string Call::to_string() const {
   if (is_rooted() || is_message()) text += ", root " + std::to_string(root);
   if (is_message()) text += " to " + std::to_string(destination) + " tag " + std::to_string(tag);
   text += std::string(", ") + name(options.schedule) + ", slices of " + std::to_string(options.slice_bytes);
+  if (options.codec) text += ", " + options.codec->to_string();
   return options.id == 0 ? text : text + ", id " + std::to_string(options.id);
 }
 
@@ -285,7 +312,7 @@ Call slipped(const Call& call, Slip slip, uint32_t world) {
   }
   if (wrong.collective == Collective::barrier)
     wrong.count = 0, wrong.counts.clear(), wrong.options.schedule = ScheduleKind::automatic;
-  if (wrong.collective != call.collective) wrong.options.schedule = ScheduleKind::automatic;
+  if (wrong.collective != call.collective) wrong.options.schedule = ScheduleKind::automatic, wrong.options.codec.reset();
   if (slip == Slip::size && !wrong.counts.empty()) ++wrong.counts[0];
   return wrong;
 }

@@ -31,6 +31,15 @@ class SimCompute final : public Compute {
     return charge(bytes, id);
   }
 
+  Computed decode(const DecodeTask& task, kernels::BlockCounts& counts, uint64_t id) override {
+    unisono::decode(task, counts);
+    return charge(task.count * element_bytes(task.dtype), id);
+  }
+  Computed fold(const FoldTask& task, kernels::BlockCounts& counts, uint64_t id) override {
+    unisono::fold(task, counts);
+    return charge(task.count * (task.messages.size() + 1) * element_bytes(task.dtype), id);
+  }
+
   void slow_down(double factor) { slowness_ = factor; }
   // Until then the process itself computes and does not poll.
   Nanos busy_until() const { return settings_.mode == ComputeMode::busy ? free_at_ : 0; }
