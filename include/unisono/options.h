@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "unisono/codec.h"
 #include "unisono/tensor.h"
 
 namespace unisono {
@@ -26,6 +28,8 @@ struct Options {
   uint32_t min_world = 1;                // fewer survivors of a re-forming end the group (unavailable); equal on all ranks
   bool require_majority = false;         // likewise fewer than half the old members, or just half without rank 0
   uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
+  std::string codec;                     // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
+  uint32_t compute_threads = 0;          // that encode and decode large tensors, the calling one included; UNISONO_COMPUTE_THREADS; 0 = automatic
   bool payload_checksum = false;         // CRC-32C over payloads too (headers always have one)
 };
 
@@ -42,6 +46,14 @@ struct CallOptions {
   Milliseconds timeout{0};      // 0 = the group's default; at most 30 days
   uint64_t id = 0;              // not 0: operations are matched by this number instead of by the order of calls; below 2^56
   uint64_t slice_bytes = 0;     // 0 = automatic
+  std::optional<Codec> codec{}; // none = the group's
+  // Null, or as many elements as the input: what encoding at this rank loses goes there: its input minus what the others had of it, and where
+  // this rank adds up, also the sum minus what they had of that (times the world size for avg). So the sum over ranks of input equals that
+  // of result and encode_error: what error feedback adds to the next input. All zero where nothing is encoded. f32 tensors; all_reduce and reduce_scatter.
+  float* encode_error = nullptr;
+  // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce (sum, avg) of f32, f16
+  // and bf16 tensors, without id; all ranks alike.
+  bool measure_error = false;
 };
 
 }  // namespace unisono

@@ -61,7 +61,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}
+  Result(const T& value) : value_(value) {}
+  Result(T&& value) : value_(std::move(value)) {}
   Result(Status status) : status_(std::move(status)) {
     if (status_.ok()) status_ = Status(Code::internal, "Result made from an ok Status without a value");
   }

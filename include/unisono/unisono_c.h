@@ -81,6 +81,16 @@ typedef struct unisono_report {
   int32_t last_rank;
 } unisono_report;
 
+/* What encoding did in one operation: as unisono::Report. encoded: 0 where all elements travelled as they are. */
+typedef struct unisono_codec_use {
+  int32_t encoded;
+  uint32_t passes;
+  uint64_t sent_payload;
+  uint64_t sent_elements;
+  uint64_t saturated;
+  uint64_t nonfinite_groups;
+} unisono_codec_use;
+
 /* What a group has done so far: since it was joined, split off or re-formed last. */
 typedef struct unisono_counters {
   uint64_t begun;  /* operations */
@@ -114,6 +124,10 @@ UNISONO_EXPORT int unisono_split(unisono_group* group, const uint32_t* ranks, si
 /* Afterwards rank, world size and epoch of the group have changed. */
 UNISONO_EXPORT int unisono_reform(unisono_group* group);
 
+/* Of all later all_reduce, reduce_scatter, all_gather and all_to_all calls with this handle: "plain", "int8", "quantize:bits=4,group=64", as
+ * unisono::Codec::parse reads it. Equal on all ranks. Before: what the group was joined with. */
+UNISONO_EXPORT int unisono_set_codec(unisono_group* group, const char* codec);
+
 /* All zero if the group keeps no record; unisono_get_link_counters is UNISONO_UNAVAILABLE then, and UNISONO_INVALID for no rank of it. */
 UNISONO_EXPORT void unisono_get_counters(const unisono_group* group, unisono_counters* counters);
 UNISONO_EXPORT int unisono_get_link_counters(const unisono_group* group, uint32_t rank, unisono_link_counters* counters);
@@ -138,6 +152,8 @@ UNISONO_EXPORT int unisono_recv(unisono_group* group, void* data, size_t count, 
 UNISONO_EXPORT int unisono_wait(unisono_work* work, unisono_report* report);
 /* As unisono_wait, but UNISONO_LATE if it is not done after timeout_ms; it goes on. */
 UNISONO_EXPORT int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report);
+/* Complete after the operation is done. */
+UNISONO_EXPORT void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use);
 UNISONO_EXPORT int unisono_done(const unisono_work* work);
 UNISONO_EXPORT void unisono_work_free(unisono_work* work);
 

@@ -2,12 +2,14 @@
 #include "unisono/unisono_c.h"
 
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "unisono/unisono.h"
 
 struct unisono_group {
   unisono::Group group;
+  std::optional<unisono::Codec> codec;  // none: what the group was joined with
 };
 struct unisono_work {
   unisono::Work work;
@@ -39,6 +41,13 @@ CallOptions options_of(const unisono_call* call, unisono_op op = UNISONO_SUM) {
   o.timeout = Milliseconds(call->timeout_ms);
   o.id = call->id;
   o.slice_bytes = call->slice_bytes;
+  return o;
+}
+
+// Of a collective that takes a codec.
+CallOptions coded(const unisono_group* group, const unisono_call* call, unisono_op op = UNISONO_SUM) {
+  auto o = options_of(call, op);
+  o.codec = group->codec;
   return o;
 }
 
@@ -101,7 +110,14 @@ int unisono_join(const unisono_options* o, unisono_group** group) {
   }
   auto joined = unisono::Group::join(options);
   if (!joined) return keep(joined.status());
-  *group = new unisono_group{std::move(*joined)};
+  *group = new unisono_group{std::move(*joined), {}};
+  return UNISONO_OK;
+}
+
+int unisono_set_codec(unisono_group* group, const char* codec) {
+  auto parsed = unisono::Codec::parse(text(codec));
+  if (!parsed) return keep(parsed.status());
+  group->codec = *parsed;
   return UNISONO_OK;
 }
 
@@ -132,7 +148,7 @@ uint32_t unisono_epoch(const unisono_group* group) { return group->group.epoch()
 int unisono_split(unisono_group* group, const uint32_t* ranks, size_t count, unisono_group** subgroup) {
   auto split = group->group.split({ranks, count});
   if (!split) return keep(split.status());
-  *subgroup = new unisono_group{std::move(*split)};
+  *subgroup = new unisono_group{std::move(*split), group->codec};
   return UNISONO_OK;
 }
 
@@ -142,15 +158,15 @@ int unisono_reform(unisono_group* group) {
 }
 
 int unisono_all_reduce(unisono_group* g, const void* input, void* output, size_t count, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), options_of(call, op)), work);
+  return hand_over(g->group.all_reduce_async(in(input, count, dtype), out(output, count, dtype), coded(g, call, op)), work);
 }
 
 int unisono_reduce_scatter(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, unisono_op op, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), counts_of(g, counts), options_of(call, op)), work);
+  return hand_over(g->group.reduce_scatter_async(in(input, total_of(g, count, counts), dtype), out(output, count, dtype), counts_of(g, counts), coded(g, call, op)), work);
 }
 
 int unisono_all_gather(unisono_group* g, const void* input, void* output, size_t count, const size_t* counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), counts_of(g, counts), options_of(call)), work);
+  return hand_over(g->group.all_gather_async(in(input, count, dtype), out(output, total_of(g, count, counts), dtype), counts_of(g, counts), coded(g, call)), work);
 }
 
 int unisono_broadcast(unisono_group* g, void* data, size_t count, unisono_dtype dtype, uint32_t root, const unisono_call* call, unisono_work** work) {
@@ -170,7 +186,7 @@ int unisono_scatter(unisono_group* g, const void* input, void* output, size_t co
 }
 
 int unisono_all_to_all(unisono_group* g, const void* input, void* output, size_t count, const size_t* send_counts, const size_t* recv_counts, unisono_dtype dtype, const unisono_call* call, unisono_work** work) {
-  return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype), out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts), counts_of(g, recv_counts), options_of(call)), work);
+  return hand_over(g->group.all_to_all_async(in(input, total_of(g, count, send_counts), dtype), out(output, total_of(g, count, recv_counts), dtype), counts_of(g, send_counts), counts_of(g, recv_counts), coded(g, call)), work);
 }
 
 int unisono_barrier(unisono_group* g, const unisono_call* call, unisono_work** work) { return hand_over(g->group.barrier_async(options_of(call)), work); }
@@ -185,6 +201,10 @@ int unisono_recv(unisono_group* g, void* data, size_t count, unisono_dtype dtype
 
 int unisono_wait(unisono_work* work, unisono_report* report) { return report_of(work->work.wait(), report); }
 int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report) { return report_of(work->work.wait_for(Milliseconds(timeout_ms)), report); }
+void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use) {
+  const auto report = work->work.report();
+  *use = {report.codec.is_plain() ? 0 : 1, report.passes, report.sent_payload, report.sent_elements, report.saturated, report.nonfinite_groups};
+}
 int unisono_done(const unisono_work* work) { return work->work.done() ? 1 : 0; }
 
 void unisono_work_free(unisono_work* work) {

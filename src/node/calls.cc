@@ -36,8 +36,35 @@ class Checks {
     if (o.slice_bytes != 0 && (o.slice_bytes < slice_bytes_min || o.slice_bytes > slice_bytes_max)) {
       return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" + number(slice_bytes_max));
     }
+    return codec(o);
+  }
+  // What the group's codec was checked for already.
+  bool codec(const CallOptions& o) {
+    if (!o.codec) return true;
+    for (const auto* step : {&o.codec->reduce, &o.codec->across, &o.codec->gather}) {
+      if (static_cast<uint8_t>(step->kind) > 3) return fail("codec: an unknown kind " + number(static_cast<uint8_t>(step->kind)));
+      if (step->kind != StepCodec::Kind::quantize) continue;
+      if (step->bits < 2 || step->bits > 8) return fail("codec: " + number(step->bits) + " bits; needed: 2 to 8");
+      if (step->group != 32 && step->group != 64 && step->group != 128 && step->group != 256) return fail("codec: groups of " + number(step->group) + "; needed: 32, 64, 128 or 256");
+      if (static_cast<uint8_t>(step->metadata) > 3 || static_cast<uint8_t>(step->spikes) > 2) return fail("codec: unknown metadata or spikes");
+    }
     return true;
   }
+  bool encode_error(const CallOptions& o, ConstTensor input) {
+    return o.encode_error == nullptr || input.dtype == DType::f32 || fail(std::string("encode_error takes f32 tensors, not ") + name(input.dtype));
+  }
+  bool measure_error(const CallOptions& o, DType dtype) {
+    if (!o.measure_error) return true;
+    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+    return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
+  }
+  // Of a collective that only plain elements are for.
+  bool only_plain(const CallOptions& o) {
+    if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
+    return no_encode_error(o);
+  }
+  bool no_encode_error(const CallOptions& o) { return that(o.encode_error == nullptr, "has no encode_error") && no_measured_error(o); }
+  bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
   bool tensor(const char* what, ConstTensor t) {
     if (static_cast<uint8_t>(t.dtype) >= dtype_count) return fail(std::string(what) + " has an unknown element type");
     size_t bytes = 0;
@@ -97,6 +124,8 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
   q.schedule = o.schedule;
   q.slice_bytes = o.slice_bytes;
   q.timeout = o.timeout.count() > 0 ? o.timeout.count() * millisecond : caller.timeout;
+  if (takes_codec(collective)) q.codec = o.codec ? &*o.codec : caller.codec;
+  q.encode_error = o.encode_error;
   return q;
 }
 
@@ -105,7 +134,7 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
 Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor out, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.size("output", out.count, in.count) && check.op(o.op, in.dtype))) {
+        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
@@ -116,7 +145,7 @@ Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor
 Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.counts("counts", counts, c.world) && check.op(o.op, in.dtype) &&
+        check.counts("counts", counts, c.world) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.no_measured_error(o) &&
         (!in_place || !counts.empty() || check.even(in.count, c.world)))) {
     return check.take();
   }
@@ -134,7 +163,7 @@ Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Te
 
 Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("counts", counts, c.world) && (!in_place || !counts.empty() || check.even(out.count, c.world)))) {
     return check.take();
   }
@@ -152,7 +181,7 @@ Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor
 
 Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("tensor", inout) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.tensor("tensor", inout) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::broadcast, inout, inout, o);
   q.count = inout.count;
   q.root = root;
@@ -161,7 +190,7 @@ Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root
 
 Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("input", in) && check.root(root, c.world) && check.op(o.op, in.dtype))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world) && check.op(o.op, in.dtype))) return check.take();
   const bool is_root = c.self == root;
   if (is_root && !(check.tensor("output", out) && check.types(in, out) && check.size("output", out.count, in.count))) return check.take();
   auto q = base_request(c, Collective::reduce, in, out, o);
@@ -174,7 +203,7 @@ Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::gather, in, out, o);
   q.dtype = in.dtype;
   q.count = in.count;
@@ -195,7 +224,7 @@ Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::scatter, in, out, o);
   q.dtype = out.dtype;
   q.count = out.count;
@@ -216,7 +245,7 @@ Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor ou
 
 Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("send_counts", send, c.world) && check.counts("recv_counts", recv, c.world) &&
         check.that(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
     return check.take();
@@ -241,14 +270,14 @@ Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor
 
 Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
   Checks check;
-  if (!check.options(o)) return check.take();
+  if (!(check.options(o) && check.only_plain(o))) return check.take();
   return base_request(c, Collective::barrier, {}, {}, o);
 }
 
 Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other, uint32_t tag, const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
-  if (!(check.options(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
+  if (!(check.options(o) && check.only_plain(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
         check.tag(tag) && check.that(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }

@@ -12,6 +12,7 @@ struct Caller {
   Rank self = 0;
   uint32_t world = 1;
   Nanos timeout = 300 * second;
+  const Codec* codec = &plain_codec;
 };
 
 // Each checks sizes, types, ranks and numbers; the message says which argument is wrong and what it should be.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "codecs/codec.h"
 #include "kernels/dispatch.h"
 
 namespace unisono {
@@ -30,6 +31,13 @@ class Compute {
     return {};
   }
   virtual Computed copy(void* destination, const void* source, size_t bytes, uint64_t id) = 0;
+  // Always done at once.
+  virtual Computed encode(const EncodeTask& task, kernels::BlockCounts& counts) {
+    unisono::encode(task, counts);
+    return {};
+  }
+  virtual Computed decode(const DecodeTask& task, kernels::BlockCounts& counts, uint64_t id) = 0;
+  virtual Computed fold(const FoldTask& task, kernels::BlockCounts& counts, uint64_t id) = 0;
 };
 
 }  // namespace unisono

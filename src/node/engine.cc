@@ -157,6 +157,9 @@ std::shared_ptr<Completion> Engine::take_completion() {
 Report Engine::report_of(const Active& active, Nanos now) const {
   auto report = active.operation.report(now);
   report.compute_us = active.compute / microsecond;
+  report.encode_us = active.encoding / microsecond;
+  report.sum_us = active.summing / microsecond;
+  report.decode_us = active.decoding / microsecond;
   // Work that was done in one go is not in the times of its events.
   report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
   report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
@@ -193,28 +196,38 @@ std::shared_ptr<Completion> Engine::refuse(const OperationRequest& request, Stat
   return completion;
 }
 
-Result<const Plan*> Engine::plan_for(GroupCore& group, const OperationRequest& q, uint64_t& slice_bytes) {
+Result<Engine::Chosen> Engine::plan_for(GroupCore& group, const OperationRequest& q) {
   const auto bytes = schedule_bytes(q, group.world());
   for (const auto& c : group.chosen) {
     if (c.plan == nullptr || c.collective != q.collective || c.dtype != q.dtype || c.order != q.order || c.schedule != q.schedule ||
-        c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes) {
+        c.root != q.root || c.bytes != bytes || c.slice_bytes != q.slice_bytes || c.op != q.op || c.codec != *q.codec) {
       continue;
     }
-    slice_bytes = c.chosen_slice_bytes;
-    return c.plan;
+    return Chosen{c.plan, c.chosen_slice_bytes, c.chosen_codec, c.codec_note};
   }
   const PlanContext context{.self = group.self, .world = group.world(), .islands = group.islands, .topology = topology_, .uneven = group.uneven.get()};
   auto choice = choose_plan(q, context);
   if (!choice) return choice.status();
-  slice_bytes = choice->slice_bytes;
   auto& plan = group.plans[choice->key];
   if (plan == nullptr) {
     auto made = make_plan(q, *choice, context);
     if (!made) return made.status();
     plan = std::make_unique<Plan>(std::move(*made));
   }
-  group.chosen[group.chosen_at++ % group.chosen.size()] = {q.collective, q.dtype, q.order, q.schedule, q.root, bytes, q.slice_bytes, slice_bytes, plan.get()};
-  return static_cast<const Plan*>(plan.get());
+  group.chosen[group.chosen_at++ % group.chosen.size()] = {.collective = q.collective,
+                                                             .dtype = q.dtype,
+                                                             .op = q.op,
+                                                             .order = q.order,
+                                                             .schedule = q.schedule,
+                                                             .root = q.root,
+                                                             .bytes = bytes,
+                                                             .slice_bytes = q.slice_bytes,
+                                                             .chosen_slice_bytes = choice->slice_bytes,
+                                                             .codec = *q.codec,
+                                                             .chosen_codec = choice->codec,
+                                                             .codec_note = choice->codec_note,
+                                                             .plan = plan.get()};
+  return Chosen{plan.get(), choice->slice_bytes, choice->codec, choice->codec_note};
 }
 
 std::shared_ptr<Completion> Engine::submit(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now) {
@@ -230,14 +243,13 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
   const bool message = request.collective == Collective::send || request.collective == Collective::recv;
-  uint64_t slice_bytes = 0;
-  const auto plan = plan_for(group, request, slice_bytes);
-  if (!plan) return refuse(request, plan.status());
+  const auto chosen = plan_for(group, request);
+  if (!chosen) return refuse(request, chosen.status());
   const auto number = number_operation(group, request, id);
   if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
-  return launch(group, std::move(request), {.plan = *plan, .slice_bytes = slice_bytes, .number = number}, now, now);
+  return launch(group, std::move(request), {.chosen = *chosen, .number = number}, now, now);
 }
 
 std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now) {
@@ -245,14 +257,16 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   auto& active = take_active();
   active.group = &group;
   active.number = what.number;
-  active.compute = 0;
+  active.compute = active.encoding = active.summing = active.decoding = 0;
   active.completion = take_completion();
   auto completion = active.completion;
   auto& setup = active.operation.new_setup();
-  setup.plan = what.plan;
+  setup.plan = what.chosen.plan;
   setup.self = group.self;
   setup.world = group.world();
-  setup.slice_bytes = what.slice_bytes;
+  setup.slice_bytes = what.chosen.slice_bytes;
+  setup.codec = what.chosen.codec;
+  setup.codec_note = what.chosen.codec_note;
   setup.limits = limits_.flow;
   setup.frame.epoch = group.epoch;
   setup.frame.group = group.number;
@@ -262,6 +276,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.is_sent = what.is_sent;
   setup.hold_lent = active_.empty();
   setup.request = std::move(request);
+  setup.request.codec = &setup.codec;
   active_.push_back(&active);
   if (group.record != nullptr) record_begin(active, what.is_sent, started);
   attempt(active.operation, [&] { active.operation.start(active.port, started); });

@@ -80,7 +80,7 @@ class Engine final : public Sink {
   bool begin_express(Express& express, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
   Express::Found look(Express& express);
   // Of one that is done; to be asked for once, as it is written down then.
-  Report report(const Express& express, Nanos now) const;
+  Result<Report> report(const Express& express, Nanos now) const;
   std::shared_ptr<Completion> take_over(Express& express, Nanos now);
 
   // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does it
@@ -162,13 +162,20 @@ class Engine final : public Sink {
   Active* find(uint32_t group, uint64_t operation, PeerIndex from);
   Active& take_active();
   std::shared_ptr<Completion> take_completion();
-  Result<const Plan*> plan_for(GroupCore& group, const OperationRequest& request, uint64_t& slice_bytes);
+  // What was chosen for a request; it stays with the group.
+  struct Chosen {
+    const Plan* plan = nullptr;
+    uint64_t slice_bytes = 0;
+    Codec codec{};
+    std::string_view codec_note{};
+  };
+  Result<Chosen> plan_for(GroupCore& group, const OperationRequest& request);
   uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
   struct Launch {
-    const Plan* plan = nullptr;
-    uint64_t slice_bytes = 0, number = 0;
+    Chosen chosen;
+    uint64_t number = 0;
     bool is_sent = false;  // the plan's first messages
   };
   std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);

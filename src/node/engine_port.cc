@@ -79,4 +79,24 @@ bool Engine::OperationPort::copy(void* destination, const void* source, size_t b
   return computed.done;
 }
 
+void Engine::OperationPort::encode(const EncodeTask& task, kernels::BlockCounts& counts) {
+  const auto cost = engine_.compute_.encode(task, counts).cost;
+  active_.compute += cost;
+  active_.encoding += cost;
+}
+
+bool Engine::OperationPort::decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) {
+  const auto computed = engine_.compute_.decode(task, counts, event_id(active_.slot, active_.generation, lane));
+  active_.compute += computed.cost;
+  active_.decoding += computed.cost;
+  return computed.done;
+}
+
+bool Engine::OperationPort::fold(const FoldTask& task, kernels::BlockCounts& counts, uint32_t lane) {
+  const auto computed = engine_.compute_.fold(task, counts, event_id(active_.slot, active_.generation, lane));
+  active_.compute += computed.cost;
+  active_.summing += computed.cost;
+  return computed.done;
+}
+
 }  // namespace unisono

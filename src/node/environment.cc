@@ -17,6 +17,7 @@ namespace {
 constexpr uint32_t world_size_limit = 4096;  // of the rendezvous
 constexpr size_t job_bytes_limit = 255;      // likewise
 constexpr uint32_t streams_limit = 64;
+constexpr uint32_t compute_threads_limit = 64;
 constexpr uint32_t record_limit = 1u << 20;  // operations
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
@@ -239,6 +240,18 @@ Status resolve_switch(const Environment& environment, const char* name, bool giv
   return {};
 }
 
+// 0: the environment decides, else it stays 0, automatic.
+Status resolve_number(const Environment& environment, const char* name, const char* field, uint32_t given, uint32_t most, uint32_t& out) {
+  out = given;
+  if (const auto text = lookup(environment, name); text && given == 0) {
+    auto value = parse_number<uint32_t>(name, *text, 0, most);
+    if (!value.ok()) return value.status();
+    out = *value;
+  }
+  if (out > most) return invalid(std::string("Options::") + field + " is " + std::to_string(out) + "; at most " + std::to_string(most));
+  return {};
+}
+
 // A group that could not even be formed needs no members to be lost to end: a mistake, and said at once.
 Status resolve_min_world(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   resolved.min_world = options.min_world;
@@ -281,15 +294,13 @@ Status resolve_details(const Options& options, const Environment& environment, R
       !s.ok())
     return s;
   if (auto s = resolve_min_world(options, environment, resolved); !s.ok()) return s;
-  resolved.streams_per_link = options.streams_per_link;
-  if (const auto text = lookup(environment, "UNISONO_STREAMS_PER_LINK"); text && options.streams_per_link == 0) {
-    auto value = parse_number<uint32_t>("UNISONO_STREAMS_PER_LINK", *text, 0, streams_limit);
-    if (!value.ok()) return value.status();
-    resolved.streams_per_link = *value;
+  if (const auto text = options.codec.empty() ? text_of(environment, "UNISONO_CODEC") : options.codec; !text.empty()) {
+    auto codec = Codec::parse(text);
+    if (!codec.ok()) return invalid((options.codec.empty() ? "UNISONO_CODEC" : "Options::codec") + (" is '" + text + "': ") + codec.status().message());
+    resolved.codec = *codec;
   }
-  if (resolved.streams_per_link > streams_limit)
-    return invalid("Options::streams_per_link is " + std::to_string(resolved.streams_per_link) + "; at most " +
-                   std::to_string(streams_limit));
+  if (auto s = resolve_number(environment, "UNISONO_STREAMS_PER_LINK", "streams_per_link", options.streams_per_link, streams_limit, resolved.streams_per_link); !s.ok()) return s;
+  if (auto s = resolve_number(environment, "UNISONO_COMPUTE_THREADS", "compute_threads", options.compute_threads, compute_threads_limit, resolved.compute_threads); !s.ok()) return s;
   if (const auto text = lookup(environment, "UNISONO_RECORD")) {
     auto value = parse_number<uint32_t>("UNISONO_RECORD", *text, 0, record_limit);
     if (!value.ok()) return value.status();

@@ -49,6 +49,8 @@ struct ResolvedOptions {
   uint32_t min_world = 1;
   bool require_majority = false;
   uint32_t streams_per_link = 0;
+  Codec codec{};
+  uint32_t compute_threads = 0;
   bool payload_checksum = false;
   // How many operations the record of a group keeps (0: no record), and the folder that it is written to; empty: memory.
   uint32_t record_operations = 256;

@@ -205,16 +205,22 @@ TEST(Environment, times_and_switches_are_checked) {
                                                     {"UNISONO_REFORM_TIMEOUT_MS", "50"},
                                                     {"UNISONO_PAYLOAD_CHECKSUM", "true"},
                                                     {"UNISONO_STREAMS_PER_LINK", "4"},
+                                                    {"UNISONO_CODEC", "int4:group=64"},
+                                                    {"UNISONO_COMPUTE_THREADS", "3"},
                                                     {"UNISONO_LISTEN_FD", "7"}}));
   EXPECT_EQ(resolved.join_timeout, Milliseconds(1500));
   EXPECT_EQ(resolved.timeout, Milliseconds(2500));
   EXPECT_EQ(resolved.reform_timeout, Milliseconds(50));
   EXPECT_TRUE(resolved.payload_checksum);
   EXPECT_EQ(resolved.streams_per_link, 4u);
+  EXPECT_EQ(resolved.codec, Codec::quantized(4, 64));
+  EXPECT_EQ(resolved.compute_threads, 3u);
   EXPECT_EQ(resolved.listen_fd, 7);
   expect_refused({}, with(torchrun, {{"UNISONO_JOIN_TIMEOUT_MS", "0"}}), {"UNISONO_JOIN_TIMEOUT_MS is '0'"});
   expect_refused({}, with(torchrun, {{"UNISONO_PAYLOAD_CHECKSUM", "maybe"}}), {"UNISONO_PAYLOAD_CHECKSUM is 'maybe'"});
   expect_refused({}, with(torchrun, {{"UNISONO_STREAMS_PER_LINK", "65"}}), {"UNISONO_STREAMS_PER_LINK"});
+  expect_refused({}, with(torchrun, {{"UNISONO_COMPUTE_THREADS", "65"}}), {"UNISONO_COMPUTE_THREADS"});
+  expect_refused({}, with(torchrun, {{"UNISONO_CODEC", "int9"}}), {"UNISONO_CODEC is 'int9'", "int2 … int8"});
   expect_refused({}, with(torchrun, {{"UNISONO_TRANSPORT", "rdma"}}), {"transport 'rdma'", "auto, shm or tcp"});
   expect_refused({}, with(torchrun, {{"UNISONO_JOB", std::string(256, 'j')}}), {"256 bytes"});
   Options options;

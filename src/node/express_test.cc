@@ -61,11 +61,13 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
         ASSERT_EQ(look(r), Express::Found::all);
         EXPECT_EQ(std::memcmp(data[r].data(), expected.data(), count * sizeof(float)), 0) << "rank " << r << " of " << world;
       }
-      const auto ours = cluster->engine(0).report(sums[0].express, cluster->now());
+      const auto ours = cluster->engine(0).report(sums[0].express, cluster->now()).value();
       EXPECT_EQ(ours.operation, theirs.operation);
       EXPECT_EQ(ours.schedule, theirs.schedule);
       EXPECT_EQ(std::tuple(ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
                 std::tuple(theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
+      EXPECT_EQ(std::tuple(ours.world_size, ours.sent_payload, ours.sent_elements, ours.passes), std::tuple(theirs.world_size, theirs.sent_payload, theirs.sent_elements, theirs.passes));
+      EXPECT_TRUE(ours.codec == theirs.codec && ours.codec_note == theirs.codec_note);
     }
   }
 }

@@ -2,10 +2,17 @@
 #include "unisono/group.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdio>
+#include <limits>
+#include <new>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/random.h"
+#include "codecs/codec.h"
 #include "node/calls.h"
 #include "node/group_state.h"
 #include "node/joining.h"
@@ -18,11 +25,32 @@ namespace unisono {
 using internal::GroupState;
 using internal::WorkState;
 
+static std::string decibels(const Report& report) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f dB", report.snr_db());
+  return text;
+}
+
+static std::string text_of_codec(const Report& report) {
+  if (report.codec.is_plain()) return report.codec_note.empty() ? std::string() : ", no codec: " + std::string(report.codec_note);
+  char bits[32];
+  std::snprintf(bits, sizeof(bits), "%.3g", report.bits_per_element());
+  return ", " + report.codec.to_string() + " " + bits + " bits per element, encoded " + std::to_string(report.passes) + (report.passes == 1 ? " time" : " times") +
+         (report.saturated > 0 ? ", " + std::to_string(report.saturated) + " saturated" : "") +
+         (report.measured_error >= 0 ? ", " + decibels(report) : "") +
+         (report.nonfinite_groups > 0 ? ", " + std::to_string(report.nonfinite_groups) + " groups not finite" : "");
+}
+
+double Report::snr_db() const {
+  if (measured_error < 0) return std::numeric_limits<double>::quiet_NaN();
+  return -10 * std::log10(measured_error);
+}
+
 std::string Report::to_string() const {
   return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
          std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
          "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
-         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "");
+         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this);
 }
 
 std::string LinkSpeeds::to_string() const {
@@ -85,7 +113,39 @@ Result<Report> run(GroupState& group, Call call) {
   return group.node->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
 }
 
-Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout}; }
+Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout, &group.codec}; }
+
+double relative_error(ConstTensor result, std::span<const float> exact) {
+  double noise = 0, signal = 0;
+  std::array<float, 1024> values;
+  for (size_t first = 0; first < exact.size(); first += values.size()) {
+    const size_t count = std::min(values.size(), exact.size() - first);
+    widened(result.dtype, static_cast<const std::byte*>(result.data) + first * element_bytes(result.dtype), count, values.data());
+    for (size_t i = 0; i < count; ++i) {
+      const double wanted = exact[first + i], off = values[i] - wanted;
+      noise += off * off;
+      signal += wanted * wanted;
+    }
+  }
+  return noise == 0 ? 0 : noise / signal;
+}
+
+// The call, and the same again in fp32 as it is: what they differ by.
+Result<Report> run_measured(GroupState& group, ConstTensor in, Tensor out, const CallOptions& o) try {
+  Call call{all_reduce_call(caller_of(group), in, out, o), o.id, "all_reduce"};
+  if (!call.request) return refusal(call);
+  std::vector<float> exact(in.count);
+  if (in.count > 0) widened(in.dtype, in.data, in.count, exact.data());
+  auto report = run(group, std::move(call));
+  if (!report) return report;
+  const Tensor sum(exact.data(), exact.size(), DType::f32);
+  const auto plain = run(group, {all_reduce_call({group.self, group.world, group.timeout}, ConstTensor(sum), sum, {.op = o.op, .timeout = o.timeout}), 0, "all_reduce"});
+  if (!plain) return Status(plain.status().code(), "measuring the error: " + plain.status().message());
+  report->measured_error = relative_error(ConstTensor(out), exact);
+  return report;
+} catch (const std::bad_alloc&) {
+  return Status(Code::unavailable, "all_reduce: out of memory for an exact sum of " + std::to_string(in.count) + " elements");
+}
 
 }  // namespace
 
@@ -143,6 +203,7 @@ void form_world_group(Node& node, GroupState& state) {
   state.formation = node.formation();
   state.subgroups.clear();
   state.timeout = node.options().timeout.count() * millisecond;
+  state.codec = node.options().codec;
   node.engine().set_epoch(state.core->epoch);
 }
 
@@ -198,9 +259,11 @@ LinkSpeeds Group::link_speeds() const {
 Work Group::all_reduce_async(Tensor t, const CallOptions& o) { return all_reduce_async(ConstTensor(t), t, o); }
 Result<Report> Group::all_reduce(Tensor t, const CallOptions& o) { return all_reduce(ConstTensor(t), t, o); }
 Work Group::all_reduce_async(ConstTensor in, Tensor out, const CallOptions& o) {
+  if (o.measure_error) return Work(failed_work({Code::invalid, "all_reduce: measure_error is for the blocking call"}));
   return Work(start(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"}));
 }
 Result<Report> Group::all_reduce(ConstTensor in, Tensor out, const CallOptions& o) {
+  if (o.measure_error) return run_measured(*state_, in, out, o);
   return run(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"});
 }
 Work Group::reduce_scatter_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {

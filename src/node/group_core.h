@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -12,6 +13,7 @@
 #include "collectives/request.h"
 #include "record/recorder.h"
 #include "schedules/uneven_links.h"
+#include "unisono/report.h"
 #include "wire/frame.h"
 #include "wire/peer_id.h"
 
@@ -24,7 +26,7 @@ struct ExpressPlan {
   static constexpr uint32_t world_max = 8;
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == Collective::all_reduce;
+           q.collective == Collective::all_reduce && q.codec->is_plain() && q.encode_error == nullptr;
   }
 
   size_t count = 0;
@@ -36,6 +38,7 @@ struct ExpressPlan {
   uint64_t slice_bytes = 0;
   const Plan* plan = nullptr;  // null: there was none
   FrameHeader header;          // but for the operation's number
+  Report report;               // but for number, times and last rank
   std::array<PeerIndex, world_max> others{};
 };
 
@@ -58,11 +61,14 @@ struct GroupCore {
   struct Chosen {
     Collective collective = Collective::all_reduce;
     DType dtype = DType::f32;
+    ReduceOp op = ReduceOp::sum;
     Order order = Order::automatic;
     ScheduleKind schedule = ScheduleKind::automatic;
     Rank root = 0;
     uint64_t bytes = 0, slice_bytes = 0;
     uint64_t chosen_slice_bytes = 0;
+    Codec codec{}, chosen_codec{};
+    std::string_view codec_note{};
     const Plan* plan = nullptr;
   };
   std::array<Chosen, 16> chosen{};

@@ -27,6 +27,7 @@ struct GroupState {
   Rank self = 0;
   uint32_t world = 1;
   Nanos timeout = 0;
+  Codec codec{};
 };
 
 }  // namespace internal

@@ -1,11 +1,15 @@
-// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter.
+// Arithmetic on the thread that drives the node, timed when it is large enough for the clock not to matter. Encoding and decoding of much
+// is shared with helpers, if there are any.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <utility>
 
 #include "base/clock.h"
 #include "node/compute.h"
+#include "node/crew.h"
 #include "node/slot_stores.h"
 
 namespace unisono {
@@ -35,7 +39,41 @@ class InlineCompute final : public Compute {
     return timed(2 * bytes, true, [&] { kernels::copy(destination, source, bytes); });
   }
 
+  Computed encode(const EncodeTask& task, kernels::BlockCounts& counts) override {
+    return timed(2 * task.count * element_bytes(task.dtype), false, [&] {
+      in_parts(task.count, 1, counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::encode(task, c, part); });
+    });
+  }
+  Computed decode(const DecodeTask& task, kernels::BlockCounts& counts, uint64_t) override {
+    return timed(2 * task.count * element_bytes(task.dtype), false, [&] {
+      in_parts(task.count, 1, counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::decode(task, c, part); });
+    });
+  }
+  Computed fold(const FoldTask& task, kernels::BlockCounts& counts, uint64_t) override {
+    return timed(task.messages.size() * task.count * element_bytes(task.dtype), false, [&] {
+      in_parts(task.count, task.messages.size(), counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::fold(task, c, part); });
+    });
+  }
+
+  // Threads beside the driving one.
+  void hire(uint32_t helpers) { crew_.hire(helpers); }
+
  private:
+  // Elements, times messages that are added: some 10 us of work.
+  static constexpr size_t shared_min = 32 * part_unit, piece = 8 * part_unit;
+
+  template <typename F>
+  void in_parts(size_t count, size_t times, kernels::BlockCounts& counts, F&& work) {
+    if (crew_.helpers() == 0 || count * times < shared_min || count <= piece) return work(counts, {});
+    crew_.share(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
+      kernels::BlockCounts found;
+      work(found, {.first = i * piece, .count = piece});
+      const std::lock_guard lock(counting_);
+      counts.saturated += found.saturated;
+      counts.nonfinite_groups += found.nonfinite_groups;
+    });
+  }
+
   // bytes: read and written. plain: no slot is written.
   template <typename F>
   Computed timed(size_t bytes, bool plain, F&& work) {
@@ -51,6 +89,8 @@ class InlineCompute final : public Compute {
   }
 
   SlotStores stores_;
+  Crew crew_;
+  std::mutex counting_;
 };
 
 }  // namespace unisono

@@ -1,6 +1,7 @@
 #include "node/node.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -116,6 +117,9 @@ void Node::set_local_world(uint32_t processes) {
   const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
   yield_ = processes > cores || usable < 2;
   spin_ = yield_ ? 100 * microsecond : 60 * microsecond;
+  // Who trains on processors wants most of them for that, and a helper that has to share its core is worse than none.
+  const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
+  compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
 }
 
 void Node::wake() { notify(wake_fd_); }
@@ -282,7 +286,9 @@ Result<Report> Node::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr
 }
 
 void Node::start_background() {
-  if (!background_.joinable()) background_ = std::thread([this] { background(); });
+  if (background_.joinable()) return;
+  background_ = std::thread([this] { background(); });
+  pthread_setname_np(background_.native_handle(), "unisono");
 }
 
 // Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that who wants to

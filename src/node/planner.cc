@@ -1,15 +1,19 @@
 #include "node/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 
+#include "codecs/codec.h"
 #include "schedules/choose.h"
 #include "schedules/make.h"
 #include "wire/frame.h"
 
 namespace unisono {
 namespace {
+
+constexpr uint64_t codec_elements_min = 1024;  // below it encoding never pays
 
 // A message between two ranks: one chunk, one step.
 Plan message_plan(Collective direction, Rank other) {
@@ -51,30 +55,97 @@ uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
 
 }  // namespace
 
+// The codec that can serve the request, and why it is not the one that was asked for.
+static Codec possible_codec(const OperationRequest& q, const PlanContext& context, std::string_view& note) {
+  auto codec = *q.codec;
+  const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce_scatter;
+  const auto leave_out = [&](std::string_view why) {
+    note = why;
+    return Codec{};
+  };
+  if (codec.is_plain()) return {};
+  if (context.world == 1) return leave_out("one rank");
+  if (q.dtype != DType::f32 && q.dtype != DType::f16 && q.dtype != DType::bf16) return leave_out("only f32, f16 and bf16 elements are encoded");
+  if (reduces && q.op != ReduceOp::sum && q.op != ReduceOp::avg) return leave_out("only sums and averages are encoded");
+  for (auto* step : {&codec.reduce, &codec.across, &codec.gather}) {
+    const bool narrows = step->kind == StepCodec::Kind::f16 || step->kind == StepCodec::Kind::bf16;
+    if (narrows && q.dtype != DType::f32) *step = {};
+  }
+  if (codec.is_plain()) note = "16-bit elements travel as they are";
+  return codec;
+}
+
+// Steps that a schedule does not have get the codec of one that it has.
+static Codec codec_of(Codec codec, Collective collective, ScheduleKind kind) {
+  const bool reduces = collective == Collective::all_reduce || collective == Collective::reduce_scatter;
+  if (!reduces) codec.reduce = codec.gather;
+  if (kind != ScheduleKind::hierarchical) codec.across = codec.reduce;
+  if (kind == ScheduleKind::one_shot || collective == Collective::reduce_scatter) codec.gather = codec.reduce;
+  return codec;
+}
+
+// Of many elements.
+static ChooseRequest::Encoded encoded(const Codec& codec, DType dtype) {
+  constexpr size_t many = 1u << 20;
+  const auto fraction = [&](const StepCodec& step) {
+    return static_cast<double>(wire_codec(step, dtype, dtype, false).message_bytes(many)) / static_cast<double>(many * element_bytes(dtype));
+  };
+  return {.reduce = fraction(codec.reduce), .across = fraction(codec.across), .gather = fraction(codec.gather)};
+}
+
+// Sizes that only some ranks know must not decide: every rank has to choose alike.
+static bool sizes_are_known(const OperationRequest& q) {
+  return !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter && q.collective != Collective::all_to_all;
+}
+
+// As rates and latencies of the links say, which are equal on all ranks.
+static Result<Choice> choose_schedule(const OperationRequest& q, const PlanContext& context, Codec& codec, std::string_view& note) {
+  ChooseRequest request{.collective = q.collective,
+                        .bytes = schedule_bytes(q, context.world),
+                        .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
+                        .world = context.world,
+                        .islands = context.islands,
+                        .order = order_of(q, context),
+                        .kind = q.schedule,
+                        .slice_bytes = q.slice_bytes,
+                        .inside = context.topology.inside,
+                        .between = context.topology.between,
+                        .uneven = context.uneven};
+  if (codec.is_plain()) return choose(request);
+  const bool may_leave_out = q.schedule == ScheduleKind::automatic;
+  if (may_leave_out && request.bytes < codec_elements_min * element_bytes(q.dtype)) {
+    note = "fewer than 1024 elements";
+    codec = {};
+    return choose(request);
+  }
+  const auto plain = may_leave_out ? choose(request) : Result<Choice>(Choice{});
+  if (!plain) return plain;
+  request.encoded = encoded(codec, q.dtype);
+  auto chosen = choose(request);
+  if (!chosen || !may_leave_out || std::llround(chosen->predicted_us * 1000) <= std::llround(plain->predicted_us * 950)) return chosen;
+  note = "plain is predicted to be about as fast";
+  codec = {};
+  return plain;
+}
+
 Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& context) {
   PlanChoice choice{.kind = ScheduleKind::direct};
-  // Sizes that only some ranks know must not decide: every rank has to choose alike.
-  const bool sizes_known = !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter && q.collective != Collective::all_to_all;
-  if (sizes_known) {
-    const auto chosen = choose({.collective = q.collective,
-                                .bytes = schedule_bytes(q, context.world),
-                                .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
-                                .world = context.world,
-                                .islands = context.islands,
-                                .order = order_of(q, context),
-                                .kind = q.schedule,
-                                .slice_bytes = q.slice_bytes,
-                                .inside = context.topology.inside,
-                                .between = context.topology.between,
-                                .uneven = context.uneven});
+  choice.codec = possible_codec(q, context, choice.codec_note);
+  if (sizes_are_known(q)) {
+    const auto chosen = choose_schedule(q, context, choice.codec, choice.codec_note);
     if (!chosen) return chosen.status();
-    choice = {.kind = chosen->kind, .inner = chosen->inner, .outer = chosen->outer, .fitted = chosen->fitted, .slice_bytes = chosen->slice_bytes};
+    choice.kind = chosen->kind;
+    choice.inner = chosen->inner;
+    choice.outer = chosen->outer;
+    choice.fitted = chosen->fitted;
+    choice.slice_bytes = chosen->slice_bytes;
   } else if (q.slice_bytes != 0) {
     choice.slice_bytes = q.slice_bytes;
   }
-  if (!sizes_known && q.schedule != ScheduleKind::automatic && q.schedule != ScheduleKind::direct) {
+  if (!sizes_are_known(q) && q.schedule != ScheduleKind::automatic && q.schedule != ScheduleKind::direct) {
     return Status(Code::unsupported, std::string("only the direct schedule serves ") + name(q.collective));
   }
+  if (!choice.codec.is_plain()) choice.codec = codec_of(choice.codec, q.collective, choice.kind);
   // Whole elements and whole cache lines, and within what one frame may carry.
   choice.slice_bytes = std::clamp<uint64_t>(choice.slice_bytes / 64 * 64, 64, payload_bytes_max);
   choice.key = key_of(q, choice);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "collectives/plan.h"
 #include "collectives/request.h"
@@ -17,6 +18,8 @@ struct PlanChoice {
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
   bool fitted = false;  // to uneven links
   uint64_t slice_bytes = 256u << 10;
+  Codec codec{};                   // plain if the one that was asked for is left out
+  std::string_view codec_note{};   // why; static text
   uint64_t key = 0;  // equal keys: equal plans
 };
 

@@ -38,6 +38,34 @@ static void reduce_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   for (size_t i = 0; i < count; ++i) require(out[i] == ranks * (float)((i + (size_t)rank * count) % 7), "the block of the sum");
 }
 
+static void codec_calls(unisono_group* group, uint32_t rank, uint32_t world) {
+  static float in[count], out[count];
+  unisono_work* work = NULL;
+  unisono_codec_use use;
+  unisono_call call;
+  const float ranks = (float)(world * (world + 1) / 2);
+  memset(&call, 0, sizeof(call));
+  call.schedule = 2; /* two_step: as asked for, whatever the links */
+  for (size_t i = 0; i < count; ++i) in[i] = given(rank, i);
+  require(unisono_set_codec(group, "int9") == UNISONO_INVALID && strstr(unisono_last_error(), "int2") != NULL, "no such codec");
+  require(unisono_set_codec(group, "int8:group=64") == UNISONO_OK, "a codec");
+  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK, "all_reduce with a codec");
+  require(unisono_wait(work, NULL) == UNISONO_OK, "the end of all_reduce with a codec");
+  unisono_get_codec_use(work, &use);
+  require(use.encoded == 1 && use.passes == 2 && use.sent_elements > 0 && use.saturated == 0 && use.nonfinite_groups == 0, "what the codec did");
+  require(8 * use.sent_payload < 9 * use.sent_elements, "fewer than 9 bits per element");
+  unisono_work_free(work);
+  for (size_t i = 0; i < count; ++i) {
+    const float error = out[i] - ranks * (float)(i % 7);
+    require(error < 0.06f * ranks && error > -0.06f * ranks, "the sum of encoded elements");
+  }
+  require(unisono_set_codec(group, "plain") == UNISONO_OK, "no codec");
+  require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK && unisono_wait(work, NULL) == UNISONO_OK, "all_reduce without");
+  unisono_get_codec_use(work, &use);
+  require(use.encoded == 0 && use.passes == 0, "no codec was used");
+  unisono_work_free(work);
+}
+
 static void move_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   static int32_t in[count * world_max], out[count * world_max];
   unisono_work* work = NULL;
@@ -112,6 +140,7 @@ int main(void) {
   const uint32_t rank = unisono_rank(group), world = unisono_world_size(group);
   require(world >= 2 && world <= world_max, "the size");
   reduce_calls(group, rank, world);
+  codec_calls(group, rank, world);
   move_calls(group, rank, world);
   messages(group, rank, world);
   if (rank < 2) {

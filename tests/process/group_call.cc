@@ -138,6 +138,7 @@ std::string Call::check() const {
   if (!has_result_) return {};
   const auto all = wanted();
   if (result_at_ + all.size() > result().bytes()) return "the result does not fit: a mistake of the test";
+  if (plan_.tolerance > 0) return difference_above(plan_.tolerance, result().data() + result_at_, all.data(), all.size() / sizeof(float));
   return difference(plan_.dtype, result().data() + result_at_, all.data(), all.size() / element_bytes(plan_.dtype));
 }
 

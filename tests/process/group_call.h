@@ -21,6 +21,7 @@ struct CallPlan {
   size_t offset = 0;    // bytes by which the buffers are out of alignment
   uint64_t seed = 1;
   CallOptions options = {};
+  double tolerance = 0;  // of a result whose elements are encoded; f32
 };
 
 // The elements of rank r's block where blocks are uneven.

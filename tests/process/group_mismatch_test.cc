@@ -22,6 +22,8 @@ constexpr Mismatch mismatches[] = {
     {"operation", "all_reduce:count=1000,op=sum", "all_reduce:count=1000,op=max", "sum", "max"},
     {"collective", "all_reduce:count=1000", "all_gather:count=1000", "all_reduce", "all_gather"},
     {"barrier_against_data", "barrier", "all_to_all:count=30", "barrier", "all_to_all"},
+    {"codec", "all_reduce:count=5000,schedule=2,codec=int4", "all_reduce:count=5000,schedule=2,codec=int5", "int4", "int5"},
+    {"codec_against_none", "all_reduce:count=5000,schedule=2,codec=int4", "all_reduce:count=5000,schedule=2", "codec", "rank"},
     {"schedule", "all_reduce:count=1000,schedule=2", "all_reduce:count=1000,schedule=5", "two_step", "one_shot"},
 };
 

@@ -112,6 +112,8 @@ CallPlan plan_of(const Command& command) {
   plan.options.schedule = static_cast<ScheduleKind>(command.number("schedule", 0));
   plan.options.order = static_cast<Order>(command.number("order", 0));
   plan.options.slice_bytes = command.number("slice", 0);
+  if (const auto text = command.text("codec", ""); !text.empty()) plan.options.codec = Codec::parse(text).value();
+  plan.tolerance = static_cast<double>(command.number("tolerance", 0));
   return plan;
 }
 

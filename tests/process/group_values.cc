@@ -171,6 +171,17 @@ std::string difference(DType type, const std::byte* got, const std::byte* wanted
   return {};
 }
 
+std::string difference_above(double tolerance, const std::byte* got, const std::byte* wanted, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    float a = 0, b = 0;
+    std::memcpy(&a, got + i * sizeof(a), sizeof(a));
+    std::memcpy(&b, wanted + i * sizeof(b), sizeof(b));
+    if (std::fabs(a - b) <= tolerance) continue;
+    return "element " + std::to_string(i) + " of " + std::to_string(count) + " is " + std::to_string(a) + ", should be about " + std::to_string(b);
+  }
+  return {};
+}
+
 std::optional<DType> dtype_from(const std::string& text) {
   for (int i = 0; i < dtype_count; ++i) {
     if (text == name(static_cast<DType>(i))) return static_cast<DType>(i);

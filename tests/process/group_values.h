@@ -40,6 +40,9 @@ std::vector<std::byte> reduced(DType type, ReduceOp op, size_t count, uint32_t w
 // Empty if equal to the bit, else where they first differ.
 std::string difference(DType type, const std::byte* got, const std::byte* wanted, size_t count);
 
+// Likewise, if no element is further off than that.
+std::string difference_above(double tolerance, const std::byte* got, const std::byte* wanted, size_t count);
+
 std::optional<DType> dtype_from(const std::string& name);
 std::optional<ReduceOp> op_from(const std::string& name);
 
