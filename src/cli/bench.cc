@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,16 +14,14 @@
 #include "cli/bench_stage.h"
 #include "cli/bench_table.h"
 #include "cli/commands.h"
+#include "cli/launch_links.h"
 #include "cli/monotonic.h"
-#include "cli/private_network.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/verdict.h"
 
 namespace unisono::cli {
 namespace {
-
-constexpr uint32_t private_port = 29500;  // in a network of its own, every port is free
 
 int failed(const Group& group, const std::string& what, const Status& status) {
   fmt::print(stderr, "unisono bench: rank {}: {}: {}\n", group.rank(), what, status.to_string());
@@ -34,16 +31,6 @@ int failed(const Group& group, const std::string& what, const Status& status) {
 int failed(const Status& status) {
   fmt::print(stderr, "unisono bench: {}\n", status.to_string());
   return 1;
-}
-
-ProgressOptions progress_options(const BenchOptions& options, uint32_t rank, size_t rows) {
-  ProgressOptions out{.label = "bench", .total = rows, .style = progress_style_of(stderr), .width = 80, .stream = stderr};
-  if (options.progress == "bar") out.style = ProgressStyle::bar;
-  if (options.progress == "lines") out.style = ProgressStyle::lines;
-  if (options.progress == "off" || rank != 0) out.style = ProgressStyle::off;
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) out.width = size.ws_col;
-  return out;
 }
 
 BenchFacts gather_facts(const Group& group, const BenchPlan& plan, Collective collective) {
@@ -101,7 +88,7 @@ Status show_links(Session& session) {
 
 int run_collective(Session& session, Collective collective) {
   const auto facts = gather_facts(session.group, session.plan, collective);
-  session.sink.table(table_head(facts) + row_head());
+  session.sink.table(table_head(facts) + row_head(facts));
   if (session.rows_done == 0) session.sink.json(json_facts(facts));
   std::vector<Row> rows;
   auto sizes = session.plan.sizes;
@@ -205,7 +192,8 @@ int run_rank(const BenchOptions& options, const BenchPlan& plan) {
   if (group->rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(*group, "--json", status);
   }
-  Progress progress(progress_options(options, group->rank(), plan.collectives.size() * plan.sizes.size()), monotonic_now());
+  const auto style = group->rank() == 0 ? options.progress : "off";
+  Progress progress(progress_options("bench", plan.collectives.size() * plan.sizes.size(), style), monotonic_now());
   Session session{*group, plan, options, *seat, sink, progress};
   if (*seat) {
     const auto zero = (*seat)->start();
@@ -233,11 +221,7 @@ int run_as_launcher(const BenchOptions& options, const BenchPlan& plan, const Ar
   auto launch = options.launch;
   launch.no_prefix = true;
   if (plan.limits.any()) {
-    if (auto possible = try_private_network(); !possible.ok()) {
-      return failed(Status(possible.code(), "--rate, --loss and --delay are not possible here: " + possible.message()));
-    }
-    launch.rendezvous = fmt::format("tcp://{}:{}", private_address(0), private_port);
-    launch.transport = "tcp";
+    if (auto chosen = choose_private_network(launch); !chosen.ok()) return failed(chosen);
   }
   launch.keep_going = !plan.faults.empty();
   auto job = make_job(launch, std::move(program));

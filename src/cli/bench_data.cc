@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "cli/bench_accuracy.h"
 
 namespace unisono::cli {
 namespace {
@@ -147,6 +148,7 @@ uint64_t compare(const DataPlan& plan, const std::byte* output, size_t count, Ex
 }  // namespace
 
 void fill_input(const DataPlan& plan, uint32_t rank, size_t first, size_t count, void* out) {
+  if (!plan.codec.is_plain()) return fill_normal(plan, rank, first, count, out);
   if (!facts_of(plan.collective).reduces || is_bit_operation(plan.op)) {
     return store_bits(rank, first, count, element_bytes(plan.dtype), out);
   }
@@ -156,6 +158,7 @@ void fill_input(const DataPlan& plan, uint32_t rank, size_t first, size_t count,
 }
 
 uint64_t count_wrong(const DataPlan& plan, uint32_t rank, size_t block_count, const void* output) {
+  if (!plan.codec.is_plain()) return accuracy_of(plan, rank, block_count, output).wrong;
   Expectation expectation(plan);
   const auto* bytes = static_cast<const std::byte*>(output);
   const auto n = plan.world_size;

@@ -19,6 +19,7 @@ struct DataPlan {
   ReduceOp op = ReduceOp::sum;
   uint32_t world_size = 1;
   uint32_t root = 0;
+  Codec codec{};  // not plain: inputs and checks are those of bench_accuracy.h
 };
 
 // Elements [first, first + count) of a rank's input.

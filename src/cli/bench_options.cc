@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/launch_links.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -62,9 +63,7 @@ void add_fault_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--stop-rank", options.stop, "stop it, alive but silent")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_option("--resume-rank", options.resume, "let a stopped one go on")->type_name("RANK@TIME")->allow_extra_args(false);
   app.add_flag("--no-reform", options.no_reform, "end at the first failure instead");
-  app.add_option("--rate", options.rate, "bits per second of each rank's cable, in each direction: 100M, 1G")->type_name("RATE");
-  app.add_option("--loss", options.loss, "packets that get lost: 1%")->type_name("SHARE");
-  app.add_option("--delay", options.delay, "from rank to rank, one way: 20ms")->type_name("TIME");
+  add_link_options(app, options.launch.links);
 }
 
 std::vector<std::string> words_of(const std::string& list) {
@@ -85,25 +84,6 @@ Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     plan.collectives.push_back(*collective);
-  }
-  return {};
-}
-
-Status set_limits(const BenchOptions& options, BenchPlan& plan) {
-  const auto rate = options.rate.empty() ? Result<uint64_t>(uint64_t{0}) : parse_rate(options.rate);
-  const auto loss = options.loss.empty() ? Result<double>(0.0) : parse_loss(options.loss);
-  const auto delay = options.delay.empty() ? Result<Nanos>(Nanos{0}) : parse_duration(options.delay);
-  for (const auto& status : {rate.status(), loss.status()}) {
-    if (!status.ok()) return status;
-  }
-  if (!delay.ok()) return Status(Code::invalid, "--delay: " + delay.status().message());
-  plan.limits = {*rate, *loss, *delay};
-  if (!plan.limits.any()) return {};
-  const auto& launch = options.launch;
-  if (!launch.hosts.empty()) return Status(Code::invalid, "--rate, --loss and --delay are for ranks on this host alone, not for --hosts");
-  if (launch.transport == "shm") return Status(Code::invalid, "--transport shm has no packets that --rate, --loss and --delay could hold up");
-  if (!launch.rendezvous.empty() || !launch.interface.empty()) {
-    return Status(Code::invalid, "--rate, --loss and --delay bring networks of their own: no --rendezvous and no --interface beside them");
   }
   return {};
 }
@@ -151,6 +131,18 @@ Status set_measures(const BenchOptions& options, BenchPlan& plan) {
   return {};
 }
 
+Status check_codec(const Codec& codec, DType dtype, ReduceOp op, const std::vector<Collective>& collectives) {
+  if (codec.is_plain()) return {};
+  const auto refuse = [&](std::string_view why) { return Status(Code::invalid, fmt::format("--codec {}: {}", codec.to_string(), why)); };
+  if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) return refuse("only f32, f16 and bf16 elements are encoded");
+  if (op != ReduceOp::sum && op != ReduceOp::avg) return refuse("only sums and averages are encoded");
+  for (const auto collective : collectives) {
+    const bool takes_it = collective == Collective::all_reduce || collective == Collective::reduce_scatter || collective == Collective::all_gather || collective == Collective::all_to_all;
+    if (!takes_it) return refuse(fmt::format("{} takes none; all-reduce, reduce-scatter, all-gather and all-to-all do", facts_of(collective).name));
+  }
+  return {};
+}
+
 Status set_call(const BenchOptions& options, BenchPlan& plan) {
   const auto dtype = parse_dtype(options.dtype);
   const auto op = parse_reduce_op(options.op);
@@ -163,6 +155,10 @@ Status set_call(const BenchOptions& options, BenchPlan& plan) {
   if (bits && is_floating(*dtype)) return Status(Code::invalid, fmt::format("-o {} takes whole numbers, not {}", options.op, options.dtype));
   if (options.across < 0 || options.across > 3) return Status(Code::invalid, fmt::format("-a {}: expected 0 to 3", options.across));
   if (options.blocking < 0 || options.blocking > 1) return Status(Code::invalid, fmt::format("-z {}: expected 0 or 1", options.blocking));
+  const auto codec = Codec::parse(options.codec);
+  if (!codec.ok()) return Status(Code::invalid, fmt::format("--codec {}: {}", options.codec, codec.status().message()));
+  plan.run.data.codec = plan.run.call.codec.emplace(*codec);
+  if (auto status = check_codec(*codec, *dtype, *op, plan.collectives); !status.ok()) return status;
   plan.run.data.dtype = *dtype;
   plan.run.data.op = *op;
   plan.run.data.root = options.root;
@@ -196,6 +192,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
   set_choices(*blocking, {"0", "1"});
   add_choice(app, options.order, {.names = "--order", .value = "ORDER", .meaning = "of additions, strict is rank order", .words = order_names(), .fallback = "auto"});
   add_choice(app, options.schedule, {.names = "--schedule", .value = "NAME", .meaning = "which rank adds what", .words = schedule_names(), .fallback = "auto"});
+  app.add_option("--codec", options.codec, "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")->type_name("CODEC");
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
   app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
@@ -213,9 +210,12 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
 
 Result<BenchPlan> make_bench_plan(const BenchOptions& options) {
   BenchPlan plan;
-  for (const auto set : {set_collectives, set_measures, set_call, set_limits, set_faults}) {
+  for (const auto set : {set_collectives, set_measures, set_call, set_faults}) {
     if (auto status = set(options, plan); !status.ok()) return status;
   }
+  const auto limits = make_limits(options.launch);
+  if (!limits.ok()) return limits.status();
+  plan.limits = *limits;
   plan.run.iterations = options.iterations;
   plan.run.warmup = options.warmup;
   plan.run.checks = options.checks;

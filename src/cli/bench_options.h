@@ -25,6 +25,7 @@ struct BenchOptions {
   std::string op = "sum";
   std::string order = "auto";
   std::string schedule = "auto";
+  std::string codec = "plain";
   std::string timeout = "60s";
   std::string row_time = "500ms";
   std::string json;
@@ -41,7 +42,6 @@ struct BenchOptions {
   bool only_in_place = false;
   std::vector<std::string> kill, stop, resume;
   bool no_reform = false;
-  std::string rate, loss, delay;
   std::vector<std::string> compare;  // none, or two files
   double fail_above = 0;
   LaunchOptions launch;

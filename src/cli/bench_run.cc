@@ -53,6 +53,23 @@ Status check(Group& group, uint32_t times, Subject& subject, Measurement& measur
   return summed.status();
 }
 
+// The same for results of encoded elements; ranks that should have the same bits and have not are wrong, too.
+Status check_encoded(Group& group, Subject& subject, Collective collective, Measurement& measurement) {
+  subject.fill();
+  auto done = subject.call();
+  if (!done.ok()) return done.status();
+  const auto accuracy = subject.accuracy();
+  double powers[] = {accuracy.signal, accuracy.noise};
+  if (auto summed = group.all_reduce(std::span<double>(powers)); !summed.ok()) return summed.status();
+  measurement.snr_db = Accuracy{.signal = powers[0], .noise = powers[1]}.snr_db();
+  uint64_t bits[] = {accuracy.bits, ~accuracy.bits};
+  if (auto least = group.all_reduce(std::span<uint64_t>(bits), {.op = ReduceOp::min}); !least.ok()) return least.status();
+  const bool alike = collective == Collective::all_reduce || collective == Collective::all_gather;
+  measurement.wrong = accuracy.wrong + (alike && bits[0] != ~bits[1]);
+  measurement.checked = true;
+  return group.all_reduce(std::span<uint64_t>(&measurement.wrong, 1)).status();
+}
+
 // What the ranks' reports of the last timed call say together.
 Status account(Group& group, const Report& report, Measurement& measurement) {
   uint64_t sent = report.sent_bytes;
@@ -68,11 +85,23 @@ Status account(Group& group, const Report& report, Measurement& measurement) {
 
 Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t bytes, bool in_place) {
   Measurement measurement;
+  if (!options.data.codec.is_plain()) {
+    auto without = options;
+    without.data.codec = {};
+    without.call.codec = Codec{};
+    without.call.schedule = ScheduleKind::automatic;
+    without.checks = 0;
+    auto exact = measure(group, without, bytes, in_place);
+    if (!exact.ok()) return exact;
+    measurement.exact_us = exact->timing.p50_us;
+  }
   measurement.extent = extent_of(options.data.collective, bytes, options.data.dtype, group.world_size());
   Subject subject(group, {options.data, options.call, measurement.extent, in_place});
   if (auto status = subject.allocate(); !status.ok()) return status;
   subject.fill();
-  if (options.checks > 0 && options.data.collective != Collective::barrier) {
+  if (options.checks > 0 && !options.data.codec.is_plain()) {
+    if (auto status = check_encoded(group, subject, options.data.collective, measurement); !status.ok()) return status;
+  } else if (options.checks > 0 && options.data.collective != Collective::barrier) {
     if (auto status = check(group, options.checks, subject, measurement); !status.ok()) return status;
   }
   const auto iterations = choose_iterations(group, options, subject);

@@ -34,12 +34,14 @@ struct Measurement {
   Timing timing;                // over iterations, of the value across ranks
   bool checked = false;
   uint64_t wrong = 0;           // elements, of all ranks
+  double snr_db = 0;            // where elements are encoded: of the last checked result, of all ranks; infinite: nothing is lost
+  double exact_us = 0;          // likewise: median of the same call without codec, timed right before; 0: not measured
   uint64_t wire_bytes = 0;      // that a rank sent in the last timed call, headers included; mean over ranks
   uint32_t contributors = 0;    // ranks whose data is in that call's result: the least that any rank reports
   Report report;                // of this rank's last timed call
 };
 
-// Fails with the status of the first operation that fails.
+// Fails with the status of the first operation that fails. With a codec the same is measured before without, for comparison.
 Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t bytes, bool in_place);
 
 }  // namespace unisono::cli

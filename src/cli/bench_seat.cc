@@ -33,7 +33,7 @@ Status say(int socket, const StageMessage& message, int descriptor) {
     part->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(part), &descriptor, sizeof(int));
   }
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message) ? Status() : failed("the stage of this bench is gone", errno);
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == sizeof(message) ? Status() : failed("the process that plays the links is gone", errno);
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ class Theatre {
     while (turn()) {
     }
   }
+  void tell_lateness() const;
 
  private:
   bool turn();
@@ -216,6 +217,13 @@ void Theatre::make_faults() {
   }
 }
 
+void Theatre::tell_lateness() const {
+  const auto packets = links_.counts().packets;
+  if (tally_.late_packets * 100 < packets || packets == 0) return;
+  fmt::print(stderr, "unisono: links: {:.1f} % of {} packets were more than 1 ms late: this machine is too busy for such links, and times are too long\n",
+             100.0 * static_cast<double>(tally_.late_packets) / static_cast<double>(packets), packets);
+}
+
 void Theatre::resume_the_last() {
   if (std::any_of(seats_.begin(), seats_.end(), [](const RankSeat& seat) { return seat.socket && !seat.stopped; })) return;
   for (auto& seat : seats_) {
@@ -234,7 +242,9 @@ void Theatre::resume_the_last() {
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   ::dup2(nowhere, STDIN_FILENO);
   ::dup2(nowhere, STDOUT_FILENO);
-  Theatre(options, std::move(listener), std::move(lifeline)).run();
+  Theatre theatre(options, std::move(listener), std::move(lifeline));
+  theatre.run();
+  if (options.tells) theatre.tell_lateness();
   ::_exit(0);
 }
 
@@ -245,7 +255,7 @@ Result<Stage> Stage::set(const StageOptions& options) {
   Descriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const StageAddress address(options.job);
   if (!listener || ::bind(listener.get(), address.get(), address.bytes) != 0 || ::listen(listener.get(), static_cast<int>(options.ranks)) != 0) {
-    return failed("cannot listen for the ranks of this bench");
+    return failed("cannot listen for the ranks of this job");
   }
   Pipe lifeline;
   if (!make_pipe(lifeline)) return failed("no pipe");

@@ -1,5 +1,5 @@
-// What stands around the ranks of `unisono bench` when links are to be bad or ranks to die: a process beside the launcher that carries
-// the packets between the ranks' private networks, and that kills, stops and resumes ranks at their time.
+// What stands around the ranks of `unisono bench`, or of `unisono launch --rate`, when links are to be bad or ranks to die: a process beside
+// the launcher that carries the packets between the ranks' private networks, and that kills, stops and resumes ranks at their time.
 //
 // The launcher sets the stage before it starts the ranks; each rank takes its seat there. Both find the other by the name of the job, a
 // socket in Linux's abstract name space that only processes of the same user may use. The stage ends with the launcher; when only
@@ -24,6 +24,7 @@ struct StageOptions {
   uint32_t ranks = 0;
   LinkLimits limits;          // none: the ranks keep the host's network
   std::vector<Fault> faults;  // in the order of their times
+  bool tells = false;         // at its end, on standard error, if packets came late: for ranks that do not ask for the tally
 };
 
 // The launcher's end. Its destructor ends the process.

@@ -84,10 +84,14 @@ Result<Report> Subject::call() {
   return Status(Code::internal, "no such collective");
 }
 
-uint64_t Subject::wrong() const {
+const std::byte* Subject::result() const {
   const std::byte* result = in_place_ ? input_.get() : output_.get();
   if (in_place_ && data_.collective == Collective::reduce_scatter) result += group_.rank() * block_bytes();
-  return count_wrong(data_, group_.rank(), extent_.block_count, result);
+  return result;
 }
+
+uint64_t Subject::wrong() const { return count_wrong(data_, group_.rank(), extent_.block_count, result()); }
+
+Accuracy Subject::accuracy() const { return accuracy_of(data_, group_.rank(), extent_.block_count, result()); }
 
 }  // namespace unisono::cli

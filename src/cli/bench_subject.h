@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "cli/bench_accuracy.h"
 #include "cli/bench_data.h"
 #include "unisono/group.h"
 
@@ -30,6 +31,8 @@ class Subject {
   Result<Report> call();
   // Elements of this rank's result that are wrong, after fill() and one call.
   uint64_t wrong() const;
+  // Likewise, where elements are encoded.
+  Accuracy accuracy() const;
 
  private:
   struct Shape {
@@ -41,6 +44,7 @@ class Subject {
   bool is_root() const { return group_.rank() == data_.root; }
   Tensor tensor(std::byte* bytes, size_t count) const { return {bytes, count, data_.dtype}; }
   Result<Report> exchange();
+  const std::byte* result() const;
 
   Group& group_;
   const DataPlan data_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -65,6 +66,17 @@ std::string cost_of(const Row& row) {
   return fmt::format(" {:>11} {:>7}", wire, contributors);
 }
 
+// What a codec did, of the form that is measured last.
+std::string codec_of(const BenchFacts& facts, const Row& row) {
+  if (facts.data.codec.is_plain()) return {};
+  const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
+  const auto ratio = measurement.timing.p50_us > 0 ? measurement.exact_us / measurement.timing.p50_us : 0;
+  const auto snr = !measurement.checked ? std::string("N/A") : std::isinf(measurement.snr_db) ? std::string("exact") : fmt::format("{:.1f}", measurement.snr_db);
+  const auto& report = measurement.report;
+  return fmt::format(" {:>7.4g} {:>6} {:>7.2f}  {}", report.bits_per_element(), snr, ratio,
+                     report.codec.is_plain() ? fmt::format("left out: {}", report.codec_note) : fmt::format("{} {}", report.codec.to_string(), report.schedule));
+}
+
 }  // namespace
 
 std::string host_summary(const std::vector<Member>& members) {
@@ -103,26 +115,29 @@ std::string table_head(const BenchFacts& facts) {
   text += fmt::format("# ranks: {}; links of rank 0: {}\n", host_summary(facts.members), link_summary(facts.members));
   if (!facts.impairment.empty()) text += fmt::format("# on request: {}\n", facts.impairment);
   text += fmt::format("# found when the group formed: {}\n", facts.speeds.to_string());
+  if (!facts.data.codec.is_plain()) text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n", facts.data.codec.to_string());
   text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n", across_names[static_cast<size_t>(facts.across)],
                       facts.barrier ? ", a barrier before each" : "");
   return text;
 }
 
-std::string row_head() {
+std::string row_head(const BenchFacts& facts) {
   std::string text = "# wire: bytes that a rank sent in one call, headers included, mean over ranks; contrib: ranks whose data is in the result\n#\n";
   const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
   const auto units = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+  const bool codec = !facts.data.codec.is_plain();
+  if (codec) text += "# bits: on the wire per element sent; snr: of the result against the exact one; gain: time (p50) without codec / with it\n#\n";
   text += fmt::format("#{:46} {:^52} {:^52}\n", "", "out-of-place", "in-place");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib", codec ? fmt::format(" {:>7} {:>6} {:>7}  codec", "bits", "snr", "gain") : "");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)", codec ? fmt::format(" {:>7} {:>6} {:>7}", "", "(dB)", "(ratio)") : "");
   return text;
 }
 
 std::string table_row(const BenchFacts& facts, const Row& row) {
   const auto& any = row.out_of_place ? *row.out_of_place : *row.in_place;
   const auto root = facts_of(facts.data.collective).has_root ? fmt::format("{}", facts.data.root) : "-1";
-  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
-                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row));
+  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
+                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row), codec_of(facts, row));
 }
 
 uint64_t wrong_values(const std::vector<Row>& rows) {
@@ -222,6 +237,23 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["wrong"] = measurement.wrong;
   json["wire_bytes"] = measurement.wire_bytes;
   json["contributors"] = measurement.contributors;
+  if (!facts.data.codec.is_plain()) {
+    const auto& report = measurement.report;
+    json["asked_codec"] = facts.data.codec.to_string();
+    json["codec"] = report.codec.to_string();
+    json["codec_note"] = report.codec_note;
+    json["bits_per_element"] = report.bits_per_element();
+    json["payload_bytes"] = report.sent_payload;
+    json["passes"] = report.passes;
+    json["encode_us"] = report.encode_us;
+    json["sum_us"] = report.sum_us;
+    json["decode_us"] = report.decode_us;
+    json["snr_db"] = std::isfinite(measurement.snr_db) ? nlohmann::ordered_json(measurement.snr_db) : nlohmann::ordered_json(nullptr);
+    json["exact_p50_us"] = measurement.exact_us;
+    json["gain"] = measurement.timing.p50_us > 0 ? measurement.exact_us / measurement.timing.p50_us : 0;
+    json["saturated"] = report.saturated;
+    json["nonfinite_groups"] = report.nonfinite_groups;
+  }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

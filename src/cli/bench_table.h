@@ -38,7 +38,7 @@ std::string link_summary(const std::vector<Member>& members);
 
 // All lines start with '#'. The head says what the numbers depend on; row_head names the columns of table_row.
 std::string table_head(const BenchFacts& facts);
-std::string row_head();
+std::string row_head(const BenchFacts& facts);
 std::string table_row(const BenchFacts& facts, const Row& row);
 // "# Out of bounds values : 0 OK" and "# Avg bus bandwidth : X".
 std::string table_foot(const BenchFacts& facts, const std::vector<Row>& rows);

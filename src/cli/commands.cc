@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/agent.h"
+#include "cli/launch_links.h"
 #include "cli/text.h"
 #include "cli/verdict.h"
 #include "cli/version.h"
@@ -19,10 +20,12 @@ constexpr Command table[] = {
     {"trace", "write the last operations of all ranks as a Chrome trace", run_trace, trace_syntax},
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
+    {"codec", "try the codecs on elements of your own: how small, how exact", run_codec, codec_syntax},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
     {"man", "print the manual page", run_manual, manual_syntax},
     {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // what launch starts on each host
+    {"seat", "", run_seat, nullptr},                                      // and, with --rate, as each rank
 };
 
 constexpr std::string_view first_steps = R"(

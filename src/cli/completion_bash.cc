@@ -75,11 +75,18 @@ std::string value_cases(const CommandSyntax& command) {
   return text;
 }
 
-std::string positional_words(const CommandSyntax& command) {
+// What to offer for a word without a dash: the values of the first positional; files, where one takes them, for it or behind those.
+std::string positional_branches(const CommandSyntax& command) {
+  std::string words;
+  bool files = false;
   for (const auto& option : command.options) {
-    if (option.positional()) return fmt::format("{}", fmt::join(option.choices, " "));
+    if (!option.positional()) continue;
+    if (words.empty()) words = fmt::format("{}", fmt::join(option.choices, " "));
+    files = files || option.takes_file();
   }
-  return "";
+  if (!files) return fmt::format("else words='{}'; fi", words);
+  const auto first = words.empty() ? "" : fmt::format("elif [ \"$COMP_CWORD\" -eq 2 ]; then words='{}'; ", words);
+  return first + "else _unisono_files -f; return; fi";
 }
 
 std::string program_case(const CommandSyntax& command) {
@@ -100,7 +107,7 @@ std::string bash_completion(std::span<const CommandSyntax> commands) {
     if (command.runs_program) programs += program_case(command);
     options += fmt::format("      {}) if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
                            command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi"
-                                                : fmt::format("else words='{}'; fi", positional_words(command)));
+                                                : positional_branches(command));
   }
   std::string text(head);
   text += fmt::format("  if [ \"$COMP_CWORD\" -eq 1 ]; then words='{}help --help --version'; command=''\n", names);

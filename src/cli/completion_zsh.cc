@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/completion.h"
 #include "cli/text.h"
 
@@ -26,8 +28,9 @@ std::string value_of(const OptionSyntax& option) {
   return fmt::format(":{}:{}", escape(label, ":\\"), action);
 }
 
-std::string specification(const OptionSyntax& option) {
-  if (option.positional()) return "      " + shell_quote("*" + value_of(option)) + " \\\n";
+// place: of a positional: "1", or "*" for all that come.
+std::string specification(const OptionSyntax& option, const std::string& place) {
+  if (option.positional()) return "      " + shell_quote(place + value_of(option)) + " \\\n";
   // One line per name; each excludes all, but for an option that may be repeated.
   std::string lines;
   const bool repeated = option.value.find('=') != std::string::npos;
@@ -46,7 +49,9 @@ std::string zsh_completion(std::span<const CommandSyntax> commands) {
   for (const auto& command : commands) {
     list += "    " + shell_quote(escape(command.name, ":\\") + ":" + escape(command.summary, ":\\")) + "\n";
     cases += fmt::format("    {}) _arguments -S \\\n", command.name);
-    for (const auto& option : command.options) cases += specification(option);
+    const auto positionals = std::count_if(command.options.begin(), command.options.end(), [](const OptionSyntax& option) { return option.positional(); });
+    size_t place = 0;  // each has its own if there are several
+    for (const auto& option : command.options) cases += specification(option, positionals == 1 ? "*" : std::to_string(place += option.positional()));
     if (command.runs_program) cases += "      '(-):program:_command_names -e' '*::arguments:_normal' \\\n";
     cases += "      && return 0 ;;\n";
   }

@@ -12,6 +12,7 @@ namespace unisono::cli {
 namespace {
 
 constexpr double slow_factor = 3;         // noise of short measurements stays below
+constexpr double thin_rate = 3e8;         // bytes per second between hosts, below which encoding surely costs less than it saves
 constexpr double processor_rate = 3e9;    // bytes per second of one connection; beyond, processors differ and not links
 constexpr double late_factor = 5;
 constexpr double late_least_us = 500;     // more than the others, in absolute terms
@@ -178,6 +179,19 @@ double best_of_others(const std::vector<Rate>& rates, const Rate& one, bool more
   return others[others.size() / 4];
 }
 
+// The advice of the method's specification, Flash Communication section 3.
+void find_thin(std::vector<Rate> rates, std::vector<Finding>& findings) {
+  if (rates.empty()) return;
+  std::sort(rates.begin(), rates.end(), [](const Rate& a, const Rate& b) { return a.value > b.value; });
+  const auto& good = rates[rates.size() / 4];
+  if (good.value >= thin_rate) return;
+  findings.push_back({Severity::hint, "thin_links",
+                      fmt::format("links between hosts are thin: {} from {} to {}, and three quarters of the pairs have no more; a sum of fp32 elements takes as long as its bytes",
+                                  format_rate(good.value), name_of(*good.from), name_of(*good.to)),
+                      "if the tensors bear it, let elements travel in fewer bits: 8 first (UNISONO_CODEC=int8); where channels have outliers, int4:spikes=on (4.625 bits on the wire) before "
+                      "int4:group=32 (5.0); 2 bits only with spikes and error feedback. Compare at equal bits on the wire: unisono codec compare FILE, unisono bench all-reduce --codec int8"});
+}
+
 // Between hosts only: on one host the processors' other work is seen, and the ranks share memory anyway.
 void find_slow(const ClusterFacts& cluster, std::vector<Finding>& findings) {
   std::vector<Rate> rates, trips;
@@ -209,6 +223,7 @@ void find_slow(const ClusterFacts& cluster, std::vector<Finding>& findings) {
                  "look at the way between these two hosts (tracepath), at queues on it (tc -s qdisc) and at other load on both"});
   }
   grouped.move_to(findings);
+  find_thin(rates, findings);
 }
 
 void find_stuck(const ClusterFacts& cluster, const Measured& measured, Grouped& grouped) {

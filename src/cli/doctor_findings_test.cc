@@ -184,6 +184,12 @@ TEST(DoctorFindings, a_slow_host_among_three_is_named_in_each_of_its_directions)
   for (const auto& finding : findings) EXPECT_NE(finding.seen.find("rank 2"), std::string::npos) << finding.seen;
 }
 
+TEST(DoctorFindings, thin_links_are_a_case_for_fewer_bits) {
+  auto cluster = healthy(3);
+  for (auto& measured : cluster.measured) measured.forth_rate = measured.back_rate = 1.17e8;
+  expect_only(cluster, Severity::hint, "thin_links", "117.0 MB/s from rank", "UNISONO_CODEC=int8");
+}
+
 TEST(DoctorFindings, less_than_three_times_slower_is_not_worth_a_word) {
   auto cluster = healthy(3);
   cluster.measured[1].forth_rate = 4e8;

@@ -9,6 +9,7 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/launch_links.h"
 #include "cli/text.h"
 
 extern char** environ;
@@ -26,6 +27,7 @@ const CommandLineText help_text{
   unisono launch --hosts a:2,b:2 --interface eth1 -- ./train
   unisono launch -n 2 --hosts a,b --ssh 'ssh -p 2222 -i key' -- ./train
   unisono launch -n 4 --keep-going -- ./elastic         survivors regroup and go on
+  unisono launch -n 4 --rate 100M --delay 1ms -- ./train   as if each rank were a host with such a link
 
 Each rank finds in its environment:
   RANK, WORLD_SIZE              its place and their number
@@ -38,6 +40,10 @@ shows it line by line.
 
 Several hosts: the launcher starts 'unisono agent' on each through --ssh, and this tool, PROGRAM and the working directory
 must be at the same path everywhere. UNISONO_* variables and --env travel along; other variables do not.
+
+--rate, --loss and --delay give each rank a network and a host name of its own, with a cable to a switch that this command plays, as for
+'unisono bench'. This takes /dev/net/tun, and root or user name spaces. Packets cost time of the same cores: if they come late, the
+command says so at the end.
 
 When a rank fails, the others have --grace to end by themselves, then get SIGTERM, and after --grace again SIGKILL.
 SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and start the same course; a second one ends it at once. SIGUSR1,
@@ -187,6 +193,7 @@ namespace {
 void add_all_launch_options(CLI::App& app, LaunchOptions& options) {
   add_launch_options(app, options);
   app.add_flag("--keep-going", options.keep_going, "a failed rank does not end the others");
+  add_link_options(app, options.links);
   app.add_flag("--no-prefix", options.no_prefix, "show lines as they are, without their rank");
 }
 
@@ -212,6 +219,9 @@ int run_launch(const Arguments& arguments) {
       return parse_arguments(*app, own).value_or(usage_error(help_text.name, "unknown option " + program[0]));
     }
   }
+  const auto limits = make_limits(options);
+  if (!limits.ok()) return usage_error(help_text.name, limits.status().message());
+  if (limits->any()) return run_over_links(options, *limits, std::move(program));
   auto job = make_job(options, std::move(program));
   if (!job.ok()) return usage_error(help_text.name, job.status().message());
   return run_job(*job);

@@ -11,6 +11,11 @@
 
 namespace unisono::cli {
 
+// As typed; parsed by make_limits (cli/launch_links.h).
+struct LinkWords {
+  std::string rate, loss, delay;
+};
+
 // As typed; parsed by make_job.
 struct LaunchOptions {
   std::string count;         // -n; empty: all slots of the hosts
@@ -26,6 +31,7 @@ struct LaunchOptions {
   bool no_prefix = false;
   bool keep_going = false;
   bool pin = false;
+  LinkWords links;           // of launch and bench alone
 };
 
 // invalid: which option is wrong and what it takes.

@@ -21,6 +21,8 @@ constexpr Variable variable_table[] = {
     {"UNISONO_TRANSPORT", "auto, shm or tcp."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
+    {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},
+    {"UNISONO_COMPUTE_THREADS", "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
     {"UNISONO_PAYLOAD_CHECKSUM", "1: checksums over payloads, not only over headers."},
     {"UNISONO_JOIN_TIMEOUT_MS", "Time for everyone to come together, in milliseconds [60000]."},
     {"UNISONO_TIMEOUT_MS", "Default deadline of an operation, in milliseconds [300000]."},

@@ -81,13 +81,21 @@ class PanelWriter {
         if (const double upper = place(panel.y_axis, upper_of(series, i)); std::isfinite(upper)) y_.add(upper);
       }
     }
-    x_step_ = x_.widen(panel.x_axis);
+    if (panel.y_from_zero && y_.high > 0) {
+      y_.add(0);
+      y_.add((panel.categories.empty() ? 1.05 : 1.25) * y_.high);  // above bars there is room for the legend
+    }
+    if (panel.categories.empty()) {
+      x_step_ = x_.widen(panel.x_axis);
+    } else {
+      x_ = {-0.5, static_cast<double>(panel.categories.size()) - 0.5};
+    }
     y_step_ = y_.widen(panel.y_axis);
   }
 
   void write() {
     axes();
-    for (const Series& series : panel_.series) area(series);
+    for (const Series& series : panel_.series) series.bars ? bars(series) : area(series);
     for (const Series& series : panel_.series) line(series);
     legend();
   }
@@ -116,7 +124,10 @@ class PanelWriter {
     const auto ticks = [](const Range& range, double step) {
       return static_cast<int>(std::lround((range.high - range.low) / step));
     };
-    for (int i = 0; i <= ticks(x_, x_step_); ++i) {
+    for (size_t i = 0; i < panel_.categories.size(); ++i) {
+      print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(static_cast<double>(i)), bottom + 18, escaped(panel_.categories[i]));
+    }
+    for (int i = 0; panel_.categories.empty() && i <= ticks(x_, x_step_); ++i) {
       const double value = x_.low + i * x_step_;
       print("<line x1='{0:.1f}' y1='{1:.1f}' x2='{0:.1f}' y2='{2:.1f}' class='grid'/>", x_of(value), top, bottom);
       print("<text x='{:.1f}' y='{:.1f}' class='tick middle'>{}</text>\n", x_of(value), bottom + 18, tick_label(panel_.x_axis, value, x_step_));
@@ -127,6 +138,17 @@ class PanelWriter {
       print("<text x='{:.1f}' y='{:.1f}' class='tick end'>{}</text>\n", left_ - 7, y_of(value) + 4, tick_label(panel_.y_axis, value, y_step_));
     }
     print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='frame'/>\n", left_, top, plot_width, bottom - top);
+  }
+
+  void bars(const Series& series) {
+    const double width = 0.6 * (x_of(1) - x_of(0));
+    for (size_t i = 0; i < series.points.size(); ++i) {
+      const Point upper{series.points[i].x, upper_of(series, i)};
+      if (!drawable(series.points[i]) || !drawable(upper)) continue;
+      const double high = y_of(place(panel_.y_axis, upper.y));
+      print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' fill='{}'/>\n", x_of(place(panel_.x_axis, upper.x)) - width / 2, high, width,
+            y_of(place(panel_.y_axis, series.points[i].y)) - high, series.colour);
+    }
   }
 
   // Between the line and the series' upper values.
@@ -144,6 +166,7 @@ class PanelWriter {
   }
 
   void line(const Series& series) {
+    if (series.bars) return;
     if (series.markers) {
       for (const Point& p : series.points) {
         if (!drawable(p)) continue;
@@ -169,7 +192,9 @@ class PanelWriter {
     for (size_t i = 0; i < panel_.series.size(); ++i) {
       const Series& series = panel_.series[i];
       const double y = y_first + 15 + 18 * static_cast<double>(i);
-      if (series.markers) {
+      if (series.bars) {
+        print("<rect x='{:.1f}' y='{:.1f}' width='26' height='10' fill='{}'/>", x + 8, y - 5, series.colour);
+      } else if (series.markers) {
         print("<circle cx='{:.1f}' cy='{:.1f}' r='3.5' fill='{}'/>", x + 21, y, series.colour);
       } else {
         print("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' stroke='{}' stroke-width='{:.1f}'{}/>", x + 8, y, x + 34,

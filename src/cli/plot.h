@@ -1,5 +1,5 @@
-// A line chart as an SVG file: panels side by side, each with axes, labelled ticks and a legend. All plots of this project are made
-// by it, that of the language model too, so it needs nothing of the tool.
+// A chart of lines or bars as an SVG file: panels side by side, each with axes, labelled ticks and a legend. All plots of this project are made
+// by it, those of the examples too, so it needs nothing of the tool.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct Series {
   double line_width = 1.5;
   bool dashed = false;
   bool markers = false;  // dots instead of a line
+  bool bars = false;     // instead of a line: from each point up to its upper value, which must be there
   std::vector<Point> points;
   std::vector<double> upper = {};  // if not empty, of each point: the area from y up to it is shaded
 };
@@ -37,6 +38,8 @@ struct Panel {
   Axis x_axis = Axis::linear;
   Axis y_axis = Axis::linear;
   Corner legend = Corner::upper_right;  // where the curves are not
+  std::vector<std::string> categories = {};  // if not empty, what stands at x = 0, 1, …, instead of numbers; the x axis is linear
+  bool y_from_zero = false;             // a linear y axis from zero to above the highest value: for amounts, whose ratio should be seen
 };
 
 // A round tick distance that divides `range` into about `ticks` parts: 1, 2 or 5 times a power of ten.

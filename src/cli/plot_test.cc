@@ -59,6 +59,14 @@ TEST(Plot, the_area_goes_along_the_line_and_back_along_the_upper_values) {
   EXPECT_NE(drawn.find("<polygon fill='red' fill-opacity='0.15' points='62.0,368.0 602.0,368.0 602.0,40.0 62.0,204.0 '"), std::string::npos) << drawn;
 }
 
+TEST(Plot, an_axis_from_zero_shows_amounts_in_proportion_and_has_room_above_them) {
+  Panel panel{.title = "t", .x_label = "x", .y_label = "y", .series = {{.name = "s", .colour = "red", .points = {{1, 5}, {2, 10}}}}, .y_from_zero = true};
+  // 0 to 12, of which 5 and 10 are 136.7 and 273.3 of 328 from below.
+  EXPECT_NE(svg({panel}).find("points='62.0,231.3 602.0,94.7 '"), std::string::npos) << svg({panel});
+  panel.series[0].points = {};
+  EXPECT_EQ(svg({panel}).find("nan"), std::string::npos);
+}
+
 TEST(Plot, nothing_to_draw_still_makes_a_picture) {
   const auto drawn = svg({logarithmic({})});
   EXPECT_EQ(count(drawn, "</svg>"), 1u);
@@ -73,6 +81,22 @@ TEST(Plot, a_file_that_cannot_be_written_is_named_with_the_reason) {
 
 TEST(Plot, a_full_disk_is_an_error) {
   EXPECT_EQ(write_svg("/dev/full", {logarithmic({{1, 1}})}).code(), Code::unavailable);
+}
+
+TEST(Plot, bars_stand_over_their_names) {
+  const auto drawn = svg({{.title = "t",
+                           .x_label = "",
+                           .y_label = "y",
+                           .series = {{.name = "base", .colour = "red", .bars = true, .points = {{0, 0}, {1, 0}}, .upper = {5, 10}},
+                                      {.name = "top", .colour = "blue", .bars = true, .points = {{0, 5}, {1, 10}}, .upper = {10, 20}}},
+                           .categories = {"one", "two & more"},
+                           .y_from_zero = true}});
+  EXPECT_EQ(count(drawn, "class='tick middle'>one<"), 1u) << drawn;
+  EXPECT_EQ(count(drawn, ">two &amp; more<"), 1u) << drawn;
+  // Half of the frame each, 540 wide together; 0 to 25 are 328 high.
+  EXPECT_NE(drawn.find("<rect x='116.0' y='302.4' width='162.0' height='65.6' fill='red'/>"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find("<rect x='386.0' y='105.6' width='162.0' height='131.2' fill='blue'/>"), std::string::npos) << drawn;
+  EXPECT_EQ(count(drawn, "<polyline"), 0u) << drawn;
 }
 
 }  // namespace

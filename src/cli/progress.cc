@@ -1,6 +1,7 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,16 @@ std::vector<std::string> progress_names() { return {"auto", "bar", "lines", "off
 
 ProgressStyle progress_style_of(std::FILE* stream) {
   return ::isatty(::fileno(stream)) == 1 ? ProgressStyle::bar : ProgressStyle::lines;
+}
+
+ProgressOptions progress_options(std::string label, uint64_t total, const std::string& style) {
+  ProgressOptions out{.label = std::move(label), .total = total, .style = progress_style_of(stderr), .width = 80, .stream = stderr};
+  if (style == "bar") out.style = ProgressStyle::bar;
+  if (style == "lines") out.style = ProgressStyle::lines;
+  if (style == "off") out.style = ProgressStyle::off;
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) out.width = size.ws_col;
+  return out;
 }
 
 Progress::Progress(const ProgressOptions& options, Nanos now)

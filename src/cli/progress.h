@@ -27,6 +27,9 @@ std::vector<std::string> progress_names();
 // bar on a terminal, lines elsewhere.
 ProgressStyle progress_style_of(std::FILE* stream);
 
+// To standard error, in the style that --progress names, as wide as the terminal is.
+ProgressOptions progress_options(std::string label, uint64_t total, const std::string& style);
+
 class Progress {
  public:
   Progress(const ProgressOptions& options, Nanos now);

@@ -25,6 +25,8 @@ CASES = {
     ("unisono", "bench", "-d", "b"): ["bf16"],
     ("unisono", "simulate", "--faults", ""): ["none", "light", "heavy", "kill", "stop", "partition", "mixed"],
     ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform"],
+    ("unisono", "codec", ""): ["roundtrip", "encode", "decode", "compare"],
+    ("unisono", "codec", "encode", "--group", ""): ["32", "64", "128", "256"],
     ("unisono", "completion", ""): ["bash", "zsh", "fish"],
     ("unisono", "launch", "--keep"): ["--keep-going"],
     ("unisono", "help", "ren"): ["rendezvous"],
@@ -121,6 +123,8 @@ class Bash(ShellTest):
     def test_files_are_offered_where_a_file_is_wanted_and_nowhere_else(self):
         self.assertEqual(self.offered("unisono", "bench", "--json", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "simulate", "--trace", "a"), ["a file"])
+        self.assertEqual(self.offered("unisono", "codec", "encode", "res"), ["result.json"])
+        self.assertEqual(self.offered("unisono", "trace", "a"), ["a file"])
         self.assertEqual(self.offered("unisono", "bench", "--timeout", "res"), [])
 
     def test_behind_launch_the_program_completes_its_own_words(self):
@@ -172,6 +176,7 @@ class Zsh(ShellTest):
         for typed, rest in (("unisono lau", "nch "), ("unisono launch --transport s", "hm "), ("unisono launch --transport=t", "cp "),
                             ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "),
                             ("unisono simulate --faults part", "ition "), ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
+                            ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
                             ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):
             shown = typed + rest
             self.expect_shown(terminal, "\x15" + typed + "\t\x18", f"<{shown}>")

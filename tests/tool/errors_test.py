@@ -27,7 +27,7 @@ SHAPES = {
     # When it dies or stops is not ours to say: in this or that operation, before or after its first message.
     "killed": rf"peer_lost: all_reduce 1 MiB: \w+ \d+: rank 1 was lost: {HOST}: (the process died|its end of the link is gone); "
               r"shm, \d+ bytes sent, \d+ received; .*call reform\(\)",
-    "stopped": rf"late: all_reduce 1 MiB: \w+ \d+: not finished after 300 ms: rank 1 \({HOST}\) has sent .+",
+    "stopped": rf"late: all_reduce 1 MiB: \w+ \d+: not finished after \d+ ms: rank 1 \({HOST}\) has sent .+",
     "missing": rf"late: {FILE}job 'default': ranks 1, 2 of 3 missing after 0\.\d s; here: rank 0 \({HOST}\)",
     "damaged": rf"corrupt: {TCP}the stream from the rendezvous server broke: checksum",
     "schedule": r"unsupported: all_reduce 64 KiB: all_reduce: tree all_reduce: no such schedule; there are one_shot, two_step, halving_doubling, ring, hierarchical",

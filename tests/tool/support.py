@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "doctor", "top", "explain", "trace", "metrics", "simulate", "rendezvous", "completion", "man"]
+COMMANDS = ["launch", "bench", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"]
 
 
 def tool(*words):
