@@ -19,7 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-constexpr unisono::CallOptions averaging{.op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order};
+// Plain by name: a codec that the environment gives the group (UNISONO_CODEC) is not meant for losses.
+constexpr unisono::CallOptions averaging{
+    .op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order, .codec = unisono::Codec{}};
 
 // Ranks that have nothing to compute wait here for those that compute the reference run: longer than the default deadline.
 constexpr unisono::CallOptions patient{.timeout = std::chrono::minutes(30)};
@@ -32,7 +34,11 @@ struct Bucket {
 class GroupExchange final : public GradientExchange {
  public:
   GroupExchange(unisono::Group group, const ExchangeOptions& options)
-      : group_(std::move(group)), bucket_elements_(std::max<size_t>(1, options.bucket_bytes / sizeof(float))) {}
+      : group_(std::move(group)),
+        bucket_elements_(std::max<size_t>(1, options.bucket_bytes / sizeof(float))),
+        codec_(options.codec),
+        error_feedback_(options.error_feedback),
+        exact_tail_(codec_.is_plain() ? 0 : options.exact_tail) {}
 
   uint32_t rank() const override { return group_.rank(); }
   uint32_t world_size() const override { return group_.world_size(); }
@@ -40,16 +46,20 @@ class GroupExchange final : public GradientExchange {
   void begin(std::span<float> gradients) override {
     gradients_ = gradients;
     open_ = gradients.size();
+    exact_from_ = open_ - std::min(open_, exact_tail_);
+    if (error_feedback_ && residuals_.size() != open_) residuals_.assign(open_, 0.0f);
     buckets_.clear();
   }
 
   void ready(size_t first) override {
     const auto entered = Clock::now();
     while (open_ > first) {
-      const size_t start = open_ > bucket_elements_ ? open_ - bucket_elements_ : 0;
+      const size_t lowest = open_ > exact_from_ ? exact_from_ : 0;
+      const size_t start = open_ > lowest + bucket_elements_ ? open_ - bucket_elements_ : lowest;
       if (start < first) break;
       const auto bucket = gradients_.subspan(start, open_ - start);
-      buckets_.push_back({group_.all_reduce_async(unisono::Tensor(bucket), averaging), Clock::now()});
+      const auto options = start < exact_from_ ? encoding(start, bucket) : averaging;
+      buckets_.push_back({group_.all_reduce_async(unisono::Tensor(bucket), options), Clock::now()});
       open_ = start;
     }
     starting_ += Clock::now() - entered;
@@ -87,11 +97,32 @@ class GroupExchange final : public GradientExchange {
     return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  std::span<const float> residuals() const override { return residuals_; }
 
  private:
+  // How the bucket that begins at `start` is averaged; what earlier steps have lost of it is added before.
+  unisono::CallOptions encoding(size_t start, std::span<float> bucket) {
+    auto options = averaging;
+    if (codec_.is_plain()) return options;
+    // Named, so that the codec is used whatever links and bucket are: the bits of a run depend on nothing that was measured.
+    options.schedule = unisono::ScheduleKind::two_step;
+    options.codec = codec_;
+    if (error_feedback_) {
+      const auto lost = std::span(residuals_).subspan(start, bucket.size());
+      for (size_t i = 0; i < bucket.size(); ++i) bucket[i] += lost[i];
+      options.encode_error = lost.data();
+    }
+    return options;
+  }
+
   unisono::Group group_;
   size_t bucket_elements_;
+  unisono::Codec codec_;
+  bool error_feedback_;
+  size_t exact_tail_;
+  std::vector<float> residuals_;
   std::span<float> gradients_;
+  size_t exact_from_ = 0;
   size_t open_ = 0;  // elements before this one are not yet in a bucket
   std::vector<Bucket> buckets_;
   Clock::duration starting_{0};
@@ -113,6 +144,7 @@ class LocalExchange final : public GradientExchange {
     return {};
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  std::span<const float> residuals() const override { return {}; }
 
  private:
   ExchangeStatistics statistics_;

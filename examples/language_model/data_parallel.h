@@ -3,6 +3,10 @@
 // GroupExchange cuts the gradients into buckets and starts an asynchronous all-reduce for each as soon as the backward pass
 // has completed it, the end of the array first. The average is taken in rank order, so that a single process that adds the
 // same parts in the same order gets the same bits. LocalExchange is for one process and moves nothing.
+//
+// With a codec gradients travel in few bits, and the average is only near the exact one, though equal on all ranks and in every
+// run. Error feedback (EF14: the compressor's error is added to the next input) keeps what encoding loses of every element and
+// adds it to that element's next gradient: over the steps nothing is lost, for memory as large as the gradients once more.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "unisono/codec.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 
@@ -31,7 +36,7 @@ class GradientExchange {
   virtual uint32_t world_size() const = 0;
 
   // One step: begin(all gradients), ready(first) as often as wanted with falling first, down to 0, then finish(). After an ok
-  // finish() every element is the average over the ranks.
+  // finish() every element is the average over the ranks. After another finish() the exchange is of no use any more.
   virtual void begin(std::span<float> gradients) = 0;
   virtual void ready(size_t first) = 0;  // the elements from first on are final and may not be touched until finish()
   virtual unisono::Status finish() = 0;
@@ -42,11 +47,16 @@ class GradientExchange {
   virtual unisono::Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) = 0;
 
   virtual const ExchangeStatistics& statistics() const = 0;
+  // What error feedback will add to this rank's next gradients, one by one; empty without it. Between finish() and ready().
+  virtual std::span<const float> residuals() const = 0;
 };
 
 struct ExchangeOptions {
   size_t bucket_bytes = 1u << 20;  // all-reduced at once; less overlaps earlier, more costs fewer operations
   unisono::Options join = {};      // as it is: the group that the environment names (unisono launch, torchrun, Slurm, Open MPI)
+  unisono::Codec codec = {};       // of gradients. Not plain: used for every bucket, however fast the links are
+  bool error_feedback = false;     // residuals are kept from step to step, as long as the number of gradients stays
+  size_t exact_tail = 0;           // elements at the end that no codec touches: among gradients they would be outliers
 };
 
 unisono::Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options);

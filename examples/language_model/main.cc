@@ -1,6 +1,7 @@
 // language_model: trains one small language model, data-parallel over Unisono.
 //
 //   unisono launch -n 4 -- language_model --text text.txt --out out      four processes, a quarter of every batch each
+//   unisono launch -n 4 -- language_model --text text.txt --codec int4 --error-feedback    gradients in four bits
 //   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
 //   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
 //
@@ -42,6 +43,8 @@ struct Settings {
   double tolerance_parts = 0;
   double tolerance_whole = 0.02;
   size_t bucket_kib = 1024;
+  std::string codec = "plain";
+  bool error_feedback = false;
   size_t sample_bytes = 400;
   bool json = false;
 };
@@ -67,10 +70,18 @@ void declare_options(CLI::App& app, Settings& s) {
   app.add_option("--bucket-kib", s.bucket_kib, "gradients are all-reduced in pieces of this size")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--reference", s.reference,
+  auto* codec = app.add_option("--codec", s.codec,
+                               "how gradients travel: plain, bf16, int8 ... int2, or whatever Codec::parse reads; the loss "
+                               "stays exact, and differences from one process are told but not judged")
+                    ->capture_default_str();
+  app.add_flag("--error-feedback", s.error_feedback,
+               "what a codec loses of a gradient is added to the next one (EF14): memory as large as the gradients once more")
+      ->needs(codec);
+  auto* reference = app.add_option("--reference", s.reference,
                  "do not join a group: train as one process, on the same parts one after another "
                  "(parts) or on the whole batch at once (whole)")
       ->check(CLI::IsMember({"parts", "whole"}));
+  codec->excludes(reference);
   app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--reference-steps", s.reference_steps,
                  "steps that one process repeats after a data-parallel training, to "
@@ -88,15 +99,29 @@ void declare_options(CLI::App& app, Settings& s) {
   app.add_flag("--json", s.json, "print the summary as JSON on standard output, progress on standard error");
 }
 
+// What is shown of the loss. That of one small batch jumps about, so it is an average over the last 20 or so.
+class LossNote {
+ public:
+  std::string after(const Trainer::Progress& p) {
+    loss_ = p.step <= 1 ? p.loss : loss_ + (p.loss - loss_) * std::max(0.05, 1.0 / static_cast<double>(p.step));
+    if (p.validation) validation_ = fmt::format("{:.3f}", p.validation->loss);
+    return fmt::format("loss {:.3f}  validation {}", loss_, validation_);
+  }
+
+ private:
+  double loss_ = 0;
+  std::string validation_ = "  -  ";
+};
+
 // Runs `steps` steps of a trainer; shows them if title is not empty.
 Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title) {
   Progress progress({.title = title,
                      .steps = steps,
                      .tokens_per_step = s.training.batch * s.training.shape.context,
                      .out = s.json ? stderr : stdout});
+  LossNote note;
   return trainer.run(steps, [&](const Trainer::Progress& p) {
-    if (title.empty()) return;
-    progress.show(p.step, p.loss, p.validation ? std::optional(p.validation->loss) : std::nullopt);
+    if (!title.empty()) progress.show(p.step, note.after(p));
   });
 }
 
@@ -212,9 +237,11 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
                               t.seed,
                               t.validation_every,
                               s.bucket_kib,
+                              s.error_feedback,
                               s.reference_steps};
   uint64_t options = 0, content = 0;
   for (const uint64_t number : numbers) options = mixed(options, number, 1);
+  for (const char c : s.codec) options = mixed(options, static_cast<uint8_t>(c), 1);
   for (const auto part : {text.training(), text.validation()}) {
     for (const uint8_t byte : part) content = (content ^ byte) * 0x100000001B3ull;  // FNV-1a
     content = mixed(content, part.size(), 2);
@@ -238,11 +265,19 @@ Result<int> run(Settings s) {
   const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
   if (!text.ok()) return text.status();
 
+  const auto codec = unisono::Codec::parse(s.codec);
+  if (!codec.ok()) return codec.status();
+  s.codec = codec->to_string();
+
   std::unique_ptr<GradientExchange> exchange = make_local_exchange();
   Parts parts;
   if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
   if (s.reference.empty()) {
-    auto joined = make_group_exchange({.bucket_bytes = s.bucket_kib << 10});
+    // The loss is the last of the gradients (trainer.h).
+    auto joined = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
+                                       .codec = *codec,
+                                       .error_feedback = s.error_feedback,
+                                       .exact_tail = 1});
     if (!joined.ok()) return joined.status();
     exchange = std::move(joined).value();
     parts = {.first = exchange->rank(), .count = 1, .total = exchange->world_size()};
@@ -264,6 +299,8 @@ Result<int> run(Settings s) {
                   .text = s.text,
                   .parameter_count = trainer.parameters().size(),
                   .kernels = kernels<float>().name,
+                  .codec = s.codec,
+                  .error_feedback = s.error_feedback,
                   .history = trainer.history()};
   auto ranks = gather<RankResult>(*exchange, {rank_result(trainer, *exchange)});
   if (!ranks.ok()) return ranks.status();
@@ -271,8 +308,9 @@ Result<int> run(Settings s) {
   if (s.reference.empty() && s.reference_steps > 0) {
     if (auto done = run_references(s, *text, *exchange, results); !done.ok()) return done;
     const uint64_t hash = results.ranks.front().early_hash;
-    results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, s.tolerance_parts);
-    results.whole_comparison = compare(results.history.losses, hash, *results.whole, s.tolerance_whole);
+    const auto judged = [&](double tolerance) { return codec->is_plain() ? std::optional(tolerance) : std::nullopt; };
+    results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, judged(s.tolerance_parts));
+    results.whole_comparison = compare(results.history.losses, hash, *results.whole, judged(s.tolerance_whole));
   }
   if (!speaks) return results.parameters_identical() ? 0 : 1;
   results.sample = trainer.write_text("\n", s.sample_bytes, s.training.seed);

@@ -1,9 +1,8 @@
-// Shows how a training goes: a bar that is redrawn on a terminal, a plain line every few percent elsewhere.
+// Shows how a long run goes: a bar that is redrawn on a terminal, a plain line every few percent elsewhere.
 #pragma once
 
 #include <chrono>
 #include <cstdio>
-#include <optional>
 #include <string>
 
 namespace language_model {
@@ -13,23 +12,21 @@ class Progress {
   struct Options {
     std::string title;
     size_t steps = 1;
-    size_t tokens_per_step = 1;
+    size_t tokens_per_step = 0;  // 0: no rate is shown
     std::FILE* out = stdout;
   };
   explicit Progress(const Options& options);
 
-  // After each step; validation where one was taken.
-  void show(size_t step, float loss, std::optional<float> validation);
+  // After each step. note: what there is to say besides the time.
+  void show(size_t step, const std::string& note);
 
  private:
-  std::string line(size_t step, double seconds) const;
+  std::string line(size_t step, const std::string& note, double seconds) const;
 
   Options options_;
   bool terminal_;
   std::chrono::steady_clock::time_point started_;
   std::chrono::steady_clock::time_point drawn_{};
-  double smoothed_loss_ = 0;
-  std::optional<float> validation_;
   size_t next_line_ = 1;
 };
 

@@ -36,10 +36,11 @@ float last_validation(const TrainingHistory& history) {
 }
 
 std::string describe(const char* how, const Comparison& c) {
+  const auto judged = c.tolerance ? fmt::format("allowed {:.3g}", *c.tolerance) : std::string("not judged");
   return fmt::format(
-      "  {:<34} first {} steps: largest difference of the loss {:.3g} nats (allowed {:.3g}); losses identical {}, "
+      "  {:<34} first {} steps: largest difference of the loss {:.3g} nats ({}); losses identical {}, "
       "parameters identical {}\n",
-      how, c.steps, c.difference_max, c.tolerance, c.losses_identical ? "yes" : "no", c.parameters_identical ? "yes" : "no");
+      how, c.steps, c.difference_max, judged, c.losses_identical ? "yes" : "no", c.parameters_identical ? "yes" : "no");
 }
 
 std::vector<Point> curve(const std::vector<float>& losses, size_t count) {
@@ -110,7 +111,7 @@ nlohmann::json to_json(const std::optional<Comparison>& c) {
   if (!c) return nullptr;
   return {{"steps", c->steps},
           {"difference_max", c->difference_max},
-          {"tolerance", c->tolerance},
+          {"tolerance", c->tolerance ? nlohmann::json(*c->tolerance) : nlohmann::json(nullptr)},
           {"losses_identical", c->losses_identical},
           {"parameters_identical", c->parameters_identical},
           {"ok", c->ok()}};
@@ -134,7 +135,7 @@ std::vector<std::string> Results::faults() const {
     if (!c || c->ok()) return;
     faults.push_back(fmt::format(
         "the loss differs from that of one process ({}) by up to {:.3g} nats in the first {} steps; allowed is {:.3g}", what,
-        c->difference_max, c->steps, c->tolerance));
+        c->difference_max, c->steps, *c->tolerance));
   };
   check("parts in order", in_order_comparison);
   check("whole batch at once", whole_comparison);
@@ -146,7 +147,8 @@ std::vector<std::string> Results::faults() const {
   return faults;
 }
 
-Comparison compare(const std::vector<float>& losses, uint64_t hash, const ReferenceRun& reference, double tolerance) {
+Comparison compare(const std::vector<float>& losses, uint64_t hash, const ReferenceRun& reference,
+                   std::optional<double> tolerance) {
   Comparison c{.steps = reference.losses.size(),
                .losses_identical = losses.size() >= reference.losses.size(),
                .parameters_identical = hash == reference.parameter_hash,
@@ -186,6 +188,9 @@ std::string table(const Results& r) {
   const auto steps = static_cast<double>(r.history.losses.size());
   print("\n{} parameters, {} steps of {} × {} bytes of {}; products with {} kernels\n\n", r.parameter_count,
         r.history.losses.size(), r.options.batch, r.options.shape.context, r.text, r.kernels);
+  if (r.codec != "plain") {
+    print("gradients travel as {}, {} error feedback\n\n", r.codec, r.error_feedback ? "with" : "without");
+  }
   print(
       "rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
@@ -233,6 +238,8 @@ std::string summary_json(const Results& r) {
         {"context", shape.context}}},
       {"text", r.text},
       {"kernels", r.kernels},
+      {"codec", r.codec},
+      {"error_feedback", r.error_feedback},
       {"seed", r.options.seed},
       {"batch", r.options.batch},
       {"steps", r.history.losses.size()},

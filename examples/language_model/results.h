@@ -37,8 +37,8 @@ struct Comparison {
   double difference_max = 0;      // of the losses, in nats
   bool losses_identical = false;  // to the bit
   bool parameters_identical = false;
-  double tolerance = 0;                                    // for difference_max
-  bool ok() const { return difference_max <= tolerance; }  // false for NaN
+  std::optional<double> tolerance;  // for difference_max; none: it is told and not judged, for gradients are encoded
+  bool ok() const { return !tolerance || difference_max <= *tolerance; }  // false for NaN
 };
 
 struct Results {
@@ -46,6 +46,8 @@ struct Results {
   std::string text;
   size_t parameter_count = 0;
   std::string kernels;
+  std::string codec = "plain";  // of the gradients
+  bool error_feedback = false;
   TrainingHistory history;  // rank 0's; the losses are the means over all ranks
   std::vector<RankResult> ranks = {};
   std::optional<ReferenceRun> in_order = {}, whole = {};
@@ -58,7 +60,8 @@ struct Results {
 };
 
 // final_hash: the data-parallel parameters after as many steps as the reference has.
-Comparison compare(const std::vector<float>& losses, uint64_t hash, const ReferenceRun& reference, double tolerance);
+Comparison compare(const std::vector<float>& losses, uint64_t hash, const ReferenceRun& reference,
+                   std::optional<double> tolerance);
 // The mean of the last twentieth of the training.
 double final_training_loss(const TrainingHistory& history);
 // What an all-reduce of the gradients must send and receive per rank and step at least: 2 (n - 1) / n times their bytes.

@@ -77,6 +77,7 @@ class ThreadExchange final : public GradientExchange {
   }
   Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {Code::unsupported, "not needed here"}; }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  std::span<const float> residuals() const override { return {}; }
 
  private:
   Meeting& meeting_;
@@ -178,6 +179,7 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
     const ExchangeStatistics& statistics() const override { return statistics_; }
+    std::span<const float> residuals() const override { return {}; }
 
    private:
     int steps_ = 0;
@@ -274,6 +276,13 @@ Results some_results() {
   results.in_order = ReferenceRun{.losses = {5, 4}};
   results.in_order_comparison = compare(results.history.losses, 0, *results.in_order, 0);
   return results;
+}
+
+TEST(Comparison, without_a_tolerance_nothing_is_judged) {
+  const auto c = compare({1, 2, 3}, 0, {.losses = {1, 2, 4}, .parameter_hash = 1}, std::nullopt);
+  EXPECT_DOUBLE_EQ(c.difference_max, 1);
+  EXPECT_FALSE(c.losses_identical);
+  EXPECT_TRUE(c.ok());
 }
 
 TEST(Results, one_rank_with_other_parameters_is_a_fault_that_names_it) {
