@@ -2,7 +2,8 @@
 //
 //   RANK=0 WORLD_SIZE=2 UNISONO_TRANSPORT=shm UNISONO_RENDEZVOUS=file:///path collective_bench --board FILE
 //     [--plan [COLLECTIVE/][ELEMENT/][PARTSx]BYTES[=ALGORITHM],…] [--seconds S] [--calls N] [--idle S]
-// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), or both: "ring+any".
+// ALGORITHM: a schedule ("ring", "two_step", …), an order ("strict", "any"), a codec ("int4", "bf16", "int8/int4"), or several: "two_step+int8".
+// With a codec all-reduces make averages: sums of sums of what is rounded would grow with every call.
 // bench/versus starts it beside the peers.
 
 #include <algorithm>
@@ -54,7 +55,11 @@ Result<CallOptions> parse_algorithm(const std::string& text) {
       options.schedule = kind;
       known = true;
     }
-    if (!known) return Status(Code::invalid, "no schedule or order is called \"" + word + "\"");
+    if (known) continue;
+    const auto codec = unisono::Codec::parse(word);
+    if (!codec) return Status(Code::invalid, "no schedule, order or codec is called \"" + word + "\"");
+    options.codec = *codec;
+    options.op = unisono::ReduceOp::avg;
   }
   return options;
 }
@@ -86,6 +91,16 @@ class UnisonoSubject final : public unisono::bench::Subject {
       case Collective::broadcast: return group_.broadcast(output_, unisono::bench::broadcast_root, options_).status();
     }
     return {Code::internal, "no such collective"};
+  }
+  // Contributions are whole numbers between -512 and 511: a rounding of each, and one of their sum.
+  unisono::bench::Tolerance tolerance() const override {
+    if (!options_.codec) return {};
+    double steps = 255;
+    for (const auto* step : {&options_.codec->reduce, &options_.codec->gather}) {
+      if (step->kind == unisono::StepCodec::Kind::quantize) steps = std::min(steps, static_cast<double>((1 << step->bits) - 1));
+    }
+    const double times = job_.collective == Collective::all_reduce || job_.collective == Collective::reduce_scatter ? world_size() : 1;
+    return {.error = 1100.0 * world_size() / steps, .times = times};
   }
   Status barrier() override { return group_.barrier().status(); }
   void progress() override {}  // outstanding work is driven by the library's own thread

@@ -28,6 +28,8 @@ class Subject {
   virtual Status call() = 0;
   // The library's own barrier: afterwards nothing of earlier calls is left to be moved.
   virtual Status barrier() = 0;
+  // Of the job that was prepared.
+  virtual Tolerance tolerance() const { return {}; }
   // Called while this rank waits in the harness: libraries that move bytes only inside calls move them here.
   virtual void progress() = 0;
 };

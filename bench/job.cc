@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdlib>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -155,13 +156,13 @@ void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers)
   }
 }
 
-Status verify(const Job& job, const Place& place, const Buffers& buffers) {
+Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance) {
   for (uint32_t part = 0; part < job.parts; ++part) {
     const auto* memory = buffers.output + part * job.bytes;
     for (size_t i = 0; i < output_elements(job, place.world_size); ++i) {
       // Part p holds the contributions of part 0 moved by p elements, so that exchanged parts are found.
       const uint32_t got = load(job.element, memory, i), wanted = bits_of(job.element, expected(job, place, i + part));
-      if (got == wanted) continue;
+      if (got == wanted || std::fabs(value_of(job.element, got) * tolerance.times - value_of(job.element, wanted)) < tolerance.error) continue;
       return {Code::internal, std::string(name(job.collective)) + " of " + std::to_string(job.bytes) +
                                   " bytes is wrong on rank " + std::to_string(place.rank) + ", element " + std::to_string(i) +
                                   ": " + std::to_string(value_of(job.element, got)) + " instead of " +

@@ -56,7 +56,12 @@ struct Place {
 void fill(const Job& job, const Place& place, const Buffers& buffers);
 // Contributions that sum to zero: in place, the first call leaves zeros, and zeros stay however many calls follow.
 void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers);
-// ok, or internal with the first element that is not what fill() on every rank and one call must give, bit for bit.
-Status verify(const Job& job, const Place& place, const Buffers& buffers);
+// How a result may differ from the sum: by an error, after it has been multiplied with a number.
+struct Tolerance {
+  double error = 0;  // 0: not by a bit
+  double times = 1;
+};
+// ok, or internal with the first element that is not what fill() on every rank and one call must give.
+Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance = {});
 
 }  // namespace unisono::bench

@@ -82,22 +82,26 @@ void convert_between(benchmark::State& state, DType to_type, DType from_type) {
   count_bytes(state, count * 6);
 }
 
-enum class BlockWork : uint8_t { encode, decode, decode_add };
+enum class BlockWork : uint8_t { encode, decode, decode_add, check };
 
-// Argument: bytes of the fp32 elements. The values are in no way special.
-void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format) {
-  const auto bytes = static_cast<size_t>(state.range(0)), count = bytes / 4, block_size = block_bytes(format, count);
-  const auto elements = memory(bytes), block = memory(block_size);
-  auto* const values = reinterpret_cast<float*>(elements.get());
+// Argument: bytes of the elements, were they fp32. The values are in no way special.
+void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, DType type) {
+  const auto count = static_cast<size_t>(state.range(0)) / 4, bytes = count * element_bytes(type), block_size = block_bytes(format, count);
+  const auto elements = memory(bytes), block = memory(block_size), wide = memory(count * 4);
+  auto* const values = elements.get();
+  auto* const floats = reinterpret_cast<float*>(wide.get());
   uint32_t seed = 1;
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
+  for (size_t i = 0; i < count; ++i) floats[i] = static_cast<float>(static_cast<int32_t>(seed = 1664525 * seed + 1013904223)) * 0x1p-31f;
+  if (type == DType::f32) std::memcpy(values, floats, bytes);
+  else convert(type, values, DType::f32, floats, count);
   BlockCounts counts;
-  encode_block(format, DType::f32, values, count, block.get(), counts);
+  encode_block(format, type, values, count, block.get(), counts);
   for (auto _ : state) {
     switch (work) {
-      case BlockWork::encode: encode_block(format, DType::f32, values, count, block.get(), counts); break;
-      case BlockWork::decode: decode_block(format, block.get(), count, DType::f32, values, counts); break;
+      case BlockWork::encode: encode_block(format, type, values, count, block.get(), counts); break;
+      case BlockWork::decode: decode_block(format, block.get(), count, type, values, counts); break;
       case BlockWork::decode_add: decode_add_block(format, block.get(), count, values); break;
+      case BlockWork::check: benchmark::DoNotOptimize(is_block(format, block.get(), block_size, count)); break;
     }
     benchmark::ClobberMemory();
   }
@@ -117,6 +121,26 @@ void many_sources(benchmark::internal::Benchmark* bench) {
 
 void copy_sizes(benchmark::internal::Benchmark* bench) {
   for (int64_t bytes = 4 << 10; bytes <= 256 << 20; bytes *= 4) bench->Args({bytes});
+}
+
+template <typename Add>
+void add_blocks(Add add) {
+  const auto kernels = [&](const std::string& suffix, BlockFormat format, DType type) {
+    for (const uint8_t bits : {8, 7, 6, 5, 4, 3, 2}) {
+      format.bits = bits;
+      const auto kernel = [&](const char* name, BlockWork work) {
+        add(name + std::to_string(bits) + suffix, [=](benchmark::State& state) { blocks(state, work, format, type); })->Args({256 << 10})->Args({16 << 20});
+      };
+      kernel("encode_int", BlockWork::encode);
+      kernel("decode_int", BlockWork::decode);
+      if (type == DType::f32) kernel("decode_add_int", BlockWork::decode_add), kernel("is_block_int", BlockWork::check);
+    }
+  };
+  kernels("", {.metadata = Metadata::bf16}, DType::f32);
+  kernels("_spikes", {.metadata = Metadata::bf16, .spikes = true}, DType::f32);
+  kernels("_f16meta", {.metadata = Metadata::f16}, DType::f32);
+  kernels("_bf16", {.metadata = Metadata::bf16}, DType::bf16);
+  kernels("_f16", {.metadata = Metadata::f16}, DType::f16);
 }
 
 void add_all(const std::string& target) {
@@ -144,18 +168,7 @@ void add_all(const std::string& target) {
         ->Apply(sizes);
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
-  const auto block_kernel = [&](const char* name, BlockWork work, bool spikes) {
-    for (const int bits : {8, 7, 6, 5, 4, 3, 2}) {
-      const BlockFormat format{.bits = static_cast<uint8_t>(bits), .metadata = Metadata::bf16, .spikes = spikes};
-      add(std::string(name) + std::to_string(bits) + (spikes ? "_spikes" : ""), [=](benchmark::State& state) { blocks(state, work, format); })
-          ->Args({64 << 10})->Args({16 << 20});
-    }
-  };
-  for (const bool spikes : {false, true}) {
-    block_kernel("encode_int", BlockWork::encode, spikes);
-    block_kernel("decode_int", BlockWork::decode, spikes);
-    block_kernel("decode_add_int", BlockWork::decode_add, spikes);
-  }
+  add_blocks(add);
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 

@@ -107,7 +107,7 @@ class Comparison:
         """Marks a record whose bytes went another way than it says, and notes what did not run."""
         by_key = {work.key: work for work in works}
         least = sum(by_key[result["work"]].crossing(case.n) * (result["calls"] + 2) * works[result["job"]].bytes_of(contender)
-                    / by_key[result["work"]].bytes for result in record["results"])
+                    / by_key[result["work"]].bytes for result in record["results"]) * contender.wire_fraction
         record["wrong_transport"] = self.wrong_transport(case.transport, least, record["bytes_moved"])
         name = f"{contender.title}, {case}, {record['variant']}"
         if record["status"] != "ok" or record["wrong_transport"]:

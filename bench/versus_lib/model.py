@@ -15,7 +15,7 @@ class Contender:
     element: str = "fp32"
     parts: int = 1           # operations at once, of equal shares of the bytes
     pinned: bool = False     # one core per rank
-    algorithm: str = ""      # of ours: schedule, order or both
+    algorithm: str = ""      # of ours: schedule, order, codec, or several
 
     @staticmethod
     def parse(name):
@@ -44,6 +44,12 @@ class Contender:
         words += ["pinned"] if self.pinned else []
         words += [self.algorithm] if self.algorithm else []
         return self.implementation + (":" + "+".join(words) if words else "")
+
+    @property
+    def wire_fraction(self):
+        """Bytes that must travel ÷ those of the elements: with a codec at least its codes."""
+        bits = [int(found) for found in re.findall(r"int([2-8])", self.algorithm.replace("auto", "int8"))]
+        return min(bits) / 32 if bits else 0.5 if "bf16" in self.algorithm.split("+") else 1
 
     @property
     def title(self):

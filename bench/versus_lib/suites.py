@@ -55,6 +55,16 @@ def everywhere(value):
 
 FASTER = by_size({("shm", 2): (1.2, 1.4, 1.4, 1.6, 2.5), ("shm", 4): (1.0, 1.2, 1.3, 1.3, 1.8),
                   ("tcp", 2): (0.9, 1.1, 1.2, 1.1, 1.6), ("tcp", 4): (0.9,) * 5})
+# 32 bits ÷ those of an encoded element in groups of 128 with bf16 scales.
+RATIOS = {"int8": 32 / 8.25, "int6": 32 / 6.25, "int5": 32 / 5.25, "int4": 32 / 4.25, "int2:spikes=off": 32 / 2.25}
+
+
+def of_the_bytes(codec):
+    """Nine tenths of what the bytes allow on a thin link; on a wider one encoding must not cost more than it saves."""
+    wide = 2.5 if codec == "int4" else 1.0
+    return lambda case, work: {"1 Gbit/s": 0.9 * RATIOS[codec], "10 Gbit/s": wide}.get(case.network)
+
+
 OF_A_LIMITED_LINK = {"1 Gbit/s": 0.99, "10 Gbit/s": 0.90}
 
 EVERY = (
@@ -105,6 +115,28 @@ EVERY = (
           (Comparison("unisono", BOUND, "bound ÷ ours", lambda case, work: OF_A_LIMITED_LINK.get(case.network)),
            Comparison("unisono", RING, "machine's own ÷ ours"), Comparison("unisono", BEST_PEER, "best peer ÷ ours")),
           all_reduces((64 * MIB,)), ("tcp",), (4,), networks=(*OF_A_LIMITED_LINK, "no limit")),
+    Suite("codecs", "Encoded elements on thin links",
+          "All-reduce in place of 8 Mi fp32 elements in groups of 128, in two steps, between network namespaces as for thin "
+          "links: with 8 to 2 bits and without, and without in a ring. The marks at 1 Gbit/s are nine tenths of the ratio "
+          "of the bytes. Encoded all-reduces make averages.",
+          ("unisono:two_step", "unisono:ring+any", *(f"unisono:two_step+{codec}" for codec in RATIOS)),
+          tuple(Comparison(f"unisono:two_step+{codec}", "unisono:two_step", f"two-step ÷ {codec}", of_the_bytes(codec)) for codec in RATIOS)
+          + tuple(Comparison(f"unisono:two_step+{codec}", "unisono:ring+any", f"ring ÷ {codec}", of_the_bytes(codec)) for codec in RATIOS),
+          all_reduces((32 * MIB,)), ("tcp",), (4,), networks=tuple(OF_A_LIMITED_LINK)),
+    Suite("small_codecs", "Few encoded elements",
+          "All-reduce in place of 16 KiB of fp32, as one token's activations are, on a thin link: the library's own choice with a codec "
+          "and without, and without in each schedule that is quick there.",
+          ("unisono", "unisono:one_shot", "unisono:two_step", "unisono:int8", "unisono:int4"),
+          tuple(Comparison(f"unisono:{codec}", plain, f"{title} ÷ {codec}", lambda case, work: 1.0 if case.network == "1 Gbit/s" else None)
+                for codec in ("int8", "int4") for plain, title in (("unisono", "plain"), ("unisono:one_shot", "one shot"), ("unisono:two_step", "two-step"))),
+          all_reduces((16 * KIB,)), ("tcp",), (4,), networks=tuple(OF_A_LIMITED_LINK)),
+    Suite("codec_choice", "Codecs where links are fast",
+          "All-reduce in place of 16 MiB of fp32 inside one host. A codec with the library's own choice (auto is int8) is left out "
+          "where it does not pay; with a schedule named, it is not.",
+          ("unisono", "unisono:auto", "unisono:one_shot+int8", "unisono:one_shot+int4"),
+          tuple(Comparison("unisono:auto", other, f"{title} ÷ auto", everywhere(0.97))
+                for other, title in (("unisono", "plain"), ("unisono:one_shot+int8", "int8"), ("unisono:one_shot+int4", "int4"))),
+          all_reduces((16 * MIB,)), n=(2,)),
     Suite("idle", "A group that does nothing",
           "Four processes that have joined and made one all-reduce, then nothing, for 5 s: processor time and voluntary "
           "context switches of all threads of the busiest process. Mark: 0.0 % and no switch but for failure detection.",
