@@ -5,11 +5,6 @@
 
 #include "kernels/simd_targets.h"
 
-// AVX-512 is left out (all that is better than AVX2): these kernels have been run on no processor that has it since they were last
-// rewritten, and what is promised to the byte must have been seen. There AVX2's are used. To be taken in by deleting the next two lines
-// where kernels_test passes on such a processor.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (UNISONO_DISABLED_TARGETS | (HWY_AVX2 - 1))
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
 #include <hwy/foreach_target.h>  // before highway.h

@@ -2,7 +2,4 @@
 #pragma once
 
 // SSSE3 without SSE4 is on no machine that is left. Sizeless vectors (the SVEs, RVV) cannot be kept in structs, as these kernels do.
-// A file that leaves out more says why beside its own list.
-#define UNISONO_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
-// That is how Highway is told: nothing more than the list above.
-#define HWY_DISABLED_TARGETS UNISONO_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

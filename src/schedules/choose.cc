@@ -44,6 +44,7 @@ class Chooser {
   };
   Fractions fractions(const Candidate& candidate) const;  // of what travels, where elements are encoded
   Load shrunk(Load load, const Candidate& candidate) const;
+  double slice_of(const Candidate& candidate) const;
   double coding_us(const Candidate& candidate) const;
   bool encodes_once(const Candidate& candidate) const;
   Candidate consider(ScheduleKind kind) const;
@@ -100,7 +101,7 @@ double Chooser::predict(const Candidate& candidate) const {
   if (!request_.encoded) return us;
   // What the links do for one slice, the cores do not wait for; inside a host the cores do both.
   const double coding = coding_us(candidate) * crowd;
-  const double slices = islands_.size() > 1 ? std::max(1.0, bytes / request_.between.slice_bytes) : 1;
+  const double slices = islands_.size() > 1 ? std::max(1.0, bytes / slice_of(candidate)) : 1;
   return std::max(us, coding) + std::min(us, coding) / slices;
 }
 
@@ -121,6 +122,16 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   shrink(load.inside, load.island_bytes_inside, by.inside);
   shrink(load.between, load.island_bytes_between, by.between);
   return load;
+}
+
+// Encoded, a slice is so little on the wire that its messages cost more than they hide: larger ones, as long as a rank's share is in
+// enough of them for cores and links to work at the same time, and they stay in a cache.
+double Chooser::slice_of(const Candidate& candidate) const {
+  constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
+  const double suits = islands_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
+  if (!request_.encoded || islands_.size() == 1) return suits;
+  const double share = static_cast<double>(request_.bytes) / (candidate.kind == one_shot ? 1 : request_.world);
+  return std::max(suits, std::min({suits / fractions(candidate).between, in_cache, share / slices_of_a_share}));
 }
 
 // Encoding and decoding of a rank, in passes over the tensor.
@@ -241,9 +252,7 @@ Result<Choice> Chooser::run() {
   choice.outer = best->outer;
   choice.fitted = best->fitted;
   choice.predicted_us = best->predicted_us;
-  const auto& slowest = islands_.size() > 1 ? request_.between : request_.inside;
-  choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes
-                                                 : static_cast<uint64_t>(std::max(1.0, slowest.slice_bytes));
+  choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes : static_cast<uint64_t>(std::max(1.0, slice_of(*best)));
   choice.reason = reason(choice);
   return choice;
 }

@@ -124,6 +124,26 @@ TEST(Choose, encoded_elements_cost_what_their_bytes_and_their_encoding_cost) {
   EXPECT_NEAR(must_choose(request).predicted_us, 2 * 50 + 1.5 * 0.375 * (8 << 20) / 117.5 + (8 << 20) * (1.25 / 1000 + 2.0 / 2000), wire * 1e-3);
 }
 
+TEST(Choose, encoded_elements_go_in_slices_that_are_large_enough_on_the_wire) {
+  const auto islands = hosts(4, 1);
+  auto request = on_one_host(32u << 20, islands);
+  EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
+  for (const auto& [fraction, slice] : {std::pair{0.5, 512u << 10}, std::pair{0.2656, 986'987u}, std::pair{0.0703, 1u << 20}}) {
+    request.encoded = encoded_to(fraction, fraction);
+    request.kind = two_step;
+    request.bytes = 32u << 20;
+    EXPECT_EQ(must_choose(request).slice_bytes, slice);
+    request.bytes = 12u << 20;  // eight slices of each rank's share
+    EXPECT_EQ(must_choose(request).slice_bytes, 384u << 10);
+    request.bytes = 1u << 20;  // never smaller than without
+    EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
+  }
+  const auto together = hosts(1, 4);
+  request.islands = together;
+  request.bytes = 32u << 20;
+  EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
+}
+
 // Also where the link was measured while the machine had other work.
 TEST(Choose, encoding_does_not_pay_inside_a_host_however_slow_that_is) {
   const auto islands = hosts(1, 2);
