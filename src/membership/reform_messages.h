@@ -15,7 +15,7 @@
 
 namespace unisono {
 
-inline constexpr uint8_t reform_version = 1;
+inline constexpr uint8_t reform_version = 2;
 inline constexpr size_t reform_joiners_max = 256;  // taken in by one re-forming; more wait for the next
 
 // Which roster a message is about.

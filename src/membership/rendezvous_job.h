@@ -79,7 +79,7 @@ class Job {
   uint32_t notes_left_out_ = 0;
 };
 
-// "unisono 0.1.0, protocol 1"
+// "unisono 0.1.0, protocol 2"
 std::string version_text(const Hello& hello);
 // Whether two processes can reach each other through shared memory, as far as their records say.
 bool same_host(const MemberRecord& a, const MemberRecord& b);

@@ -19,7 +19,7 @@
 namespace unisono::rendezvous {
 
 inline constexpr uint32_t message_magic = 0x52494E55;  // "UNIR" in memory order
-inline constexpr uint16_t protocol_version = 1;
+inline constexpr uint16_t protocol_version = 2;
 inline constexpr const char* library_version = UNISONO_VERSION;
 inline constexpr size_t envelope_bytes = 16;
 inline constexpr size_t version_bytes_max = 64;

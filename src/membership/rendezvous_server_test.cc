@@ -154,18 +154,19 @@ TEST(Rendezvous, different_library_versions_are_told_to_all) {
   for (const size_t each : {size_t{1}, c}) {
     EXPECT_EQ(place.client(each).error().code(), Code::unsupported);
     expect_has(place.error(each),
-               {"rank 0 (host h0, pid 100) runs unisono " UNISONO_VERSION ", protocol 1", "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
+               {"rank 0 (host h0, pid 100) runs unisono " UNISONO_VERSION ", protocol " + std::to_string(protocol_version), "rank 2 (host h2, pid 102) runs unisono 9.9.9"});
   }
 }
 
 TEST(Rendezvous, another_protocol_version_is_told_and_named_if_ranks_stay_missing) {
   Place place;
   place.dial(make_hello(0, 2));
-  ByteWriter future;  // the same envelope and first fields, but protocol 2: made by the next version
+  ByteWriter future;  // the same envelope and first fields, but the next protocol
   future.write_string("9.9.9").write_string("h1").write(int32_t{101}).write_string("job").write(uint64_t{123});
-  const auto raw = place.dial_raw(test_seal(2, future.view()));
+  const auto raw = place.dial_raw(test_seal(protocol_version + 1, future.view()));
   expect_has(raw.first,
-             {"this process runs unisono 9.9.9, protocol 2", "rank 0 (host h0, pid 100), runs unisono " UNISONO_VERSION ", protocol 1"});
+             {"this process runs unisono 9.9.9, protocol " + std::to_string(protocol_version + 1),
+              "rank 0 (host h0, pid 100), runs unisono " UNISONO_VERSION ", protocol " + std::to_string(protocol_version)});
   EXPECT_TRUE(raw.second);
   place.pass(60 * second);
   expect_has(place.error(1), {"rank 1 of 2 missing", "turned away: [host h1, pid 101"});

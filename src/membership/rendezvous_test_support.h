@@ -107,8 +107,8 @@ class Place {
 
 using Phase = Client::Phase;
 
-inline void expect_has(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+inline void expect_has(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
 }  // namespace unisono::rendezvous

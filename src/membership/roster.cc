@@ -1,6 +1,9 @@
 #include "membership/roster.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
 
 #include "base/random.h"
 
@@ -15,6 +18,24 @@ std::optional<Rank> Roster::rank_of(const PeerId& id) const {
     if (member.id == id) return member.rank;
   }
   return std::nullopt;
+}
+
+uint32_t ranks_beside(const Roster& roster, Rank self) {
+  const auto& own = roster.members[self];
+  const auto beside = [&](const MemberRecord& m) { return m.host == own.host || (m.machine != 0 && m.machine == own.machine); };
+  return static_cast<uint32_t>(std::count_if(roster.members.begin(), roster.members.end(), beside));
+}
+
+uint32_t hosts_per_machine(const Roster& roster) {
+  std::map<uint64_t, std::set<std::string_view>> hosts;
+  size_t most = 1;
+  for (const auto& member : roster.members) {
+    if (member.machine == 0) continue;
+    auto& there = hosts[member.machine];
+    there.insert(member.host);
+    most = std::max(most, there.size());
+  }
+  return static_cast<uint32_t>(most);
 }
 
 std::vector<std::string> hosts_of(const Roster& roster) {
@@ -63,7 +84,7 @@ Status check_member(const MemberRecord& member) {
 }
 
 void write_member(ByteWriter& writer, const MemberRecord& member) {
-  writer.write(member.id.low).write(member.id.high).write(member.rank).write(member.pid);
+  writer.write(member.id.low).write(member.id.high).write(member.rank).write(member.pid).write(member.machine);
   writer.write_string(member.host);
   writer.write(static_cast<uint32_t>(member.endpoints.size()));
   for (const auto& endpoint : member.endpoints) writer.write_string(endpoint);
@@ -74,6 +95,7 @@ bool read_member(ByteReader& reader, MemberRecord& member) {
   member.id.high = reader.read<uint64_t>();
   member.rank = reader.read<uint32_t>();
   member.pid = reader.read<int32_t>();
+  member.machine = reader.read<uint64_t>();
   member.host = reader.read_string(host_bytes_max);
   const auto count = reader.read<uint32_t>();
   if (!reader.ok() || count > endpoints_max) return false;

@@ -26,7 +26,7 @@ inline constexpr uint32_t world_size_max = 4096;
 inline constexpr size_t host_bytes_max = 255;
 inline constexpr size_t endpoint_bytes_max = 255;
 inline constexpr size_t endpoints_max = 16;
-inline constexpr size_t member_bytes_max = 16 + 4 + 4 + (4 + host_bytes_max) + 4 + endpoints_max * (4 + endpoint_bytes_max);
+inline constexpr size_t member_bytes_max = 16 + 4 + 4 + 8 + (4 + host_bytes_max) + 4 + endpoints_max * (4 + endpoint_bytes_max);
 inline constexpr size_t roster_bytes_max = 4 + sizeof(RosterKey) + 4 + world_size_max * member_bytes_max;
 
 struct MemberRecord {
@@ -34,6 +34,7 @@ struct MemberRecord {
   uint32_t rank = 0;
   std::string host;
   int32_t pid = 0;
+  uint64_t machine = 0;  // equal where processes share cores, whatever their hosts are called (containers); 0: unknown
   std::vector<std::string> endpoints;
   friend bool operator==(const MemberRecord&, const MemberRecord&) = default;
 };
@@ -53,6 +54,10 @@ struct Roster {
   std::optional<Rank> rank_of(const PeerId& id) const;
 };
 
+// Processes of the roster that share cores with this one, which counts too.
+uint32_t ranks_beside(const Roster& roster, Rank self);
+// Hosts on the machine that has most of them.
+uint32_t hosts_per_machine(const Roster& roster);
 // Names of hosts in the order of their lowest ranks: a host's place there is its number, and that of its island.
 std::vector<std::string> hosts_of(const Roster& roster);
 

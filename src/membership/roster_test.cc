@@ -32,11 +32,26 @@ TEST(Roster, finds_the_rank_of_a_process) {
   EXPECT_EQ(roster.rank_of(PeerId{99, 99}), std::nullopt);
 }
 
+TEST(Roster, tells_who_shares_cores) {
+  Roster roster = make_roster(6);  // six hosts
+  for (Rank r = 0; r < 6; ++r) EXPECT_EQ(ranks_beside(roster, r), 1u);
+  EXPECT_EQ(hosts_per_machine(roster), 1u);
+  roster.members[1].host = roster.members[0].host;
+  EXPECT_EQ(ranks_beside(roster, 0), 2u);
+  EXPECT_EQ(hosts_per_machine(roster), 1u);
+  for (const Rank r : {0u, 1u, 3u, 5u}) roster.members[r].machine = 77;  // three hosts, as containers may be
+  roster.members[4].machine = 78;
+  EXPECT_EQ(ranks_beside(roster, 3), 4u);
+  EXPECT_EQ(ranks_beside(roster, 2), 1u);
+  EXPECT_EQ(ranks_beside(roster, 4), 1u);
+  EXPECT_EQ(hosts_per_machine(roster), 3u);
+}
+
 TEST(Roster, names_its_members_for_people) { EXPECT_EQ(label(make_roster(4).members[3]), "rank 3 (host h3, pid 103)"); }
 
 TEST(Roster, digest_and_wire_epoch_depend_on_every_field) {
   const Roster base = make_roster(3);
-  std::vector<Roster> others(8, base);
+  std::vector<Roster> others(9, base);
   others[0].epoch++;
   others[1].key[15] = std::byte{1};
   others[2].members.pop_back();
@@ -45,6 +60,7 @@ TEST(Roster, digest_and_wire_epoch_depend_on_every_field) {
   others[5].members[2].id.high++;
   others[6].members[2].endpoints[0] += "x";
   std::swap(others[7].members[0].host, others[7].members[1].host);
+  others[8].members[1].machine++;
   for (size_t i = 0; i < others.size(); ++i) {
     EXPECT_NE(digest(others[i]), digest(base)) << i;
     EXPECT_NE(wire_epoch(others[i]), wire_epoch(base)) << i;

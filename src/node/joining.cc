@@ -71,11 +71,6 @@ bool is_up(Node& node, PeerIndex peer) {
   return std::any_of(node.links().begin(), node.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
 }
 
-// Processes of the roster on this host, this one included.
-uint32_t local_world(const Roster& roster, Rank self) {
-  return static_cast<uint32_t>(std::count_if(roster.members.begin(), roster.members.end(), [&](const auto& m) { return m.host == roster.members[self].host; }));
-}
-
 void on_reform(Node& node, PeerIndex from, ByteView bytes) {
   auto& reform = *node.reform();
   // A malformed message changes nothing and is counted by the state machine.
@@ -180,7 +175,7 @@ Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options) {
     node.set_session(std::move(*session));
     node.roster() = *roster;
     node.reform() = std::make_unique<Reform>(*roster, *self);
-    node.set_local_world(local_world(*roster, *rank));
+    node.set_local_world(ranks_beside(*roster, *rank));
     install_handlers(node);
   });
   auto status = link_up(node, deadline);

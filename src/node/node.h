@@ -107,7 +107,7 @@ class Node {
   Survey& survey() { return survey_; }
   // Rank 0: the epoch of which each member has said last that it is ready for it.
   std::map<PeerIndex, uint32_t>& ready() { return ready_; }
-  // How long to poll before sleeping, from the number of processes on this host.
+  // How long to poll before sleeping, from the number of processes that share its cores.
   void set_local_world(uint32_t processes);
   // Starts the background driver; waits are complete without it until then.
   void start_background();

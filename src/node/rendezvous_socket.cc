@@ -1,5 +1,6 @@
 #include "node/rendezvous_socket.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/timerfd.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/random.h"
 #include "membership/rendezvous_client.h"
 #include "membership/rendezvous_server.h"
 #include "node/rendezvous_socket_dialer.h"
@@ -56,6 +58,15 @@ std::string this_host_name() {
   std::array<char, host_bytes_max + 1> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.data();
+}
+
+uint64_t this_machine() {
+  std::array<char, 36> boot{};
+  const Descriptor file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!file.open() || read(file.get(), boot.data(), boot.size()) != static_cast<ssize_t>(boot.size())) return 0;
+  uint64_t hash = 0;
+  for (const char c : boot) hash = mix64(hash ^ static_cast<unsigned char>(c));
+  return std::max<uint64_t>(hash, 1);
 }
 
 Nanos monotonic_now() {
@@ -256,6 +267,7 @@ Result<std::unique_ptr<RendezvousSession>> RendezvousSession::make(const Resolve
                       .rank = options.join_running ? 0 : options.rank,
                       .host = this_host_name(),
                       .pid = getpid(),
+                      .machine = this_machine(),
                       .endpoints = std::move(endpoints)};
   if (auto status = check_member(record); !status.ok()) return status;
   auto state = std::make_unique<State>(options, self, std::move(record));

@@ -26,6 +26,8 @@ namespace unisono {
 Result<PeerId> random_peer_id();
 // gethostname, cut to host_bytes_max.
 std::string this_host_name();
+// MemberRecord::machine of this process: from the boot id, 0 where /proc does not tell it.
+uint64_t this_machine();
 Nanos monotonic_now();
 RosterKey random_roster_key();
 

@@ -11,6 +11,11 @@ namespace {
 
 using namespace test;
 
+TEST(RendezvousSession, machines_have_a_number_that_stays) {
+  EXPECT_NE(this_machine(), 0u);
+  EXPECT_EQ(this_machine(), this_machine());
+}
+
 TEST(RendezvousSession, ranks_meet_over_ipv4) {
   Port port(true);
   expect_met(meet_all(5, port.address(), port.fd()));

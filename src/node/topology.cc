@@ -15,7 +15,7 @@ void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
   uint8_t flags = is_measured ? measured : 0;
   if (link.copied_by_cores) flags |= copied_by_cores;
   if (link.shares_payloads) flags |= shares_payloads;
-  writer.write(link.cores).write(flags);
+  writer.write(link.cores).write(link.islands_sharing).write(flags);
 }
 
 bool positive(double field) { return std::isfinite(field) && field > 0; }
@@ -24,7 +24,7 @@ bool not_negative(double field) { return std::isfinite(field) && field >= 0; }
 // Nothing that a cost could be computed from is missing.
 bool is_sound(const LinkProfile& link) {
   return not_negative(link.latency_us) && positive(link.bytes_per_us) && not_negative(link.host_bytes_per_us) && not_negative(link.per_message_cpu_us) &&
-         not_negative(link.per_batch_cpu_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && not_negative(link.switch_us) && link.cores > 0;
+         not_negative(link.per_batch_cpu_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && not_negative(link.switch_us) && link.cores > 0 && link.islands_sharing > 0;
 }
 
 LinkProfile read(ByteReader& reader, bool& is_measured) {
@@ -34,6 +34,7 @@ LinkProfile read(ByteReader& reader, bool& is_measured) {
     *field = reader.read<double>();
   }
   link.cores = reader.read<uint32_t>();
+  link.islands_sharing = reader.read<uint32_t>();
   const auto flags = reader.read<uint8_t>();
   is_measured = (flags & measured) != 0;
   link.copied_by_cores = (flags & copied_by_cores) != 0;

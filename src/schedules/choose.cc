@@ -24,7 +24,7 @@ bool is_usable(const LinkProfile& link) {
   return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) &&
          link.slice_bytes < 0x1p62 && not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) &&
          not_negative(link.per_message_cpu_us) && not_negative(link.per_batch_cpu_us) && not_negative(link.switch_us) &&
-         link.cores > 0;
+         link.cores > 0 && link.islands_sharing > 0;
 }
 
 class Chooser {
@@ -94,9 +94,10 @@ double Chooser::predict(const Candidate& candidate) const {
                             .between = between,
                             .bytes = bytes,
                             .largest_island = largest_,
+                            .islands = static_cast<uint32_t>(islands_.size()),
                             .between_wire_us = wire_us});
   // To fp32 before and back after: two passes over the wide copy.
-  const double crowd = std::max(1.0, static_cast<double>(largest_) / request_.inside.cores);
+  const double crowd = unisono::crowd(request_.inside, largest_, static_cast<uint32_t>(islands_.size()));
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
   if (!request_.encoded) return us;
   // What the links do for one slice, the cores do not wait for; inside a host the cores do both.

@@ -328,10 +328,12 @@ Load load(const LoadRequest& request) {
   return spread_load(whole, request);
 }
 
+double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands) {
+  return std::max(1.0, static_cast<double>(largest_island) * std::min(link.islands_sharing, islands) / link.cores);
+}
+
 double predicted_us(const TimeRequest& request) {
-  const auto crowd = [&](const LinkProfile& link) {
-    return std::max(1.0, static_cast<double>(request.largest_island) / link.cores);
-  };
+  const auto crowd = [&](const LinkProfile& link) { return unisono::crowd(link, request.largest_island, request.islands); };
   const auto& load = request.load;
   const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside)) +
                         wire_us(load.inside, request.inside, request.bytes, load.island_bytes_inside);

@@ -22,6 +22,7 @@ struct LinkProfile {
   double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
   double switch_us = 0;            // added to the latency for each rank above one per core: the receiver must be scheduled
   uint32_t cores = 1;              // shared by the ranks of one island
+  uint32_t islands_sharing = 1;    // so many islands share the cores: containers on one machine
   bool copied_by_cores = false;    // the ranks' own cores move the bytes and do nothing else meanwhile: both on one host
   bool shares_payloads = false;    // one copy serves all receivers of a payload, and they add straight from it: shared memory
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
@@ -75,12 +76,16 @@ struct LoadRequest {
 };
 Load load(const LoadRequest& request);
 
+// Ranks for each core, at least 1.
+double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands);
+
 struct TimeRequest {
   const Load& load;
   const LinkProfile& inside;
   const LinkProfile& between;
   double bytes = 0;           // of the tensor as it travels
   uint32_t largest_island = 1;
+  uint32_t islands = UINT32_MAX;  // in the group: no more of them share cores
   double between_wire_us = -1;  // time on the wires between islands, if something knows better than the profile; else negative
 };
 double predicted_us(const TimeRequest& request);

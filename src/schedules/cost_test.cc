@@ -173,6 +173,15 @@ TEST(Cost, ranks_that_share_cores_wait_to_be_scheduled) {
   EXPECT_EQ(time(4), time(8));
 }
 
+TEST(Cost, islands_of_one_machine_share_its_cores) {
+  auto link = network_tcp_profile(2);
+  EXPECT_EQ(crowd(link, 1, 4), 1);
+  link.islands_sharing = 4;
+  EXPECT_EQ(crowd(link, 1, 4), 2);
+  EXPECT_EQ(crowd(link, 3, 4), 6);
+  EXPECT_EQ(crowd(link, 1, 3), 1.5);  // a group with fewer
+}
+
 TEST(Cost, on_one_host_is_the_work_of_the_cores) {
   const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
   const LinkProfile copied{
