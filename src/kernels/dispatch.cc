@@ -62,6 +62,8 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
   function(destination, source, count);
 }
 
+void sketch(const SketchTask& task) { table().sketch(task); }
+
 static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
 void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/dispatch.h"
+#include "kernels/sketch.h"
 
 namespace unisono::kernels {
 namespace {
@@ -169,6 +170,19 @@ void convert_reference(DType to, void* destination, DType from, const void* sour
   if (to == DType::bf16 && from == DType::f32) return each(float{}, bfloat16{});
   if (to == DType::f16 && from == DType::f32) return each(float{}, float16{});
   UNISONO_CHECK(!"no conversion between these types");
+}
+
+void sketch_reference(const SketchTask& task) {
+  for (size_t i = 0; i < task.rows; ++i) {
+    float* const row = task.values + i * task.columns;
+    const float* const left = task.residual != nullptr ? task.residual + i * task.columns : nullptr;
+    for (size_t c = 0; left != nullptr && !task.difference && c < task.columns; ++c) row[c] += left[c];
+    for (uint32_t j = 0; j < task.rank; ++j) {
+      double sum = 0;
+      for (size_t c = 0; c < task.columns; ++c) sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * task.columns + c];
+      task.sketch[i * task.rank + j] = static_cast<float>(task.scale * sum);
+    }
+  }
 }
 
 }  // namespace unisono::kernels

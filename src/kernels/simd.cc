@@ -18,6 +18,7 @@
 
 #include "kernels/formats_inl.h"
 #include "kernels/kernel_table.h"
+#include "kernels/sketch_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
@@ -45,6 +46,7 @@ constexpr KernelTable make_table() {
   table.f32_from_f16 = convert_by_reference<DType::f32, DType::f16>;
   table.f16_from_f32 = convert_by_reference<DType::f16, DType::f32>;
   table.stream_copy = plain_copy;
+  table.sketch = sketch_reference;
   return table;
 }
 
@@ -421,6 +423,7 @@ constexpr KernelTable make_table() {
   table.f32_from_f16 = convert_with<F32FromF16>;
   table.f16_from_f32 = convert_with<F16FromF32>;
   table.stream_copy = stream_copy;
+  table.sketch = sketch_rows;
   return table;
 }
 

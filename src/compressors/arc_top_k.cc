@@ -1,0 +1,187 @@
+#include "compressors/arc_top_k.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "compressors/row_selection.h"
+#include "kernels/sketch.h"
+
+namespace unisono {
+namespace {
+
+Status not_finite(const char* where) { return {Code::corrupt, std::string("nonfinite: ") + where + " has an infinity or no number"}; }
+
+bool all_finite(std::span<const float> values) {
+  // Zero times what is finite is zero; one sum for all lets the compiler use vectors of its own.
+  float sum[8] = {};
+  size_t i = 0;
+  for (; i + 8 <= values.size(); i += 8) {
+    for (size_t lane = 0; lane < 8; ++lane) sum[lane] += values[i + lane] * 0.0f;
+  }
+  for (; i < values.size(); ++i) sum[0] += values[i] * 0.0f;
+  return std::all_of(std::begin(sum), std::end(sum), [](float s) { return s == 0; });
+}
+
+class ArcTopK final : public Compressor {
+ public:
+  ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions)
+      : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()) {
+    size_t sketched = 0, sent = 0;
+    for (const auto& decision : decisions_) {
+      sketched += decision.sketch_elements(options.rule);
+      sent += decision.value_elements();
+    }
+    const bool needs_sketch = sketched > 0 && !options.random && !options.exact;
+    // And a flag, in what is averaged first: a rank has numbers that are not finite, perhaps in rows that will not be sent.
+    sketch_.resize(needs_sketch ? sketched + 1 : 0);
+    flagged_ = sketched > 0 && !needs_sketch;
+    sent_.resize(sent + (flagged_ ? 1 : 0));
+  }
+
+  std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
+  Result<std::span<float>> next(std::span<const float* const> values) override;
+  Status accept() override;
+  void unpack(std::span<float* const> outputs) const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
+  std::span<const uint32_t> rows(size_t i) const override { return rows_[i]; }
+  std::span<const Decision> decisions() const override { return decisions_; }
+
+ private:
+  void make_directions(uint32_t tensor, size_t columns);
+  void choose(size_t i, const float* sketch, const float* values);
+
+  const ArcOptions options_;
+  const uint32_t group_;
+  const std::vector<GroupTensor> tensors_;
+  const std::vector<Decision> decisions_;
+  uint64_t step_ = 0;
+  bool flagged_ = false;  // what is averaged last has the flag
+  bool finite_ = true;    // of this rank's tensors
+  uint64_t fingerprint_ = 0;
+  std::vector<std::vector<uint32_t>> rows_;
+  std::vector<float> sketch_, sent_;            // as the all-reduces have them
+  std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them
+  std::vector<double> scores_;
+};
+
+// Direction j has number c * rank + j for column c.
+void ArcTopK::make_directions(uint32_t tensor, size_t columns) {
+  const size_t rank = options_.rule.rank;
+  normals_.resize(columns * rank);
+  directions_.resize(columns * rank);
+  RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(0, normals_);
+  for (size_t c = 0; c < columns; ++c) {
+    for (size_t j = 0; j < rank; ++j) directions_[j * columns + c] = normals_[c * rank + j];
+  }
+}
+
+std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> inputs) {
+  UNISONO_CHECK(inputs.size() == tensors_.size());
+  step_ = step;
+  finite_ = true;
+  float* out = sketch_.data();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto& [rows, columns] = decisions_[i].matrix;
+    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .rows = rows, .columns = columns};
+    if (decisions_[i].treatment == Treatment::compressed && !sketch_.empty()) {
+      make_directions(tensors_[i].number, columns);
+      task.directions = directions_.data();
+      task.rank = options_.rule.rank;
+      task.scale = 1 / std::sqrt(static_cast<float>(task.rank));
+      task.sketch = out;
+      kernels::sketch(task);
+      // Whatever is not finite in a row, its sketch is not.
+      finite_ = finite_ && all_finite({out, rows * task.rank});
+      out += rows * task.rank;
+    } else if (decisions_[i].treatment != Treatment::skipped) {
+      if (task.residual != nullptr && !task.difference) kernels::sketch(task);  // in no direction: only compensated
+      finite_ = finite_ && all_finite({task.values, rows * columns});
+    }
+  }
+  if (!sketch_.empty()) sketch_.back() = finite_ ? 0 : 1;
+  return sketch_;
+}
+
+void ArcTopK::choose(size_t i, const float* sketch, const float* values) {
+  const auto& decision = decisions_[i];
+  const auto count = static_cast<uint32_t>(decision.matrix.rows), kept = static_cast<uint32_t>(decision.kept);
+  if (options_.random) {
+    const RandomStream stream{.seed = options_.seed, .step = step_, .tensor = tensors_[i].number, .purpose = RandomStream::Purpose::random_k};
+    return random_rows(stream, count, kept, rows_[i]);
+  }
+  scores_.resize(count);
+  if (options_.exact) score_rows(values, static_cast<uint32_t>(decision.matrix.columns), scores_);
+  else score_rows(sketch, options_.rule.rank, scores_);
+  select_rows(scores_, kept, {.every = options_.refresh_every, .step = step_}, rows_[i]);
+}
+
+Result<std::span<float>> ArcTopK::next(std::span<const float* const> values) {
+  UNISONO_CHECK(values.size() == tensors_.size());
+  if (!sketch_.empty() && (sketch_.back() != 0 || !all_finite(sketch_))) return not_finite("the sketch");
+  if (options_.exact && !finite_) return not_finite("a tensor");
+  Fingerprint fingerprint;
+  for (const uint32_t word : {static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32), group_}) fingerprint.add(word);
+  const float* sketch = sketch_.data();
+  float* to = sent_.data();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const auto& decision = decisions_[i];
+    if (decision.treatment != Treatment::compressed) continue;
+    choose(i, sketch, values[i]);
+    if (!sketch_.empty()) sketch += decision.sketch_elements(options_.rule);
+    fingerprint.add(tensors_[i].number);
+    fingerprint.add(static_cast<uint32_t>(decision.kept));
+    for (const uint32_t row : rows_[i]) {
+      fingerprint.add(row);
+      to = std::copy_n(values[i] + row * decision.matrix.columns, decision.matrix.columns, to);
+    }
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (decisions_[i].treatment == Treatment::dense) to = std::copy_n(values[i], decisions_[i].matrix.elements(), to);
+  }
+  if (flagged_) *to = finite_ ? 0 : 1;
+  fingerprint_ = fingerprint.value();
+  return std::span<float>(sent_);
+}
+
+Status ArcTopK::accept() {
+  if (!all_finite(sent_) || (flagged_ && sent_.back() != 0)) return not_finite("the average");
+  return {};
+}
+
+void ArcTopK::unpack(std::span<float* const> outputs) const {
+  UNISONO_CHECK(outputs.size() == tensors_.size());
+  const float* from = sent_.data();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const size_t columns = decisions_[i].matrix.columns;
+    for (const uint32_t row : rows_[i]) {
+      std::copy_n(from, columns, outputs[i] + row * columns);
+      from += columns;
+    }
+  }
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (decisions_[i].treatment != Treatment::dense) continue;
+    std::copy_n(from, decisions_[i].matrix.elements(), outputs[i]);
+    from += decisions_[i].matrix.elements();
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors) {
+  if (auto status = check(options.rule); !status.ok()) return status;
+  std::vector<Decision> decisions;
+  for (const auto& tensor : tensors) {
+    const auto& decision = decisions.emplace_back(decide(options.rule, tensor.shape));
+    const auto& [rows, columns] = decision.matrix;
+    if (decision.treatment == Treatment::compressed && (rows > UINT32_MAX || columns > UINT32_MAX || columns * options.rule.rank > uint64_t{1} << 34)) {
+      return Status(Code::invalid, "bad_option: tensor " + std::to_string(tensor.number) + " of " + std::to_string(rows) + " x " + std::to_string(columns) + " is too large for a sketch of rank " +
+                                       std::to_string(options.rule.rank));
+    }
+  }
+  return std::unique_ptr<Compressor>(std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions)));
+}
+
+}  // namespace unisono

@@ -1,0 +1,51 @@
+// A group of tensors made smaller for all-reduce: what goes in is dense, and what comes out is dense and equal on every rank.
+//
+// The caller runs the all-reduces, one after the other, on the buffers that begin() and next() give: each is to be averaged in place.
+// Nothing here sends, waits or keeps what a tensor lacks: residuals are the caller's (training/error_feedback).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compressors/row_rule.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+// The number of a tensor is the same on all ranks, and no other of the job's tensors has it.
+struct GroupTensor {
+  uint32_t number = 0;
+  std::vector<uint64_t> shape;
+};
+
+struct CompressorInput {
+  float* values = nullptr;          // all elements
+  const float* residual = nullptr;  // likewise, or null: what is compressed are the values
+  bool difference = false;          // false: the residual is added to the values, and the sum is compressed. true: the values less the
+                                    // residual are, and the values stay
+};
+
+class Compressor {
+ public:
+  virtual ~Compressor() = default;
+
+  // One input per tensor, in the group's order. What is to be averaged first; empty: nothing.
+  virtual std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) = 0;
+  // After that was averaged. `values`: where rows are sent from, the inputs' values for most. What is to be averaged then.
+  // corrupt: a number that is not finite, on some rank; the same on all of them. Nothing has changed but the compensated values.
+  virtual Result<std::span<float>> next(std::span<const float* const> values) = 0;
+  // After that was averaged, too. Errors: as next(), and nothing has changed.
+  virtual Status accept() = 0;
+  // What was averaged: rows that were sent to their places in the outputs, other rows as they are, dense tensors whole.
+  virtual void unpack(std::span<float* const> outputs) const = 0;
+
+  // From next() on: whether other ranks chose the same rows.
+  virtual uint64_t fingerprint() const = 0;
+  // From next() on: rows of the group's i-th tensor that are sent, ascending; none of tensors that are not compressed.
+  virtual std::span<const uint32_t> rows(size_t i) const = 0;
+  // How each tensor is treated, in the group's order.
+  virtual std::span<const Decision> decisions() const = 0;
+};
+
+}  // namespace unisono

@@ -1,0 +1,72 @@
+#include "kernels/sketch.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/dispatch.h"
+
+namespace unisono::kernels {
+namespace {
+
+std::vector<float> values(size_t count, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> result(count);
+  for (auto& v : result) v = static_cast<float>(random.unit() - 0.5);
+  return result;
+}
+
+struct Outcome {
+  std::vector<float> values, sketch;
+};
+
+// `shift` floats into their memory, so at any alignment of floats.
+Outcome sketched(void (*function)(const SketchTask&), size_t rows, size_t columns, uint32_t rank, int residual, size_t shift) {
+  auto matrix = values(rows * columns + shift, 1);
+  const auto left = values(rows * columns + shift, 2), directions = values(rank * columns + shift, 3);
+  std::vector<float> sketch(rows * rank, 77);
+  function({.values = matrix.data() + shift, .residual = residual > 0 ? left.data() + shift : nullptr, .difference = residual == 2, .rows = rows, .columns = columns, .directions = directions.data() + shift, .rank = rank, .scale = 0.5f, .sketch = sketch.data()});
+  return {matrix, sketch};
+}
+
+TEST(Sketch, on_every_target_is_that_of_the_reference_but_for_rounding) {
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const size_t rows : {0, 1, 2, 3, 8}) {
+      for (const size_t columns : {1, 7, 16, 33, 200, 1027}) {
+        for (const uint32_t rank : {0u, 1u, 2u, 3u, 4u, 5u, 8u, 9u}) {
+          for (const int residual : {0, 1, 2}) {  // none, added, subtracted
+            const auto got = sketched(sketch, rows, columns, rank, residual, columns % 5), expected = sketched(sketch_reference, rows, columns, rank, residual, columns % 5);
+            ASSERT_EQ(got.values, expected.values) << target << " " << rows << " x " << columns;  // to the bit
+            for (size_t i = 0; i < got.sketch.size(); ++i) {
+              ASSERT_NEAR(got.sketch[i], expected.sketch[i], 1e-6 * std::sqrt(static_cast<double>(columns)) + 1e-7) << target << " " << rows << " x " << columns << ", rank " << rank;
+            }
+          }
+        }
+      }
+    }
+  }
+  force_target("");
+}
+
+TEST(Sketch, of_what_is_no_number_is_no_number) {
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const size_t place : {0, 40, 99}) {
+      for (const float bad : {INFINITY, -INFINITY, NAN}) {
+        auto matrix = values(300, 1);
+        const auto directions = values(400, 2);
+        matrix[100 + place] = bad;
+        std::vector<float> out(12);
+        sketch({.values = matrix.data(), .rows = 3, .columns = 100, .directions = directions.data(), .rank = 4, .sketch = out.data()});
+        for (size_t i = 0; i < 12; ++i) EXPECT_EQ(std::isfinite(out[i]), i / 4 != 1) << target;
+      }
+    }
+  }
+  force_target("");
+}
+
+}  // namespace
+}  // namespace unisono::kernels
