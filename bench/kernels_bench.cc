@@ -10,6 +10,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/dispatch.h"
+#include "kernels/sketch.h"
 
 namespace unisono::kernels {
 namespace {
@@ -109,6 +110,19 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over.
+void sketch_rows(benchmark::State& state) {
+  const auto columns = static_cast<size_t>(state.range(0)), rows = (size_t{16} << 20) / columns;
+  const auto rank = static_cast<uint32_t>(state.range(1));
+  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), directions = memory(rank * columns * 4), out = memory(rows * rank * 4);
+  const auto floats = [](const Memory& m) { return reinterpret_cast<float*>(m.get()); };
+  for (auto _ : state) {
+    sketch({.values = floats(values), .residual = floats(left), .rows = rows, .columns = columns, .directions = floats(directions), .rank = rank, .sketch = floats(out)});
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, rows * columns * 12);
+}
+
 void sizes(benchmark::internal::Benchmark* bench) {
   for (const int64_t bytes : {20, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20}) bench->Args({bytes, 2});
 }
@@ -169,6 +183,7 @@ void add_all(const std::string& target) {
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
   add_blocks(add);
+  add("sketch", sketch_rows)->ArgsProduct({{1024, 4096, 16384}, {1, 4, 8}});
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 

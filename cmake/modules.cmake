@@ -51,6 +51,8 @@ if(UNISONO_TESTS)
   add_custom_target(threads)
 endif()
 set(UNISONO_MODULES_WITH_THREADS transports node)
+# Suites that are called …Long…: not with sanitizers. Label `long`.
+set(UNISONO_MODULES_WITH_LONG_TESTS training)
 
 # unisono_module(NAME DEPENDS modules LIBRARIES targets): src/NAME/*.cc, and NAME_test from src/NAME/*_test.cc.
 function(unisono_module name)
@@ -79,7 +81,10 @@ function(unisono_module name)
       set(label LABELS threads)
       add_dependencies(threads ${name}_test)
     endif()
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 ${label})
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "-*Long*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 ${label})
+    if(name IN_LIST UNISONO_MODULES_WITH_LONG_TESTS)
+      gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "*Long*" TEST_LIST ${name}_long_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600 LABELS long)
+    endif()
   endif()
 endfunction()
 

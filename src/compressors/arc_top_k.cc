@@ -28,7 +28,7 @@ bool all_finite(std::span<const float> values) {
 class ArcTopK final : public Compressor {
  public:
   ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions)
-      : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()) {
+      : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()), exact_scores_(tensors_.size()) {
     size_t sketched = 0, sent = 0;
     for (const auto& decision : decisions_) {
       sketched += decision.sketch_elements(options.rule);
@@ -51,7 +51,8 @@ class ArcTopK final : public Compressor {
 
  private:
   void make_directions(uint32_t tensor, size_t columns);
-  void choose(size_t i, const float* sketch, const float* values);
+  void score_exactly(size_t i, const CompressorInput& input);
+  void choose(size_t i, const float* sketch);
 
   const ArcOptions options_;
   const uint32_t group_;
@@ -65,6 +66,7 @@ class ArcTopK final : public Compressor {
   std::vector<float> sketch_, sent_;            // as the all-reduces have them
   std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them
   std::vector<double> scores_;
+  std::vector<std::vector<double>> exact_scores_;  // by tensor
 };
 
 // Direction j has number c * rank + j for column c.
@@ -99,13 +101,25 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
     } else if (decisions_[i].treatment != Treatment::skipped) {
       if (task.residual != nullptr && !task.difference) kernels::sketch(task);  // in no direction: only compensated
       finite_ = finite_ && all_finite({task.values, rows * columns});
+      if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
   }
   if (!sketch_.empty()) sketch_.back() = finite_ ? 0 : 1;
   return sketch_;
 }
 
-void ArcTopK::choose(size_t i, const float* sketch, const float* values) {
+// By what is compressed, which the values alone do not tell later on.
+void ArcTopK::score_exactly(size_t i, const CompressorInput& input) {
+  const auto& [rows, columns] = decisions_[i].matrix;
+  std::vector<float> row(columns);
+  exact_scores_[i].resize(rows);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) row[c] = input.values[r * columns + c] - (input.difference && input.residual != nullptr ? input.residual[r * columns + c] : 0);
+    score_rows(row.data(), static_cast<uint32_t>(columns), std::span(exact_scores_[i]).subspan(r, 1));
+  }
+}
+
+void ArcTopK::choose(size_t i, const float* sketch) {
   const auto& decision = decisions_[i];
   const auto count = static_cast<uint32_t>(decision.matrix.rows), kept = static_cast<uint32_t>(decision.kept);
   if (options_.random) {
@@ -113,9 +127,8 @@ void ArcTopK::choose(size_t i, const float* sketch, const float* values) {
     return random_rows(stream, count, kept, rows_[i]);
   }
   scores_.resize(count);
-  if (options_.exact) score_rows(values, static_cast<uint32_t>(decision.matrix.columns), scores_);
-  else score_rows(sketch, options_.rule.rank, scores_);
-  select_rows(scores_, kept, {.every = options_.refresh_every, .step = step_}, rows_[i]);
+  if (!options_.exact) score_rows(sketch, options_.rule.rank, scores_);
+  select_rows(options_.exact ? exact_scores_[i] : scores_, kept, {.every = options_.refresh_every, .step = step_}, rows_[i]);
 }
 
 Result<std::span<float>> ArcTopK::next(std::span<const float* const> values) {
@@ -129,7 +142,7 @@ Result<std::span<float>> ArcTopK::next(std::span<const float* const> values) {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto& decision = decisions_[i];
     if (decision.treatment != Treatment::compressed) continue;
-    choose(i, sketch, values[i]);
+    choose(i, sketch);
     if (!sketch_.empty()) sketch += decision.sketch_elements(options_.rule);
     fingerprint.add(tensors_[i].number);
     fingerprint.add(static_cast<uint32_t>(decision.kept));
@@ -157,13 +170,13 @@ void ArcTopK::unpack(std::span<float* const> outputs) const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const size_t columns = decisions_[i].matrix.columns;
     for (const uint32_t row : rows_[i]) {
-      std::copy_n(from, columns, outputs[i] + row * columns);
+      if (outputs[i] != nullptr) std::copy_n(from, columns, outputs[i] + row * columns);
       from += columns;
     }
   }
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (decisions_[i].treatment != Treatment::dense) continue;
-    std::copy_n(from, decisions_[i].matrix.elements(), outputs[i]);
+    if (outputs[i] != nullptr) std::copy_n(from, decisions_[i].matrix.elements(), outputs[i]);
     from += decisions_[i].matrix.elements();
   }
 }

@@ -37,7 +37,8 @@ class Compressor {
   virtual Result<std::span<float>> next(std::span<const float* const> values) = 0;
   // After that was averaged, too. Errors: as next(), and nothing has changed.
   virtual Status accept() = 0;
-  // What was averaged: rows that were sent to their places in the outputs, other rows as they are, dense tensors whole.
+  // What was averaged: rows that were sent to their places in the outputs, other rows as they are, dense tensors whole. Not where
+  // an output is null.
   virtual void unpack(std::span<float* const> outputs) const = 0;
 
   // From next() on: whether other ranks chose the same rows.
