@@ -131,6 +131,7 @@ inline void expect_met(const std::vector<Met>& all) {
     EXPECT_EQ(all[rank].session->attending(), rank == 0);
     EXPECT_EQ(all[0].roster->members[rank].endpoints, endpoints_of(static_cast<uint32_t>(rank)));
     EXPECT_EQ(all[0].roster->members[rank].host, this_host_name());
+    EXPECT_EQ(all[0].roster->members[rank].machine, this_machine());
     EXPECT_EQ(all[0].roster->members[rank].pid, getpid());
   }
 }
