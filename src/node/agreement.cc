@@ -44,6 +44,7 @@ Status wait_for_all(Node& node, Nanos deadline) {
 Topology known_topology(Node& node) {
   auto topology = node.engine().topology();
   topology.links = node.known_links();
+  topology.inside.islands_sharing = topology.between.islands_sharing = hosts_per_machine(node.roster());
   return topology;
 }
 

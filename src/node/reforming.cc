@@ -88,6 +88,7 @@ void adopt(Node& node, const ReformResult& result) {
       node.engine().remove_peer(peer);
     }
     node.roster() = result.roster;
+    node.set_local_world(ranks_beside(result.roster, result.self));
     if (node.session()->attending()) {
       for (const auto& joined : result.joined) node.session()->answer_joiner(joined.id, result.roster);
     }
