@@ -89,6 +89,9 @@ typedef struct unisono_codec_use {
   uint64_t sent_elements;
   uint64_t saturated;
   uint64_t nonfinite_groups;
+  int64_t encode_us; /* parts of compute_us; 0 where they were too short to be timed */
+  int64_t sum_us;
+  int64_t decode_us;
 } unisono_codec_use;
 
 /* What a group has done so far: since it was joined, split off or re-formed last. */

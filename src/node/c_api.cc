@@ -203,7 +203,7 @@ int unisono_wait(unisono_work* work, unisono_report* report) { return report_of(
 int unisono_wait_for(unisono_work* work, int64_t timeout_ms, unisono_report* report) { return report_of(work->work.wait_for(Milliseconds(timeout_ms)), report); }
 void unisono_get_codec_use(const unisono_work* work, unisono_codec_use* use) {
   const auto report = work->work.report();
-  *use = {report.codec.is_plain() ? 0 : 1, report.passes, report.sent_payload, report.sent_elements, report.saturated, report.nonfinite_groups};
+  *use = {report.codec.is_plain() ? 0 : 1, report.passes, report.sent_payload, report.sent_elements, report.saturated, report.nonfinite_groups, report.encode_us, report.sum_us, report.decode_us};
 }
 int unisono_done(const unisono_work* work) { return work->work.done() ? 1 : 0; }
 

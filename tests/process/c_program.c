@@ -38,6 +38,22 @@ static void reduce_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   for (size_t i = 0; i < count; ++i) require(out[i] == ranks * (float)((i + (size_t)rank * count) % 7), "the block of the sum");
 }
 
+/* Of elements enough for the clock. */
+static void codec_times(unisono_group* group, const unisono_call* call) {
+  const size_t many = (size_t)1 << 20;
+  float* const tensor = calloc(many, sizeof(float));
+  unisono_work* work = NULL;
+  unisono_report report;
+  unisono_codec_use use;
+  require(tensor != NULL, "memory");
+  require(unisono_all_reduce(group, tensor, tensor, many, UNISONO_F32, UNISONO_SUM, call, &work) == UNISONO_OK && unisono_wait(work, &report) == UNISONO_OK, "all_reduce of many encoded elements");
+  unisono_get_codec_use(work, &use);
+  require(use.encode_us > 0 && use.sum_us > 0 && use.decode_us > 0, "times of encoding, adding and decoding");
+  require(use.encode_us + use.sum_us + use.decode_us <= report.compute_us + 3, "which are parts of the time computed");
+  unisono_work_free(work);
+  free(tensor);
+}
+
 static void codec_calls(unisono_group* group, uint32_t rank, uint32_t world) {
   static float in[count], out[count];
   unisono_work* work = NULL;
@@ -59,6 +75,7 @@ static void codec_calls(unisono_group* group, uint32_t rank, uint32_t world) {
     const float error = out[i] - ranks * (float)(i % 7);
     require(error < 0.06f * ranks && error > -0.06f * ranks, "the sum of encoded elements");
   }
+  codec_times(group, &call);
   require(unisono_set_codec(group, "plain") == UNISONO_OK, "no codec");
   require(unisono_all_reduce(group, in, out, count, UNISONO_F32, UNISONO_SUM, &call, &work) == UNISONO_OK && unisono_wait(work, NULL) == UNISONO_OK, "all_reduce without");
   unisono_get_codec_use(work, &use);
