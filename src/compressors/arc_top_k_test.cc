@@ -2,7 +2,9 @@
 #include "compressors/arc_top_k.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "compressors/compressor_test_support.h"
@@ -290,6 +292,16 @@ TEST(ArcTopK, groups_of_nothing_and_of_dense_tensors_need_one_average_at_most) {
   EXPECT_TRUE(dense.compressors[0]->begin(0, inputs).empty());
   EXPECT_EQ(dense.run(0)[1], "ok");
   EXPECT_EQ(dense.tensors[1][0][4], (before[0][0][4] + before[1][0][4]) / 2);
+}
+
+// Part of 27.
+TEST(ArcTopK, leaves_the_program_s_random_numbers_alone) {
+  const auto numbers = [](bool compresses) {
+    std::srand(5);
+    if (compresses) Alone(arc_options(250'000, 4, 42), 5, 12, 6).mean_error(100, normals(42, 0, 7, 72));
+    return std::array{std::rand(), std::rand()};
+  };
+  EXPECT_EQ(numbers(true), numbers(false));
 }
 
 TEST(ArcTopK, refuses_options_that_make_no_sense) {
