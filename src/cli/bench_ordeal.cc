@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <numeric>
+#include <thread>
 
 #include "cli/bench_subject.h"
 #include "cli/monotonic.h"
@@ -12,6 +14,8 @@ namespace unisono::cli {
 namespace {
 
 constexpr uint64_t operations_after_min = 10;
+
+bool kills(const FaultNews& news, uint32_t member) { return news.fault.kind == FaultKind::kill && news.fault.rank == member; }
 
 class Ordeal {
  public:
@@ -28,6 +32,7 @@ class Ordeal {
   Result<bool> goes_on();
   Result<OrdealEnd> go_on_without(const Status& status);
   void measure_upset(Upset& upset);
+  void take_news();
   void hear();
   void tell_faults();
   void close_stretch(bool tells);
@@ -50,18 +55,27 @@ class Ordeal {
   OrdealOutcome outcome_;
 };
 
+// News of a fault come just before it. Who is to be killed waits for that, and does not tell of its own death: the next rank 0 will.
+void Ordeal::take_news() {
+  const auto fresh = seat_.news();
+  faults_.insert(faults_.end(), fresh.begin(), fresh.end());
+  const bool doomed = std::any_of(fresh.begin(), fresh.end(), [&](const FaultNews& news) { return kills(news, self_); });
+  if (doomed) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
 // Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole operation ago:
-// rank 0 has told of that, and only if it dies before does somebody else have to.
+// rank 0 has told of that, and only if it dies before does somebody else have to. Of its own death it does not tell.
 void Ordeal::hear() {
   const auto heard = faults_.size();
-  for (auto& news : seat_.news()) faults_.push_back(news);
+  take_news();
   if (speaks() && told_ < faults_.size()) {
     close_stretch(true);
     tell_faults();
-  } else if (!speaks() && told_ < heard) {
-    told_ = heard;
-    close_stretch(false);
+    return;
   }
+  const auto told = told_;
+  while (!speaks() && told_ < heard && !kills(faults_[told_], members_[0])) ++told_;
+  if (told_ > told) close_stretch(false);
 }
 
 void Ordeal::tell_faults() {
@@ -141,7 +155,7 @@ void Ordeal::measure_upset(Upset& upset) {
 
 Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
   Upset upset{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .members = {}};
-  for (auto& news : seat_.news()) faults_.push_back(news);
+  take_news();
   const auto harmful = std::find_if(faults_.rbegin(), faults_.rend(), [](const FaultNews& news) { return news.fault.kind != FaultKind::resume; });
   if (harmful != faults_.rend()) {
     upset.cause = harmful->fault;
