@@ -107,7 +107,7 @@ TEST(ArcTopK, loses_more_than_its_share_where_one_sketch_serves_all_rows) {
 }
 
 // 14.
-TEST(ArcTopK, loses_of_four_matrices_what_the_table_says) {
+TEST(LongArcTopK, loses_of_four_matrices_what_the_table_says) {
   constexpr size_t rows = 128, columns = 256, kept = 26;
   const auto z = normals(11, 0, 1, rows * columns), u = normals(11, 0, 2, rows), v = normals(11, 0, 3, columns);
   const auto scaled = [&](double power) {
