@@ -6,24 +6,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "compressors/finite.h"
 #include "compressors/row_selection.h"
 #include "kernels/sketch.h"
 
 namespace unisono {
 namespace {
-
-Status not_finite(const char* where) { return {Code::corrupt, std::string("nonfinite: ") + where + " has an infinity or no number"}; }
-
-bool all_finite(std::span<const float> values) {
-  // Zero times what is finite is zero; one sum for all lets the compiler use vectors of its own.
-  float sum[8] = {};
-  size_t i = 0;
-  for (; i + 8 <= values.size(); i += 8) {
-    for (size_t lane = 0; lane < 8; ++lane) sum[lane] += values[i + lane] * 0.0f;
-  }
-  for (; i < values.size(); ++i) sum[0] += values[i] * 0.0f;
-  return std::all_of(std::begin(sum), std::end(sum), [](float s) { return s == 0; });
-}
 
 class ArcTopK final : public Compressor {
  public:

@@ -5,7 +5,7 @@
 #include <set>
 #include <string_view>
 
-#include "base/random.h"
+#include "base/hash.h"
 
 namespace unisono {
 
@@ -46,19 +46,7 @@ std::vector<std::string> hosts_of(const Roster& roster) {
   return hosts;
 }
 
-uint64_t digest(const Roster& roster) {
-  const Bytes bytes = encode(roster);
-  uint64_t hash = mix64(bytes.size());
-  size_t at = 0;
-  while (at < bytes.size()) {
-    uint64_t word = 0;
-    const size_t size = std::min(sizeof(word), bytes.size() - at);
-    std::memcpy(&word, bytes.data() + at, size);
-    hash = mix64(hash ^ word);
-    at += size;
-  }
-  return hash;
-}
+uint64_t digest(const Roster& roster) { return hash_of(encode(roster)); }
 
 uint32_t wire_epoch(const Roster& roster) {
   const uint64_t mixed = mix64(digest(roster) ^ roster.epoch);

@@ -1,10 +1,10 @@
 #include "training/error_feedback.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "compressors/finite.h"
 
 namespace unisono {
 
@@ -119,7 +119,7 @@ Status ErrorFeedback::finish() {
     commit();
     return {};
   }
-  if (!std::all_of(whole_.begin(), whole_.end(), [](float v) { return std::isfinite(v); })) return {Code::corrupt, "nonfinite: the average has an infinity or no number"};
+  if (!all_finite(whole_)) return not_finite("the average");
   commit_whole();
   return {};
 }
@@ -131,7 +131,7 @@ void ErrorFeedback::abandon() {
     auto& state = *states_[i];
     float* const values = gradients_[i];
     // A rank whose numbers are not finite would keep them for ever.
-    if (!std::all_of(values, values + elements(i), [](float v) { return std::isfinite(v); })) continue;
+    if (!all_finite({values, elements(i)})) continue;
     if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i));
     if (options_.kind == Feedback::ef21m && !state.momentum.empty()) state.momentum.assign(values, values + elements(i));
   }

@@ -1,11 +1,10 @@
 #include "training/feedback_checkpoint.h"
 
 #include <array>
-#include <bit>
-#include <cstring>
 #include <string>
+#include <utility>
 
-#include "base/random.h"
+#include "base/hash.h"
 
 namespace unisono {
 namespace {
@@ -13,17 +12,6 @@ namespace {
 constexpr std::array<char, 4> magic{'U', 'E', 'F', 'B'};
 constexpr uint32_t version = 1;
 constexpr size_t name_bytes_max = 4096;
-
-// Not a cryptographic one: disks err, and nobody forges what he could train himself.
-uint64_t hash_of(ByteView bytes) {
-  uint64_t hash = mix64(bytes.size());
-  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
-    hash = mix64(hash ^ word);
-  }
-  return hash;
-}
 
 // All of one tensor's arrays; each has the tensor's elements, or none.
 template <typename State>

@@ -1,5 +1,8 @@
 #include "training/feedback_checkpoint.h"
 
+#include <algorithm>
+
+#include "base/hash.h"
 #include "training/training_test_support.h"
 
 namespace unisono {
@@ -67,6 +70,36 @@ TEST(FeedbackCheckpoint, that_lies_allocates_nothing) {
   const auto lied = decode_checkpoint(encode(checkpoint));
   ASSERT_FALSE(lied.ok());
   EXPECT_NE(lied.status().message().find("ends in tensor"), std::string::npos) << lied.status().message();
+}
+
+// The body as it is, or with one field changed, under a hash that is right.
+Bytes sealed(Bytes body) {
+  ByteWriter end;
+  end.write(hash_of(body));
+  body.insert(body.end(), end.view().begin(), end.view().end());
+  return body;
+}
+
+TEST(FeedbackCheckpoint, that_was_made_up_is_refused_by_name) {
+  const auto whole = encode(example());
+  const Bytes body(whole.begin(), whole.end() - 8);
+  EXPECT_TRUE(decode_checkpoint(sealed(body)).ok());
+  const auto says = [](const Bytes& made) { return decode_checkpoint(sealed(made)).status().message(); };
+  auto changed = body;
+  changed.push_back(std::byte{0});
+  EXPECT_NE(says(changed).find("has 1 bytes too many"), std::string::npos);
+  changed = body;
+  changed[4] = std::byte{2};
+  EXPECT_NE(says(changed).find("of version 2; this is version 1"), std::string::npos);
+  changed = body;
+  changed[32] = std::byte{4};  // tensors
+  EXPECT_NE(says(changed).find("ends in tensor 3 of 4"), std::string::npos) << says(changed);
+  changed[39] = std::byte{0xFF};
+  EXPECT_NE(says(changed).find("ends in tensor 3"), std::string::npos) << says(changed);
+  auto twice = encode({.world = 1, .store = {{"a", {}}, {"b", {}}}});
+  twice.resize(twice.size() - 8);
+  *(std::find(twice.rbegin(), twice.rend(), std::byte{'b'})) = std::byte{'a'};
+  EXPECT_NE(says(twice).find("has a tensor twice"), std::string::npos) << says(twice);
 }
 
 TEST(FeedbackCheckpoint, of_another_world_rank_or_configuration_is_refused_by_name) {

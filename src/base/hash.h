@@ -1,0 +1,22 @@
+// A 64-bit hash of bytes, the same everywhere. Not a cryptographic one: it tells apart what honest programs and failing disks make.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/random.h"
+
+namespace unisono {
+
+inline uint64_t hash_of(ByteView bytes) {
+  uint64_t hash = mix64(bytes.size());
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
+    hash = mix64(hash ^ word);
+  }
+  return hash;
+}
+
+}  // namespace unisono
