@@ -46,6 +46,9 @@ struct CallOptions {
   Milliseconds timeout{0};      // 0 = the group's default; at most 30 days
   uint64_t id = 0;              // not 0: operations are matched by this number instead of by the order of calls; below 2^56
   uint64_t slice_bytes = 0;     // 0 = automatic
+  // Not 0: a number that all ranks must give alike, such as a hash of what they mean by this call: where one differs the call ends with invalid on
+  // all of them. (What is compared is a hash of 40 bits.) all_reduce, reduce_scatter, all_gather, broadcast, reduce.
+  uint64_t agreement = 0;
   std::optional<Codec> codec{}; // none = the group's
   // Null, or as many elements as the input: what encoding at this rank loses goes there: its input minus what the others had of it, and where
   // this rank adds up, also the sum minus what they had of that (times the world size for avg). So the sum over ranks of input equals that

@@ -114,6 +114,8 @@ bool sizes_per_pair(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+uint64_t elements_of(const CallDescriptor& d) { return d.amount & ((uint64_t{1} << amount_bits) - 1); }
+
 }  // namespace
 
 CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes) {
@@ -128,6 +130,10 @@ CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64
     for (const auto c : counts) rest = mix64(rest ^ c), amount += c;
   }
   if (!q.codec->is_plain()) rest = mix64(rest ^ (uint64_t{q.codec->own_exact} << 1 | uint64_t{q.codec->poison}) ^ 0xC0DEC);
+  if (q.agreement != 0) {
+    rest = mix64(rest ^ q.agreement);
+    amount |= mix64(~q.agreement) >> amount_bits << amount_bits;
+  }
   const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce || q.collective == Collective::reduce_scatter;
   const auto op = reduces ? q.op : ReduceOp::sum;
   const uint32_t bits = static_cast<uint32_t>(collective) << 28 | static_cast<uint32_t>(q.dtype) << 24 |
@@ -144,15 +150,16 @@ std::string to_string(const CallDescriptor& d) {
   if (collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter) {
     text += std::string(" ") + name(static_cast<ReduceOp>(d.bits >> 20 & 15));
   }
-  if (!sizes_per_pair(collective)) text += ", " + std::to_string(d.amount) + " elements";
+  if (!sizes_per_pair(collective)) text += ", " + std::to_string(elements_of(d)) + " elements";
   text += std::string(", ") + name(static_cast<ScheduleKind>(d.bits >> 16 & 15)) + ")";
   return text;
 }
 
 std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours) {
-  const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || theirs.amount != ours.amount;
+  const bool visible = (theirs.bits >> 16) != (ours.bits >> 16) || elements_of(theirs) != elements_of(ours);
+  const bool agreed = theirs.amount >> amount_bits == ours.amount >> amount_bits;
   return "calls " + to_string(theirs) + ", this rank calls " + to_string(ours) +
-         (visible ? "" : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
+         (visible ? "" : !agreed ? "; they differ in what the ranks must agree on (CallOptions::agreement)" : "; they differ in root, block sizes, slice size, or in whether and how they use a codec");
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {

@@ -42,15 +42,17 @@ struct OperationRequest {
   Nanos timeout = 0;
   const Codec* codec = &plain_codec; // plain where the collective takes none; of the caller's, until the call has been submitted
   float* encode_error = nullptr;     // as CallOptions::encode_error
+  uint64_t agreement = 0;            // as CallOptions::agreement
 };
 
 // What travels in every frame so that differing calls are found and named at the first message.
 // bits: collective 4 | dtype 4 | reduce op 4 | schedule 4 | hash 16 of (root, slice bytes, even or uneven counts, options of a codec that its
-// messages do not show).
+// messages do not show, agreement).
 struct CallDescriptor {
   uint32_t bits = 0;
-  uint64_t amount = 0;  // elements of the operation where all ranks agree on it; 0 where sizes are per pair
+  uint64_t amount = 0;  // elements of the operation where all ranks agree on it, 0 where sizes are per pair; the upper 24 bits: more of the agreement's hash
 };
+inline constexpr uint32_t amount_bits = 40;  // of elements: a tensor has fewer
 CallDescriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes);
 // "all_reduce(f32 sum, 1000 elements, two_step)"
 std::string to_string(const CallDescriptor& descriptor);

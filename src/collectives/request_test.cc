@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
+
 namespace unisono {
 namespace {
 
@@ -60,6 +63,21 @@ TEST(Request, descriptors_differ_in_what_ranks_must_agree_on) {
   changed = q;
   changed.op = ReduceOp::max;
   EXPECT_EQ(describe(changed, ScheduleKind::tree, 4096).bits, base.bits) << "a broadcast has no operation";
+}
+
+TEST(Request, an_agreement_is_told_apart_by_forty_bits_and_leaves_the_number_of_elements_readable) {
+  OperationRequest q{.count = 1000};
+  const auto none = describe(q, ScheduleKind::ring, 4096);
+  EXPECT_EQ(none.amount, 1000u);
+  std::set<std::pair<uint32_t, uint64_t>> seen{{none.bits, none.amount}};
+  for (uint64_t agreement = 1; agreement <= 2000; ++agreement) {
+    q.agreement = agreement << (agreement % 2 * 40);
+    const auto with = describe(q, ScheduleKind::ring, 4096);
+    EXPECT_TRUE(seen.emplace(with.bits, with.amount).second) << agreement;
+    EXPECT_EQ(to_string(with), to_string(none));
+    EXPECT_EQ(with.bits >> 16, none.bits >> 16);
+  }
+  EXPECT_NE(difference(describe(q, ScheduleKind::ring, 4096), none).find("agree on"), std::string::npos);
 }
 
 TEST(Request, block_sizes_of_an_uneven_gather_are_part_of_the_agreement) {

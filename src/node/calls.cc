@@ -64,11 +64,13 @@ class Checks {
     return no_encode_error(o);
   }
   bool no_encode_error(const CallOptions& o) { return that(o.encode_error == nullptr, "has no encode_error") && no_measured_error(o); }
+  // Of a collective whose sizes are known to pairs of ranks only.
+  bool no_agreement(const CallOptions& o) { return that(o.agreement == 0, "has no agreement"); }
   bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
   bool tensor(const char* what, ConstTensor t) {
     if (static_cast<uint8_t>(t.dtype) >= dtype_count) return fail(std::string(what) + " has an unknown element type");
     size_t bytes = 0;
-    if (__builtin_mul_overflow(t.count, element_bytes(t.dtype), &bytes) || bytes > (size_t{1} << 62)) {
+    if (__builtin_mul_overflow(t.count, element_bytes(t.dtype), &bytes) || t.count >> amount_bits != 0) {
       return fail(std::string(what) + " has " + number(t.count) + " elements, more than memory can hold");
     }
     if (t.count > 0 && t.data == nullptr) return fail(std::string(what) + " has " + number(t.count) + " elements but no data");
@@ -126,6 +128,7 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
   q.timeout = o.timeout.count() > 0 ? o.timeout.count() * millisecond : caller.timeout;
   if (takes_codec(collective)) q.codec = o.codec ? &*o.codec : caller.codec;
   q.encode_error = o.encode_error;
+  q.agreement = o.agreement;
   return q;
 }
 
@@ -203,7 +206,7 @@ Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::gather, in, out, o);
   q.dtype = in.dtype;
   q.count = in.count;
@@ -224,7 +227,7 @@ Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::scatter, in, out, o);
   q.dtype = out.dtype;
   q.count = out.count;
@@ -245,7 +248,7 @@ Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor ou
 
 Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.no_encode_error(o) && check.no_agreement(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("send_counts", send, c.world) && check.counts("recv_counts", recv, c.world) &&
         check.that(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
     return check.take();
@@ -277,7 +280,7 @@ Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
 Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other, uint32_t tag, const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
-  if (!(check.options(o) && check.only_plain(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
+  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
         check.tag(tag) && check.that(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }

@@ -65,6 +65,10 @@ TEST(Calls, ranks_tags_ids_and_slices_are_bounded) {
   expect_invalid(message_call(caller, Collective::send, six, {}, 2, 1u << 15, {}), "tag");
   expect_invalid(barrier_call(caller, {.id = uint64_t{1} << 56}), "id");
   expect_invalid(barrier_call(caller, {.slice_bytes = 1}), "slice_bytes");
+  expect_invalid(message_call(caller, Collective::send, six, {}, 2, 1, {.agreement = 1}), "no agreement");
+  expect_invalid(all_to_all_call(caller, six, six, {}, {}, {.agreement = 1}), "no agreement");
+  expect_invalid(gather_call(caller, six, six, 1, {}, {.agreement = 1}), "no agreement");
+  expect_invalid(scatter_call(caller, six, six, 1, {}, {.agreement = 1}), "no agreement");
   expect_invalid(barrier_call(caller, {.timeout = Milliseconds(-1)}), "timeout is -1 ms");
   expect_invalid(barrier_call(caller, {.timeout = Milliseconds::max()}), "timeout is 9223372036854775807 ms");
   EXPECT_EQ(barrier_call(caller, {.timeout = Milliseconds(timeout_max / millisecond)})->timeout, timeout_max);

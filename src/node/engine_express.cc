@@ -24,7 +24,7 @@ Transport* Engine::express_route(const GroupCore& group) {
 
 bool Engine::plan_express(GroupCore& group, const OperationRequest& request) try {
   const auto bytes = request.count * element_bytes(request.dtype);
-  if (request.collective != Collective::all_reduce || !request.codec->is_plain() || request.encode_error != nullptr || bytes == 0 || bytes > Express::bytes_max || group.world() < 2 || group.world() > Express::world_max) {
+  if (request.collective != Collective::all_reduce || !request.codec->is_plain() || request.encode_error != nullptr || request.agreement != 0 || bytes == 0 || bytes > Express::bytes_max || group.world() < 2 || group.world() > Express::world_max) {
     return false;
   }
   const auto chosen = plan_for(group, request);

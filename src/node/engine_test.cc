@@ -317,7 +317,13 @@ TEST(Engine, calls_that_differ_are_named_on_every_rank) {
   const auto reduce_of = [](size_t count, ReduceOp op) {
     return [=](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.op = op}); };
   };
+  const auto agreeing_on = [](size_t count, uint64_t agreement) {
+    return [=](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), count, DType::i32}, {v.data(), count, DType::i32}, {.agreement = agreement}); };
+  };
   const std::vector<WrongCall> cases{
+      {"agreement", agreeing_on(1000, 17), agreeing_on(1000, 18), "agree on (CallOptions::agreement)"},
+      {"agreement in a short sum", agreeing_on(3, 1), agreeing_on(3, uint64_t{1} << 63), "agree on (CallOptions::agreement)"},
+      {"agreement against none", agreeing_on(1000, 17), agreeing_on(1000, 0), "agree on (CallOptions::agreement)"},
       {"size", reduce_of(1000, ReduceOp::sum), reduce_of(999, ReduceOp::sum), "999 elements"},
       {"operation", reduce_of(1000, ReduceOp::sum), reduce_of(1000, ReduceOp::max), "max"},
       {"type", reduce_of(1000, ReduceOp::sum), [](const Caller& c, Ints& v) { return all_reduce_call(c, {v.data(), 1000, DType::f32}, {v.data(), 1000, DType::f32}, {}); }, "f32"},

@@ -26,7 +26,7 @@ struct ExpressPlan {
   static constexpr uint32_t world_max = 8;
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == Collective::all_reduce && q.codec->is_plain() && q.encode_error == nullptr;
+           q.collective == Collective::all_reduce && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
   }
 
   size_t count = 0;
