@@ -15,24 +15,30 @@ namespace {
 
 class ArcTopK final : public Compressor {
  public:
-  ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions)
+  ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions, uint32_t notes)
       : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()), exact_scores_(tensors_.size()) {
-    size_t sketched = 0, sent = 0;
+    size_t sketched = 0, sent = 0, columns = 0;
     for (const auto& decision : decisions_) {
+      if (decision.treatment == Treatment::compressed) columns = std::max<size_t>(columns, decision.matrix.columns);
       sketched += decision.sketch_elements(options.rule);
       sent += decision.value_elements();
     }
     const bool needs_sketch = sketched > 0 && !options.random && !options.exact;
     // And a flag, in what is averaged first: a rank has numbers that are not finite, perhaps in rows that will not be sent.
-    sketch_.resize(needs_sketch ? sketched + 1 : 0);
+    sketch_.resize(needs_sketch ? sketched + 1 + notes : 0);
+    notes_ = needs_sketch ? notes : 0;
+    zeros_.resize(columns);
     flagged_ = sketched > 0 && !needs_sketch;
     sent_.resize(sent + (flagged_ ? 1 : 0));
   }
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
-  Result<std::span<float>> next(std::span<const float* const> values) override;
+  std::span<float> notes() override { return std::span(sketch_).last(notes_); }
+  Status choose() override;
+  std::span<float> pack(std::span<const float* const> values) override;
   Status accept() override;
   void unpack(std::span<float* const> outputs) const override;
+  double captured() const override { return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1; }
   uint64_t fingerprint() const override { return fingerprint_; }
   std::span<const uint32_t> rows(size_t i) const override { return rows_[i]; }
   std::span<const Decision> decisions() const override { return decisions_; }
@@ -41,6 +47,8 @@ class ArcTopK final : public Compressor {
   void make_directions(uint32_t tensor, size_t columns);
   void score_exactly(size_t i, const CompressorInput& input);
   void choose(size_t i, const float* sketch);
+  bool compresses() const { return flagged_ || !sketch_.empty(); }
+  float& flag() { return sketch_[sketch_.size() - notes_ - 1]; }
 
   const ArcOptions options_;
   const uint32_t group_;
@@ -49,10 +57,13 @@ class ArcTopK final : public Compressor {
   uint64_t step_ = 0;
   bool flagged_ = false;  // what is averaged last has the flag
   bool finite_ = true;    // of this rank's tensors
+  size_t notes_ = 0;
+  double chosen_scores_ = 0, all_scores_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
   std::vector<float> sketch_, sent_;            // as the all-reduces have them
   std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them
+  std::vector<float> zeros_;                    // of the widest tensor that is compressed
   std::vector<double> scores_;
   std::vector<std::vector<double>> exact_scores_;  // by tensor
 };
@@ -75,7 +86,7 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
   float* out = sketch_.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& [rows, columns] = decisions_[i].matrix;
-    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .rows = rows, .columns = columns};
+    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .cleared = inputs[i].cleared, .zeros = zeros_.data(), .rows = rows, .columns = columns};
     if (decisions_[i].treatment == Treatment::compressed && !sketch_.empty()) {
       make_directions(tensors_[i].number, columns);
       task.directions = directions_.data();
@@ -92,7 +103,8 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
       if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
   }
-  if (!sketch_.empty()) sketch_.back() = finite_ ? 0 : 1;
+  // What is no number stays none, whatever codec it travels with.
+  if (!sketch_.empty()) flag() = finite_ ? 0 : NAN;
   return sketch_;
 }
 
@@ -116,17 +128,20 @@ void ArcTopK::choose(size_t i, const float* sketch) {
   }
   scores_.resize(count);
   if (!options_.exact) score_rows(sketch, options_.rule.rank, scores_);
-  select_rows(options_.exact ? exact_scores_[i] : scores_, kept, {.every = options_.refresh_every, .step = step_}, rows_[i]);
+  const auto& scores = options_.exact ? exact_scores_[i] : scores_;
+  select_rows(scores, kept, {.every = options_.refresh_every, .step = step_}, rows_[i]);
+  for (const double score : scores) all_scores_ += score;
+  for (const uint32_t row : rows_[i]) chosen_scores_ += scores[row];
 }
 
-Result<std::span<float>> ArcTopK::next(std::span<const float* const> values) {
-  UNISONO_CHECK(values.size() == tensors_.size());
-  if (!sketch_.empty() && (sketch_.back() != 0 || !all_finite(sketch_))) return not_finite("the sketch");
+Status ArcTopK::choose() {
+  // Notes need not be finite.
+  if (!sketch_.empty() && !all_finite(std::span(sketch_).first(sketch_.size() - notes_))) return not_finite("the sketch");
   if (options_.exact && !finite_) return not_finite("a tensor");
   Fingerprint fingerprint;
   for (const uint32_t word : {static_cast<uint32_t>(step_), static_cast<uint32_t>(step_ >> 32), group_}) fingerprint.add(word);
+  chosen_scores_ = all_scores_ = 0;
   const float* sketch = sketch_.data();
-  float* to = sent_.data();
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto& decision = decisions_[i];
     if (decision.treatment != Treatment::compressed) continue;
@@ -134,21 +149,28 @@ Result<std::span<float>> ArcTopK::next(std::span<const float* const> values) {
     if (!sketch_.empty()) sketch += decision.sketch_elements(options_.rule);
     fingerprint.add(tensors_[i].number);
     fingerprint.add(static_cast<uint32_t>(decision.kept));
-    for (const uint32_t row : rows_[i]) {
-      fingerprint.add(row);
-      to = std::copy_n(values[i] + row * decision.matrix.columns, decision.matrix.columns, to);
-    }
+    for (const uint32_t row : rows_[i]) fingerprint.add(row);
+  }
+  fingerprint_ = fingerprint.value();
+  return {};
+}
+
+std::span<float> ArcTopK::pack(std::span<const float* const> values) {
+  UNISONO_CHECK(values.size() == tensors_.size());
+  float* to = sent_.data();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const size_t columns = decisions_[i].matrix.columns;
+    for (const uint32_t row : rows_[i]) to = std::copy_n(values[i] + row * columns, columns, to);
   }
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (decisions_[i].treatment == Treatment::dense) to = std::copy_n(values[i], decisions_[i].matrix.elements(), to);
   }
-  if (flagged_) *to = finite_ ? 0 : 1;
-  fingerprint_ = fingerprint.value();
-  return std::span<float>(sent_);
+  if (flagged_) *to = finite_ ? 0 : NAN;
+  return sent_;
 }
 
 Status ArcTopK::accept() {
-  if (!all_finite(sent_) || (flagged_ && sent_.back() != 0)) return not_finite("the average");
+  if (!all_finite(sent_)) return not_finite("the average");
   return {};
 }
 
@@ -171,7 +193,7 @@ void ArcTopK::unpack(std::span<float* const> outputs) const {
 
 }  // namespace
 
-Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors) {
+Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, uint32_t notes) {
   if (auto status = check(options.rule); !status.ok()) return status;
   std::vector<Decision> decisions;
   for (const auto& tensor : tensors) {
@@ -182,7 +204,7 @@ Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, ui
                                        std::to_string(options.rule.rank));
     }
   }
-  return std::unique_ptr<Compressor>(std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions)));
+  return std::unique_ptr<Compressor>(std::make_unique<ArcTopK>(options, group, std::move(tensors), std::move(decisions), notes));
 }
 
 }  // namespace unisono

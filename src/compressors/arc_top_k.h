@@ -19,6 +19,7 @@ struct ArcOptions {
 };
 
 // invalid: options that check() refuses, or a tensor of more rows than 2^32 - 1 or of a sketch of more numbers than there are.
-Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors);
+// notes: so many numbers of the caller's travel beside the sketch, where there is one.
+Result<std::unique_ptr<Compressor>> make_arc_top_k(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, uint32_t notes = 0);
 
 }  // namespace unisono

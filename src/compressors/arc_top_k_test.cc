@@ -172,7 +172,7 @@ struct Ranks {
       for (const auto& tensor : group) tensors[r].push_back(normals(100 + r, 0, tensor.number, matrix_of(tensor.shape).elements()));
     }
   }
-  // What next() says, and then accept(), of each rank; ok or "next: ..." or "accept: ...".
+  // What choose() says, and then accept(), of each rank; ok or "choose: ..." or "accept: ...".
   std::vector<std::string> run(uint64_t step, const std::vector<std::vector<Values>>* residuals = nullptr) {
     std::vector<std::span<float>> buffers;
     for (size_t r = 0; r < tensors.size(); ++r) {
@@ -186,9 +186,9 @@ struct Ranks {
     for (size_t r = 0; r < tensors.size(); ++r) {
       std::vector<const float*> values;
       for (const auto& tensor : tensors[r]) values.push_back(tensor.data());
-      const auto next = compressors[r]->next(values);
-      if (next.ok()) buffers.push_back(*next);
-      else says[r] = "next: " + next.status().message();
+      const auto chosen = compressors[r]->choose();
+      if (chosen.ok()) buffers.push_back(compressors[r]->pack(values));
+      else says[r] = "choose: " + chosen.message();
     }
     if (buffers.size() < tensors.size()) return says;
     average(buffers);
@@ -260,7 +260,7 @@ TEST(ArcTopK, what_is_not_finite_on_one_rank_is_told_to_all) {
           const auto said = ranks.run(8);
           for (const auto& text : said) {
             EXPECT_EQ(text, said[0]);
-            EXPECT_NE(text.find(random ? "accept: nonfinite" : "next: nonfinite"), std::string::npos) << text;
+            EXPECT_NE(text.find(random ? "accept: nonfinite" : "choose: nonfinite"), std::string::npos) << text;
           }
         }
       }

@@ -41,7 +41,8 @@ class Alone {
     const CompressorInput inputs[] = {{.values = values.data()}};
     compressor().begin(step, inputs);
     const float* const from[] = {values.data()};
-    EXPECT_TRUE(compressor().next(from).ok());
+    EXPECT_TRUE(compressor().choose().ok());
+    compressor().pack(from);
     float* const to[] = {values.data()};
     EXPECT_TRUE(compressor().accept().ok());
     if (compressor().decisions()[0].treatment == Treatment::compressed) std::fill(values.begin(), values.end(), 0.0f);

@@ -63,6 +63,7 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
 }
 
 void sketch(const SketchTask& task) { table().sketch(task); }
+double put_aside(const PutAsideTask& task) { return table().put_aside(task); }
 
 static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 

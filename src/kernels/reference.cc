@@ -175,7 +175,7 @@ void convert_reference(DType to, void* destination, DType from, const void* sour
 void sketch_reference(const SketchTask& task) {
   for (size_t i = 0; i < task.rows; ++i) {
     float* const row = task.values + i * task.columns;
-    const float* const left = task.residual != nullptr ? task.residual + i * task.columns : nullptr;
+    const float* const left = task.residual == nullptr ? nullptr : task.cleared != nullptr && task.cleared[i] != 0 ? task.zeros : task.residual + i * task.columns;
     for (size_t c = 0; left != nullptr && !task.difference && c < task.columns; ++c) row[c] += left[c];
     for (uint32_t j = 0; j < task.rank; ++j) {
       double sum = 0;
@@ -183,6 +183,16 @@ void sketch_reference(const SketchTask& task) {
       task.sketch[i * task.rank + j] = static_cast<float>(task.scale * sum);
     }
   }
+}
+
+double put_aside_reference(const PutAsideTask& task) {
+  double squares = 0;
+  for (size_t i = 0; i < task.count; ++i) {
+    squares += double{task.values[i]} * task.values[i];
+    task.kept[i] = task.values[i];
+    task.values[i] = 0;
+  }
+  return squares;
 }
 
 }  // namespace unisono::kernels

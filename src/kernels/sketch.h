@@ -1,4 +1,5 @@
-// A sketch of a matrix: each row times a few directions, while what was left over from before is added to the row.
+// What error feedback does with each row of a matrix: a sketch of it, which is the row times a few directions, while what was left over from
+// before is added to it; and putting aside what is left over now.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,8 @@ struct SketchTask {
   float* values = nullptr;            // rows x columns
   const float* residual = nullptr;    // likewise, or null: values stay as they are
   bool difference = false;
+  const uint8_t* cleared = nullptr;   // per row: not 0 where the residual counts as zeros, whatever is there. Or null: nowhere
+  const float* zeros = nullptr;       // with it: as many zeros as there are columns
   size_t rows = 0, columns = 0;
   const float* directions = nullptr;  // rank x columns
   uint32_t rank = 0;
@@ -21,5 +24,15 @@ struct SketchTask {
 };
 void sketch(const SketchTask& task);
 void sketch_reference(const SketchTask& task);  // sums in double
+
+// kept[i] = values[i], then values[i] = 0; the sum of all squares, in no particular order. far: what is kept goes past the caches, if it can.
+struct PutAsideTask {
+  float* values = nullptr;
+  float* kept = nullptr;
+  size_t count = 0;
+  bool far = false;
+};
+double put_aside(const PutAsideTask& task);
+double put_aside_reference(const PutAsideTask& task);
 
 }  // namespace unisono::kernels

@@ -10,6 +10,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdint>
 
 #include "kernels/formats_inl.h"
 #include "kernels/sketch.h"
@@ -24,6 +25,10 @@ constexpr uint32_t directions_at_once = 4;
 // What the residual is for.
 enum class Residual : uint8_t { none, added, subtracted };
 
+inline const float* residual_of(const SketchTask& task, size_t row) {
+  return task.cleared != nullptr && task.cleared[row] != 0 ? task.zeros : task.residual + row * task.columns;
+}
+
 // One or two rows times `count` directions. Plain variables: compilers keep arrays of vectors in memory.
 template <uint32_t count, bool pair, Residual residual>
 void sketch_block(const SketchTask& task, size_t row, uint32_t first) {
@@ -32,8 +37,8 @@ void sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const size_t n = task.columns, lanes = hn::Lanes(d), whole = n / lanes * lanes;
   float* const a = task.values + row * n;
   float* const b = a + (pair ? n : 0);
-  const float* const ra = residual != Residual::none ? task.residual + row * n : nullptr;
-  const float* const rb = residual != Residual::none ? ra + (pair ? n : 0) : nullptr;
+  const float* const ra = residual != Residual::none ? residual_of(task, row) : nullptr;
+  const float* const rb = residual != Residual::none ? residual_of(task, row + (pair ? 1 : 0)) : nullptr;
   const float* const v0 = task.directions + first * n;
   const float *const v1 = v0 + (count > 1 ? n : 0), *const v2 = v1 + (count > 2 ? n : 0), *const v3 = v2 + (count > 3 ? n : 0);
   const auto value = [&](float* from, const float* left, size_t c) HWY_ATTR {
@@ -103,6 +108,40 @@ void sketch_rows(const SketchTask& task) {
   size_t row = 0;
   for (; row + 2 <= task.rows; row += 2) sketch_all_directions<true>(task, row);
   if (row < task.rows) sketch_all_directions<false>(task, row);
+}
+
+template <bool far>
+double put_whole_vectors_aside(float* values, float* kept, size_t count) {
+  const Tag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  double squares = 0;
+  // Short sums in fp32, added up in double.
+  for (size_t i = 0; i < count;) {
+    auto sum = hn::Zero(d), other = sum;
+    const size_t end = std::min(count, i + 64 * lanes);
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      const auto x = hn::LoadU(d, values + i), y = hn::LoadU(d, values + i + lanes);
+      sum = hn::MulAdd(x, x, sum);
+      other = hn::MulAdd(y, y, other);
+      if constexpr (far) hn::Stream(x, d, kept + i), hn::Stream(y, d, kept + i + lanes);
+      else hn::StoreU(x, d, kept + i), hn::StoreU(y, d, kept + i + lanes);
+      hn::StoreU(hn::Zero(d), d, values + i);
+      hn::StoreU(hn::Zero(d), d, values + i + lanes);
+    }
+    squares += hn::GetLane(hn::SumOfLanes(d, hn::Add(sum, other)));
+  }
+  if constexpr (far) hwy::FlushStream();
+  return squares;
+}
+
+double put_values_aside(const PutAsideTask& task) {
+  const size_t vector = hn::Lanes(Tag<float>()), both = 2 * vector;
+  const size_t off = reinterpret_cast<uintptr_t>(task.kept) / sizeof(float) % vector;
+  const size_t before = task.far ? std::min(task.count, (vector - off) % vector) : 0, whole = (task.count - before) / both * both;
+  double squares = put_aside_reference({.values = task.values, .kept = task.kept, .count = before});
+  float *const values = task.values + before, *const kept = task.kept + before;
+  squares += task.far ? put_whole_vectors_aside<true>(values, kept, whole) : put_whole_vectors_aside<false>(values, kept, whole);
+  return squares + put_aside_reference({.values = values + whole, .kept = kept + whole, .count = task.count - before - whole});
 }
 
 }  // namespace HWY_NAMESPACE

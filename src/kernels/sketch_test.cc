@@ -51,6 +51,54 @@ TEST(Sketch, on_every_target_is_that_of_the_reference_but_for_rounding) {
   force_target("");
 }
 
+TEST(Sketch, takes_the_residual_of_a_cleared_row_for_zeros) {
+  const std::vector<float> zeros(33);
+  const uint8_t cleared[] = {0, 1, 1, 0, 1};
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const bool difference : {false, true}) {
+      auto matrix = values(5 * 33, 1), expected = matrix;
+      auto left = values(5 * 33, 2);
+      const auto directions = values(3 * 33, 3);
+      std::vector<float> got(15), wanted(15);
+      sketch({.values = matrix.data(), .residual = left.data(), .difference = difference, .cleared = cleared, .zeros = zeros.data(), .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = got.data()});
+      for (const size_t row : {1, 2, 4}) std::fill_n(left.begin() + static_cast<std::ptrdiff_t>(row * 33), 33, 0.0f);
+      sketch({.values = expected.data(), .residual = left.data(), .difference = difference, .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = wanted.data()});
+      EXPECT_EQ(matrix, expected) << target;
+      EXPECT_EQ(got, wanted) << target;
+    }
+  }
+  force_target("");
+}
+
+TEST(PutAside, moves_everything_and_tells_its_energy) {
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const size_t count : {0, 1, 7, 31, 32, 33, 64, 1027, 100'000}) {
+      for (const size_t shift : {0, 1, 15}) {
+        for (const bool far : {false, true}) {
+          auto from = values(count + shift, 1);
+          const auto before = from;
+          std::vector<float> to(count + 3, 5);  // at another alignment
+          const PutAsideTask task{.values = from.data() + shift, .kept = to.data() + 2, .count = count, .far = far};
+          const double squares = put_aside(task);
+          double expected = 0;
+          for (size_t i = 0; i < count; ++i) {
+            expected += double{before[shift + i]} * before[shift + i];
+            ASSERT_EQ(to[2 + i], before[shift + i]) << target << " " << count << " " << shift;
+            ASSERT_EQ(from[shift + i], 0);
+          }
+          EXPECT_EQ(to[1], 5);
+          EXPECT_EQ(to[count + 2], 5);
+          for (size_t i = 0; i < shift; ++i) EXPECT_EQ(from[i], before[i]);
+          EXPECT_NEAR(squares, expected, 1e-5 * expected);
+        }
+      }
+    }
+  }
+  force_target("");
+}
+
 TEST(Sketch, of_what_is_no_number_is_no_number) {
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));

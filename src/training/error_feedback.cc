@@ -1,15 +1,36 @@
 #include "training/error_feedback.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
 #include "compressors/finite.h"
+#include "kernels/sketch.h"
 
 namespace unisono {
+namespace {
+
+constexpr size_t near_bytes = 1u << 20;  // tensors above go past the caches when they are put aside: they are wanted again in the next step
+
+double squares(std::span<const float> values) {
+  double all = 0;
+  for (size_t i = 0; i < values.size();) {
+    float sum[8] = {};
+    const size_t end = std::min(values.size(), i + 1024);
+    for (; i + 8 <= end; i += 8) {
+      for (size_t lane = 0; lane < 8; ++lane) sum[lane] += values[i + lane] * values[i + lane];
+    }
+    for (; i < end; ++i) sum[0] += values[i] * values[i];
+    all += std::accumulate(std::begin(sum), std::end(sum), 0.0);
+  }
+  return all;
+}
+
+}  // namespace
 
 ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states)
-    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)) {}
+    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), cleared_(states_.size()) {}
 
 Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store) {
   UNISONO_CHECK(names.size() == compressor->decisions().size());
@@ -29,7 +50,7 @@ Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions
 bool ErrorFeedback::started() const {
   if (options_.kind != Feedback::ef21m) return true;
   for (size_t i = 0; i < states_.size(); ++i) {
-    if (elements(i) > 0 && (states_[i]->momentum.empty() || (compressed(i) && states_[i]->known.empty()))) return false;
+    if (elements(i) > 0 && (states_[i]->momentum.empty() || (tracked(i) && states_[i]->known.empty()))) return false;
   }
   return true;
 }
@@ -43,111 +64,238 @@ void ErrorFeedback::add_up() {
   }
 }
 
+// Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails leaves nothing behind.
 std::span<float> ErrorFeedback::pack_whole() {
-  is_whole_ = true;
-  whole_.clear();
-  for (size_t i = 0; i < gradients_.size(); ++i) whole_.insert(whole_.end(), gradients_[i], gradients_[i] + elements(i));
-  return whole_;
+    with_residual_ = sending_ != Sending::plain && std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
+  const float* next = nullptr;
+  bool neighbours = true;
+  size_t all = 0;
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (elements(i) == 0) continue;
+    neighbours = neighbours && (next == nullptr || next == gradients_[i]);
+    if (all == 0) whole_ = {gradients_[i], 0};
+    next = gradients_[i] + elements(i);
+    all += elements(i);
+  }
+  if (all == 0) return whole_ = {};
+  in_place_ = neighbours && (sending_ == Sending::plain || options_.kind != Feedback::ef21m) && !with_residual_;
+  if (in_place_) return whole_ = {whole_.data(), all};
+  copies_.clear();
+  copies_.reserve(all);
+  for (size_t i = 0; i < gradients_.size(); ++i) copies_.insert(copies_.end(), gradients_[i], gradients_[i] + elements(i));
+  return whole_ = copies_;
 }
 
-std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gradients, bool whole) {
+std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gradients, Sending sending) {
   UNISONO_CHECK(gradients.size() == states_.size());
   gradients_.assign(gradients.begin(), gradients.end());
-  is_whole_ = false;
+  sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
+  if (is_whole() || options_.lossy) settle();
+  unsettled_ = false;  // whatever becomes of this step, the last one is over
+  if (sending_ == Sending::plain) return pack_whole();
   add_up();
   std::vector<CompressorInput> inputs;
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
-    inputs.push_back({.values = gradients_[i], .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m});
+    inputs.push_back({.values = gradients_[i], .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
   }
-  if (!whole && started()) return compressor_->begin(step, inputs);
+  if (!is_whole()) return compressor_->begin(step, inputs);
   for (size_t i = 0; i < states_.size(); ++i) {
     for (size_t k = 0; inputs[i].residual != nullptr && !inputs[i].difference && k < elements(i); ++k) gradients_[i][k] += inputs[i].residual[k];
   }
   return pack_whole();
 }
 
-Result<std::span<float>> ErrorFeedback::next() {
-  if (is_whole_) return std::span<float>();
+Status ErrorFeedback::choose() { return is_whole() ? Status() : compressor_->choose(); }
+
+std::span<float> ErrorFeedback::pack() {
+  if (is_whole()) return {};
   const std::vector<const float*> values(gradients_.begin(), gradients_.end());
-  return compressor_->next(values);
+  packed_ = compressor_->pack(values);
+  if (options_.lossy && options_.kind == Feedback::ef21m) {
+    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+      for (size_t k = 0; tracked(i) && k < piece.size(); ++k) piece[k] -= states_[i]->known[offset + k];
+    });
+  }
+  return packed_;
 }
 
-void ErrorFeedback::commit() {
-  std::vector<float*> outputs(gradients_);
+Result<std::span<float>> ErrorFeedback::next() {
+  if (auto status = choose(); !status.ok()) return status;
+  return pack();
+}
+
+std::span<float> ErrorFeedback::lost() {
+  if (is_whole() || !options_.lossy || options_.kind == Feedback::none) return {};
+  lost_.resize(packed_.size());
+  return lost_;
+}
+
+// What is averaged last, tensor by tensor and row by row: of which tensor, from which of its elements on, and where it is.
+template <typename Does>
+void ErrorFeedback::each_piece(Does does) const {
+  float* at = packed_.data();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const size_t columns = decision(i).matrix.columns;
+    for (const size_t row : compressor_->rows(i)) does(i, row * columns, std::span(at, columns)), at += columns;
+  }
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (decision(i).treatment == Treatment::dense) does(i, 0, std::span(at, elements(i))), at += elements(i);
+  }
+}
+
+// EF21M: what the others hold of this rank's running mean, and the mean of that, go on.
+void ErrorFeedback::commit_difference() {
+  output_energy_ = 0;
+  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+    auto& state = *states_[i];
+    const float* const values = gradients_[i] + offset;
+    if (!tracked(i)) return;
+    if (options_.lossy) {
+      const float* const lost = lost_.data() + (piece.data() - packed_.data());
+      for (size_t k = 0; k < piece.size(); ++k) {
+        float& known = state.known[offset + k];
+        known += (values[k] - known) - lost[k];
+        state.mean[offset + k] += piece[k];
+      }
+    } else {
+      std::copy_n(values, piece.size(), state.known.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::copy(piece.begin(), piece.end(), state.mean.begin() + static_cast<std::ptrdiff_t>(offset));
+    }
+  });
+  for (size_t i = 0; i < states_.size(); ++i) states_[i]->momentum.assign(gradients_[i], gradients_[i] + elements(i));
+  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+    if (!tracked(i)) std::copy(piece.begin(), piece.end(), gradients_[i] + offset);
+  });
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (tracked(i)) std::copy(states_[i]->mean.begin(), states_[i]->mean.end(), gradients_[i]);
+    output_energy_ += squares({gradients_[i], elements(i)});
+  }
+}
+
+// Everything is kept, also the rows that were sent, until the step cannot be taken back any more. The sum of squares of the other rows.
+double ErrorFeedback::keep_values(size_t i) {
+  auto& state = *states_[i];
+  const auto [rows, columns] = decision(i).matrix;
+  state.residual.resize(elements(i));
+  cleared_[i].assign(rows, 0);
+  const auto sent = compressor_->rows(i);
+  double kept = 0;
+  for (size_t row = 0, at = 0; row < rows;) {
+    const size_t end = at < sent.size() ? sent[at] : rows;
+    const auto put = [&](size_t from, size_t to) {
+      return kernels::put_aside({.values = gradients_[i] + from * columns, .kept = state.residual.data() + from * columns, .count = (to - from) * columns, .far = elements(i) * sizeof(float) > near_bytes});
+    };
+    kept += put(row, end);
+    if (end == rows) break;
+    put(end, end + 1);
+    cleared_[i][end] = 1;
+    ++at;
+    row = end + 1;
+  }
+  return kept;
+}
+
+// EF14 and none.
+void ErrorFeedback::commit_values() {
+  kept_energy_ = 0;
+  output_energy_ = squares(packed_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
-    float* const values = gradients_[i];
-    if (options_.kind == Feedback::ef21m) state.momentum.assign(values, values + elements(i));
-    if (!compressed(i)) {
-      std::fill(state.residual.begin(), state.residual.end(), 0.0f);  // of one that was compressed before
-      continue;
+    if (options_.kind == Feedback::ef14 && compressed(i)) {
+      kept_energy_ += keep_values(i);
+    } else if (options_.kind == Feedback::ef14 && options_.lossy && decision(i).treatment == Treatment::dense) {
+      keep_values(i);
+      cleared_[i].assign(cleared_[i].size(), 1);
+    } else {
+      state.residual = {};  // of one that was compressed before
+      if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
     }
-    const size_t columns = compressor_->decisions()[i].matrix.columns;
-    if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i));
-    for (const size_t row : compressor_->rows(i)) {
-      if (options_.kind == Feedback::ef14) std::fill_n(state.residual.begin() + static_cast<std::ptrdiff_t>(row * columns), columns, 0.0f);
-      if (options_.kind == Feedback::ef21m) std::copy_n(values + row * columns, columns, state.known.begin() + static_cast<std::ptrdiff_t>(row * columns));
-    }
-    if (options_.kind == Feedback::ef21m) outputs[i] = state.mean.data();
-    else std::fill_n(values, elements(i), 0.0f);
   }
-  compressor_->unpack(outputs);
-  for (size_t i = 0; i < states_.size(); ++i) {
-    if (outputs[i] != gradients_[i]) std::copy_n(outputs[i], elements(i), gradients_[i]);
-  }
+  unsettled_ = options_.kind == Feedback::ef14;
+  compressor_->unpack(gradients_);
 }
 
 void ErrorFeedback::commit_whole() {
   const float* mean = whole_.data();
+  kept_energy_ = 0;
+  output_energy_ = squares(whole_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     const size_t count = elements(i);
-    std::fill(state.residual.begin(), state.residual.end(), 0.0f);
-    if (options_.kind == Feedback::ef21m) {
+    if (sending_ == Sending::whole) state.residual = {};
+    if (sending_ == Sending::whole && options_.kind == Feedback::ef21m) {
       state.momentum.assign(gradients_[i], gradients_[i] + count);
-      if (compressed(i)) state.known = state.momentum, state.mean.assign(mean, mean + count);
+      if (tracked(i)) state.known = state.momentum, state.mean.assign(mean, mean + count);
     }
-    std::copy_n(mean, count, gradients_[i]);
+    if (mean != gradients_[i]) std::copy_n(mean, count, gradients_[i]);
     mean += count;
   }
 }
 
 Status ErrorFeedback::finish() {
-  if (!is_whole_) {
-    if (auto status = compressor_->accept(); !status.ok()) return status;
-    commit();
+  if (is_whole()) {
+    if (!all_finite(whole_)) return not_finite("the average");
+    commit_whole();
     return {};
   }
-  if (!all_finite(whole_)) return not_finite("the average");
-  commit_whole();
+  if (auto status = compressor_->accept(); !status.ok()) return status;
+  if (options_.kind == Feedback::ef21m) commit_difference();
+  else commit_values();
   return {};
 }
 
-std::span<float> ErrorFeedback::begin_again() { return pack_whole(); }
+std::span<float> ErrorFeedback::begin_again() {
+  sending_ = Sending::whole;
+  return pack_whole();
+}
 
 void ErrorFeedback::abandon() {
+  if (sending_ == Sending::plain || (is_whole() && in_place_)) return;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     float* const values = gradients_[i];
     // A rank whose numbers are not finite would keep them for ever.
     if (!all_finite({values, elements(i)})) continue;
-    if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i));
+    if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i)), cleared_[i].clear();
     if (options_.kind == Feedback::ef21m && !state.momentum.empty()) state.momentum.assign(values, values + elements(i));
   }
 }
 
 void ErrorFeedback::step_skipped() {
   if (options_.kind != Feedback::ef14) return;
-  // Of what was sent nothing is left over: now each rank keeps the mean of what all had.
-  const float* mean = whole_.data();
-  for (size_t i = 0; is_whole_ && i < states_.size(); mean += elements(i), ++i) {
-    if (!states_[i]->residual.empty()) states_[i]->residual.assign(mean, mean + elements(i));
+  if (unsettled_) {
+    for (auto& rows : cleared_) rows.clear();
+    unsettled_ = false;
+    return;
   }
-  if (is_whole_) return;
-  std::vector<float*> outputs;
-  for (size_t i = 0; i < states_.size(); ++i) outputs.push_back(compressed(i) ? states_[i]->residual.data() : nullptr);
-  compressor_->unpack(outputs);
+  const float* mean = whole_.data();
+  for (size_t i = 0; is_whole() && with_residual_ && i < states_.size(); mean += elements(i), ++i) {
+    if (compressed(i)) states_[i]->residual.assign(mean, mean + elements(i));
+  }
+}
+
+void ErrorFeedback::settle() {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& residual = states_[i]->residual;
+    const size_t columns = decision(i).matrix.columns;
+    for (size_t row = 0; row < cleared_[i].size(); ++row) {
+      if (cleared_[i][row] != 0) std::fill_n(residual.begin() + static_cast<std::ptrdiff_t>(row * columns), columns, 0.0f);
+    }
+    cleared_[i].clear();
+  }
+  if (unsettled_ && options_.lossy) {
+    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+      std::copy_n(lost_.data() + (piece.data() - packed_.data()), piece.size(), states_[i]->residual.begin() + static_cast<std::ptrdiff_t>(offset));
+    });
+  }
+  unsettled_ = false;
+}
+
+void ErrorFeedback::forget() {
+  for (auto* state : states_) *state = {.elements = state->elements};
+  for (auto& rows : cleared_) rows.clear();
+  unsettled_ = false;
 }
 
 }  // namespace unisono

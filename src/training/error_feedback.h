@@ -5,7 +5,7 @@
 // (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!" (arXiv:2305.15155).
 //
 // The caller runs the all-reduces, as compressors/compressor.h says. Nothing is lost by an outcome: until finish() says ok, what is kept is
-// what was kept before, and what had been added up is kept by abandon() or sent by begin_again().
+// what was kept before, and what had been added up is kept by abandon() or sent by begin_again(). Even after it step_skipped() takes it back.
 #pragma once
 
 #include <map>
@@ -20,9 +20,16 @@ namespace unisono {
 
 enum class Feedback : uint8_t { none, ef14, ef21m };
 
+enum class Sending : uint8_t {
+  compressed,
+  whole,  // nothing is compressed in this step, and nothing is left over after it
+  plain,  // the gradients are averaged as they are, and nothing that is kept has to do with it
+};
+
 struct FeedbackOptions {
   Feedback kind = Feedback::ef14;
-  float eta = 0.1f;  // of EF21M: a gradient's weight in the running mean, in (0, 1]; 1 is EF21
+  float eta = 0.1f;    // of EF21M: a gradient's weight in the running mean, in (0, 1]; 1 is EF21
+  bool lossy = false;  // values are encoded on their way, and the caller tells what that lost
 };
 
 // What this rank keeps of one tensor: fp32, as many as the tensor has elements, or none.
@@ -39,34 +46,57 @@ using FeedbackStore = std::map<std::string, FeedbackState>;
 // One group of tensors, from step to step.
 class ErrorFeedback {
  public:
-  // The store outlives this object. names: of the compressor's tensors, in its order. invalid: eta outside (0, 1] (bad_option), or a
-  // tensor that is known with another number of elements (state_shape_mismatch).
+  // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order. invalid: eta
+  // outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch).
   static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store);
+  ~ErrorFeedback() { settle(); }
 
   // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing.
-  // whole: nothing is compressed in this step, and nothing is left over after it.
-  std::span<float> begin(uint64_t step, std::span<float* const> gradients, bool whole = false);
-  // What is to be averaged then; empty: nothing. corrupt (nonfinite): the step is over on all ranks, and as if it had not been.
-  Result<std::span<float>> next();
-  // The averages are where the gradients were. Errors: as next().
+  std::span<float> begin(uint64_t step, std::span<float* const> gradients, Sending sending = Sending::compressed);
+  // After that was averaged. corrupt (nonfinite): the step is over on all ranks, and as if it had not been.
+  Status choose();
+  // What is to be averaged then; empty: nothing.
+  std::span<float> pack();
+  Result<std::span<float>> next();  // both
+  // Of options.lossy: where the caller puts what encoding lost of that, one by one; empty: it is not to be encoded.
+  std::span<float> lost();
+  // The averages are where the gradients were. Errors: as choose().
   Status finish();
 
   // An all-reduce failed on all ranks: the same once more, whole. What is to be averaged; then next(), which gives nothing, and finish().
   std::span<float> begin_again();
-  // Instead: the step is over without a result, and what had been added up is kept.
+  // Instead: the step is over without a result, and what had been added up is kept. (Of one that was sent whole while nothing was left over
+  // from before, nothing is: as without compression.)
   void abandon();
-  // After finish(): the averages were not used by any rank, because another group's were no numbers.
+  // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if nothing had
+  // been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
   void step_skipped();
+  // The last step will not be taken back: what the store says is what is kept.
+  void settle();
+  // Between two steps: nothing is kept any more.
+  void forget();
 
+  Compressor& compressor() { return *compressor_; }
   const Compressor& compressor() const { return *compressor_; }
+  // Sums of squares over all tensors: of what EF14 kept of the last step, and of the averages that it gave.
+  double kept_energy() const { return kept_energy_; }
+  double output_energy() const { return output_energy_; }
 
  private:
   ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states);
-  bool compressed(size_t i) const { return compressor_->decisions()[i].treatment == Treatment::compressed; }
-  size_t elements(size_t i) const { return compressor_->decisions()[i].matrix.elements(); }
+  const Decision& decision(size_t i) const { return compressor_->decisions()[i]; }
+  size_t elements(size_t i) const { return decision(i).matrix.elements(); }
+  bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
+  // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no other residual.
+  bool tracked(size_t i) const { return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense)); }
+  bool is_whole() const { return sending_ != Sending::compressed; }
   bool started() const;
   void add_up();
-  void commit();
+  template <typename Does>
+  void each_piece(Does does) const;
+  void commit_difference();
+  void commit_values();
+  double keep_values(size_t i);
   void commit_whole();
   std::span<float> pack_whole();
 
@@ -74,8 +104,15 @@ class ErrorFeedback {
   const std::unique_ptr<Compressor> compressor_;
   const std::vector<FeedbackState*> states_;
   std::vector<float*> gradients_;
-  std::vector<float> whole_;  // all tensors, one after the other
-  bool is_whole_ = false;
+  std::span<float> packed_;      // what is averaged last, of the compressor
+  std::vector<float> lost_;      // of it, one by one
+  std::vector<float> copies_;    // of a whole step: all tensors, one after the other, unless they are so anyway
+  std::span<float> whole_;
+  Sending sending_ = Sending::compressed;
+  bool in_place_ = false, with_residual_ = false;
+  bool unsettled_ = false;       // EF14 has kept also the rows that were sent
+  std::vector<std::vector<uint8_t>> cleared_;  // then: which these are, by tensor and row
+  double kept_energy_ = 0, output_energy_ = 0;
 };
 
 }  // namespace unisono

@@ -27,6 +27,7 @@ TEST(FeedbackCheckpoint, loaded_goes_on_as_if_nothing_had_been) {
       for (size_t r = 0; r < 3; ++r) ranks.gradients[r] = normals(1, step, static_cast<uint32_t>(r), 180);
     };
     for (uint64_t step = 0; step < 20; ++step) fill(on, step), on.step(step);
+    on.settle();
     Trainers later(3, arc_options(200'000, 4, 3), feedback, 2, 20, 9);
     for (uint32_t r = 0; r < 3; ++r) {
       const auto loaded = decode_checkpoint(encode({.world = 3, .rank = r, .options = 1, .step = 20, .store = on.stores[r]}));

@@ -23,7 +23,7 @@ class Trainers {
     buffers_.clear();
     for (size_t r = 0; r < ranks_.size(); ++r) {
       float* const values[] = {gradients[r].data()};
-      buffers_.push_back(ranks_[r]->begin(step, values, whole));
+      buffers_.push_back(ranks_[r]->begin(step, values, whole ? Sending::whole : Sending::compressed));
     }
     average(buffers_);
   }
@@ -43,7 +43,10 @@ class Trainers {
   }
   ErrorFeedback& operator[](size_t r) { return *ranks_[r]; }
   size_t size() const { return ranks_.size(); }
-  FeedbackState& state(size_t r) { return stores[r].at("w"); }
+  FeedbackState& state(size_t r) { return ranks_[r]->settle(), stores[r].at("w"); }
+  void settle() {
+    for (auto& rank : ranks_) rank->settle();
+  }
 
   std::vector<FeedbackStore> stores;
   std::vector<Values> gradients;
