@@ -52,7 +52,7 @@ if(UNISONO_TESTS)
 endif()
 set(UNISONO_MODULES_WITH_THREADS transports node)
 # Suites that are called …Long…: not with sanitizers. Label `long`.
-set(UNISONO_MODULES_WITH_LONG_TESTS compressors training)
+set(UNISONO_MODULES_WITH_LONG_TESTS compressors sim)
 
 # unisono_module(NAME DEPENDS modules LIBRARIES targets): src/NAME/*.cc, and NAME_test from src/NAME/*_test.cc.
 function(unisono_module name)

@@ -66,19 +66,11 @@ void add_fault_options(CLI::App& app, BenchOptions& options) {
   add_link_options(app, options.launch.links);
 }
 
-std::vector<std::string> words_of(const std::string& list) {
-  std::vector<std::string> words;
-  for (size_t at = 0; !list.empty() && at <= list.size();) {
-    const auto end = std::min(list.find(',', at), list.size());
-    words.push_back(list.substr(at, end - at));
-    at = end + 1;
-  }
-  return words;
-}
-
 Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
   auto names = options.collectives;
-  for (const auto& word : words_of(options.collective)) names.push_back(word);
+  if (!options.collective.empty()) {
+    for (auto& word : split_list(options.collective)) names.push_back(std::move(word));
+  }
   if (names.empty()) names.emplace_back("all-reduce");
   for (const auto& name : names) {
     const auto collective = parse_collective(name);

@@ -213,8 +213,6 @@ bool fails(const std::vector<Comparison>& rows, double limit) {
 
 namespace {
 
-constexpr std::array colours{"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
-
 struct Drawing {
   std::vector<std::string> names;  // of collectives; each has its colour
   Panel times{.title = "Time: median, shaded up to the 99th percentile", .x_label = "size (bytes)", .y_label = "time (us)", .series = {},
@@ -234,7 +232,7 @@ void Drawing::add(const Results& results, const std::string& suffix, bool dashed
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
     const bool in_place = std::any_of(results.rows.begin(), results.rows.end(), [&](const ResultRow& row) { return row.collective == name && row.in_place; });
-    Series time{.name = name + suffix, .colour = colours[at % colours.size()], .dashed = dashed, .points = {}};
+    Series time{.name = name + suffix, .colour = line_colour(at), .dashed = dashed, .points = {}};
     Series bandwidth = time;
     for (const auto& row : results.rows) {
       if (row.collective != name || row.in_place != in_place) continue;

@@ -20,6 +20,7 @@ constexpr Command table[] = {
     {"trace", "write the last operations of all ranks as a Chrome trace", run_trace, trace_syntax},
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
+    {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
     {"codec", "try the codecs on elements of your own: how small, how exact", run_codec, codec_syntax},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
@@ -45,10 +46,10 @@ std::string overview() {
   std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
                      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
   for (const auto& command : table) {
-    if (!command.summary.empty()) text += fmt::format("  {:<12} {}\n", command.name, command.summary);
+    if (!command.summary.empty()) text += fmt::format("  {:<13} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  {:<12} {}\n", "help", "this page, or 'unisono help COMMAND'");
-  text += fmt::format("  {:<12} {}\n", "--version", "the version");
+  text += fmt::format("  {:<13} {}\n", "help", "this page, or 'unisono help COMMAND'");
+  text += fmt::format("  {:<13} {}\n", "--version", "the version");
   return text + std::string(first_steps);
 }
 
@@ -99,10 +100,11 @@ int run_tool(const Arguments& arguments) {
     fmt::print("{}", overview());
     return 0;
   }
-  const auto& wanted = help ? arguments[1] : name;
-  const auto* command = find_command(wanted);
-  if (command == nullptr) return unknown_command(wanted);
-  return command->run(help ? Arguments{"--help"} : Arguments(arguments.begin() + 1, arguments.end()));
+  const Arguments words(arguments.begin() + (help ? 1 : 0), arguments.end());
+  const auto* const longer = words.size() > 1 ? find_command(words[0] + " " + words[1]) : nullptr;
+  const auto* const command = longer != nullptr ? longer : find_command(words[0]);
+  if (command == nullptr) return unknown_command(words[0]);
+  return command->run(help ? Arguments{"--help"} : Arguments(words.begin() + (longer != nullptr ? 2 : 1), words.end()));
 }
 
 }  // namespace unisono::cli

@@ -14,7 +14,7 @@ namespace unisono::cli {
 using Arguments = std::vector<std::string>;
 
 struct Command {
-  std::string_view name;
+  std::string_view name;             // one word, or two: "simulate arc" takes options of its own
   std::string_view summary;          // one line for the overview; empty: not shown
   int (*run)(const Arguments& arguments);
   CommandSyntax (*syntax)();         // null: not for people
@@ -37,6 +37,7 @@ int run_metrics(const Arguments& arguments);
 int run_codec(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
+int run_simulate_arc(const Arguments& arguments);
 int run_completion(const Arguments& arguments);
 int run_manual(const Arguments& arguments);
 
@@ -50,6 +51,7 @@ CommandSyntax metrics_syntax();
 CommandSyntax codec_syntax();
 CommandSyntax rendezvous_syntax();
 CommandSyntax simulate_syntax();
+CommandSyntax simulate_arc_syntax();
 CommandSyntax completion_syntax();
 CommandSyntax manual_syntax();
 

@@ -100,18 +100,20 @@ std::string program_case(const CommandSyntax& command) {
 }  // namespace
 
 std::string bash_completion(std::span<const CommandSyntax> commands) {
-  std::string names, values, options, programs;
+  std::string names, values, options, programs, longer;
   for (const auto& command : commands) {
-    names += command.name + " ";
+    if (!command.has_two_words()) names += command.name + " ";
+    else longer += fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n", command.name);
     values += value_cases(command);
     if (command.runs_program) programs += program_case(command);
-    options += fmt::format("      {}) if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
+    options += fmt::format("      '{}') if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
                            command.runs_program ? "else _unisono_program \"$COMP_CWORD\"; return; fi"
                                                 : positional_branches(command));
   }
   std::string text(head);
   text += fmt::format("  if [ \"$COMP_CWORD\" -eq 1 ]; then words='{}help --help --version'; command=''\n", names);
   text += fmt::format("  elif [ \"$command\" = help ]; then words='{}'; command=''\n  fi\n", names);
+  text += longer;
   if (!programs.empty()) text += "  case $command in\n" + programs + "  esac\n";
   text += "  case \"$command $before\" in\n" + values + "  esac\n";
   text += "  if [ -z \"$words\" ]; then\n    case $command in\n" + options + "    esac\n  fi\n";

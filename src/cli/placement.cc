@@ -40,14 +40,12 @@ Result<HostSlots> parse_host(std::string_view entry) {
 
 Result<std::vector<HostSlots>> parse_hosts(std::string_view text) {
   std::vector<HostSlots> hosts;
-  for (size_t at = 0; at <= text.size();) {
-    const auto end = std::min(text.find(',', at), text.size());
-    auto host = parse_host(text.substr(at, end - at));
+  for (const auto& word : split_list(text)) {
+    auto host = parse_host(word);
     if (!host.ok()) return host.status();
     const auto same = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& other) { return other.name == host->name; });
     if (same == hosts.end()) hosts.push_back(*std::move(host));
     else same->slots += host->slots;
-    at = end + 1;
   }
   return hosts;
 }

@@ -78,7 +78,9 @@ class PanelWriter {
         if (!drawable(series.points[i])) continue;
         x_.add(place(panel.x_axis, series.points[i].x));
         y_.add(place(panel.y_axis, series.points[i].y));
-        if (const double upper = place(panel.y_axis, upper_of(series, i)); std::isfinite(upper)) y_.add(upper);
+        for (const double edge : {upper_of(series, i), lower_of(series, i)}) {
+          if (std::isfinite(place(panel.y_axis, edge))) y_.add(place(panel.y_axis, edge));
+        }
       }
     }
     if (panel.y_from_zero && y_.high > 0) {
@@ -109,6 +111,7 @@ class PanelWriter {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Arguments>(arguments)...);
   }
   static double upper_of(const Series& series, size_t i) { return i < series.upper.size() ? series.upper[i] : series.points[i].y; }
+  static double lower_of(const Series& series, size_t i) { return i < series.lower.size() ? series.lower[i] : series.points[i].y; }
   bool drawable(const Point& p) const { return std::isfinite(place(panel_.x_axis, p.x)) && std::isfinite(place(panel_.y_axis, p.y)); }
   double x_of(double x) const { return left_ + (x - x_.low) / (x_.high - x_.low) * plot_width; }
   double y_of(double y) const { return bottom - (y - y_.low) / (y_.high - y_.low) * (bottom - top); }
@@ -151,12 +154,13 @@ class PanelWriter {
     }
   }
 
-  // Between the line and the series' upper values.
+  // Between the line, or the series' lower values, and its upper ones.
   void area(const Series& series) {
     if (series.upper.empty()) return;
     print("<polygon fill='{}' fill-opacity='0.15' points='", series.colour);
-    for (const Point& p : series.points) {
-      if (drawable(p)) print_point(p);
+    for (size_t i = 0; i < series.points.size(); ++i) {
+      const Point lower{series.points[i].x, lower_of(series, i)};
+      if (drawable(lower)) print_point(lower);
     }
     for (size_t i = series.points.size(); i-- > 0;) {
       const Point upper{series.points[i].x, upper_of(series, i)};
@@ -186,8 +190,10 @@ class PanelWriter {
     for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
     const double width = 48 + 6.6 * static_cast<double>(longest);
     const double height = 12 + 18 * static_cast<double>(panel_.series.size());
-    const double x = panel_.legend == Corner::upper_left ? left_ + 8 : left_ + plot_width - width - 8;
-    const double y_first = panel_.legend == Corner::lower_right ? bottom - height - 8 : top + 8;
+    const bool at_left = panel_.legend == Corner::upper_left || panel_.legend == Corner::lower_left;
+    const bool at_bottom = panel_.legend == Corner::lower_right || panel_.legend == Corner::lower_left;
+    const double x = at_left ? left_ + 8 : left_ + plot_width - width - 8;
+    const double y_first = at_bottom ? bottom - height - 8 : top + 8;
     print("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' class='legend'/>\n", x, y_first, width, height);
     for (size_t i = 0; i < panel_.series.size(); ++i) {
       const Series& series = panel_.series[i];
@@ -215,6 +221,11 @@ class PanelWriter {
 
 }  // namespace
 
+const char* line_colour(size_t i) {
+  constexpr const char* colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
+  return colours[i % std::size(colours)];
+}
+
 double tick_distance(double range, int ticks) {
   const double raw = range / ticks;
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -223,7 +234,14 @@ double tick_distance(double range, int ticks) {
 }
 
 std::string svg(const std::vector<Panel>& panels) {
-  const double width = panel_width * static_cast<double>(panels.size());
+  std::vector<std::vector<const Panel*>> rows;
+  size_t columns = 0;
+  for (const auto& panel : panels) {
+    if (rows.empty() || panel.new_row) rows.emplace_back();
+    rows.back().push_back(&panel);
+    columns = std::max(columns, rows.back().size());
+  }
+  const double width = panel_width * static_cast<double>(columns), height = panel_height * std::max(1.0, static_cast<double>(rows.size()));
   std::string out = fmt::format(
       "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' viewBox='0 0 {0:.0f} {1:.0f}'>\n"
       "<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-size: 15px; font-weight: bold; text-anchor: middle "
@@ -232,8 +250,12 @@ std::string svg(const std::vector<Panel>& panels) {
       ".grid {{ stroke: #ddd; stroke-width: 1 }} .frame {{ fill: none; stroke: #444 }}\n"
       ".legend {{ fill: white; fill-opacity: 0.9; stroke: #bbb }}</style>\n"
       "<rect width='100%' height='100%' fill='white'/>\n",
-      width, panel_height);
-  for (size_t i = 0; i < panels.size(); ++i) PanelWriter(panels[i], panel_width * static_cast<double>(i), out).write();
+      width, height);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (row > 0) out += fmt::format("<g transform='translate(0,{:.0f})'>\n", panel_height * static_cast<double>(row));
+    for (size_t i = 0; i < rows[row].size(); ++i) PanelWriter(*rows[row][i], panel_width * static_cast<double>(i), out).write();
+    if (row > 0) out += "</g>\n";
+  }
   out += "</svg>\n";
   return out;
 }

@@ -1,4 +1,4 @@
-// A chart of lines or bars as an SVG file: panels side by side, each with axes, labelled ticks and a legend. All plots of this project are made
+// A chart of lines or bars as an SVG file: panels side by side and in rows, each with axes, labelled ticks and a legend. All plots of this project are made
 // by it, those of the examples too, so it needs nothing of the tool.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Point {
 
 enum class Axis : uint8_t { linear, decades, bytes };  // decades and bytes are logarithmic; bytes has powers of two: 1K, 64K
 
-enum class Corner : uint8_t { upper_right, upper_left, lower_right };
+enum class Corner : uint8_t { upper_right, upper_left, lower_right, lower_left };
 
 struct Series {
   std::string name;
@@ -28,6 +28,7 @@ struct Series {
   bool bars = false;     // instead of a line: from each point up to its upper value, which must be there
   std::vector<Point> points;
   std::vector<double> upper = {};  // if not empty, of each point: the area from y up to it is shaded
+  std::vector<double> lower = {};  // likewise, with upper: where that area begins, instead of y
 };
 
 struct Panel {
@@ -40,7 +41,11 @@ struct Panel {
   Corner legend = Corner::upper_right;  // where the curves are not
   std::vector<std::string> categories = {};  // if not empty, what stands at x = 0, 1, …, instead of numbers; the x axis is linear
   bool y_from_zero = false;             // a linear y axis from zero to above the highest value: for amounts, whose ratio should be seen
+  bool new_row = false;                 // stands below those before, at the left
 };
+
+// A colour for the i-th of several lines, from the first again after ten.
+const char* line_colour(size_t i);
 
 // A round tick distance that divides `range` into about `ticks` parts: 1, 2 or 5 times a power of ten.
 double tick_distance(double range, int ticks);

@@ -99,5 +99,36 @@ TEST(Plot, bars_stand_over_their_names) {
   EXPECT_EQ(count(drawn, "<polyline"), 0u) << drawn;
 }
 
+TEST(Plot, the_area_can_lie_on_both_sides_of_the_line) {
+  auto panel = logarithmic({{1, 10}, {4, 10}}, {100, 100});
+  panel.series[0].lower = {1, 1};
+  const auto drawn = svg({panel});
+  EXPECT_NE(drawn.find("points='62.0,368.0 602.0,368.0 602.0,40.0 62.0,40.0 '"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find("points='62.0,204.0 602.0,204.0 '"), std::string::npos) << drawn;
+}
+
+TEST(Plot, a_new_row_stands_below_and_the_widest_row_decides_the_width) {
+  auto below = logarithmic({{1, 1}});
+  below.new_row = true;
+  EXPECT_EQ(count(svg({logarithmic({{1, 1}}), logarithmic({{1, 1}})}), "width='1240' height='420'"), 1u);
+  const auto drawn = svg({logarithmic({{1, 1}}), below, logarithmic({{1, 1}})});
+  EXPECT_EQ(count(drawn, "width='1240' height='840'"), 1u) << drawn;
+  EXPECT_EQ(count(drawn, "<g transform='translate(0,420)'>"), 1u);
+  EXPECT_EQ(count(drawn, "</g>"), 1u);
+}
+
+TEST(Plot, legends_stand_in_all_four_corners) {
+  std::vector<std::string> places;
+  for (const auto corner : {Corner::upper_right, Corner::upper_left, Corner::lower_right, Corner::lower_left}) {
+    auto panel = logarithmic({{1, 1}});
+    panel.legend = corner;
+    const auto drawn = svg({panel});
+    const auto end = drawn.find("class='legend'");
+    places.push_back(drawn.substr(drawn.rfind("<rect", end), 30));
+  }
+  EXPECT_NE(places[3].find("x='70.0' y='330.0'"), std::string::npos) << places[3];
+  for (size_t i = 0; i < 3; ++i) EXPECT_NE(places[i], places[3]);
+}
+
 }  // namespace
 }  // namespace unisono::cli

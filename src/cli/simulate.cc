@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/bench_plan.h"
 #include "cli/command_line.h"
@@ -15,6 +14,7 @@
 #include "cli/monotonic.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "cli/threads.h"
 #include "schedules/make.h"
 #include "sim/settings_text.h"
 
@@ -29,7 +29,8 @@ const CommandLineText help_text{
         "every\n"
         "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
-        "one process errs), reform (processes die or stop, the others re-form the group and go on).",
+        "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc' is\n"
+        "another command: it trains with compressed gradients, and has a help page of its own.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -41,6 +42,8 @@ while); partition; mixed (any of them, by seed).
 
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
 wrong command line.)"};
+
+constexpr const char* second_command = "arc";  // stands where scenarios do
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";
@@ -76,7 +79,9 @@ std::vector<std::string> all_reduce_schedules() {
 }
 
 void add_options(CLI::App& app, SimulateOptions& o) {
-  set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), names_until(sim::ScenarioKind::reform));
+  auto scenarios = names_until(sim::ScenarioKind::reform);
+  scenarios.emplace_back(second_command);
+  set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), scenarios);
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
   add_choice(app, o.faults, {.names = "--faults", .value = "PROFILE", .meaning = "what goes wrong", .words = names_until(sim::FaultProfile::mixed), .fallback = "mixed"});
@@ -99,6 +104,7 @@ void add_options(CLI::App& app, SimulateOptions& o) {
 }
 
 Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
+  if (o.scenario == second_command) return Status(Code::invalid, "arc comes first, and takes options of its own: unisono simulate arc [OPTIONS]");
   sim::SettingsLine line;
   auto& s = line.settings;
   const auto kind = sim::parse_scenario_kind(o.scenario);
@@ -225,11 +231,8 @@ class Campaign {
             monotonic_now()) {}
 
   Totals run(std::string* trace) {
-    std::vector<std::thread> helpers;
-    const auto jobs = std::min<uint64_t>(std::clamp(options_.jobs, 1u, 256u), count_);
-    for (uint64_t i = 1; i < jobs; ++i) helpers.emplace_back([this] { work(nullptr); });
-    work(trace);
-    for (auto& helper : helpers) helper.join();
+    // With a trace there is one seed, and so one thread.
+    on_threads(std::min<uint64_t>(std::clamp(options_.jobs, 1u, jobs_max), count_), [&] { work(trace); });
     progress_.clear();
     std::sort(totals_.virtual_times.begin(), totals_.virtual_times.end());
     return std::move(totals_);

@@ -88,6 +88,16 @@ Result<uint64_t> parse_count(std::string_view text, uint64_t limit) {
   return value;
 }
 
+std::vector<std::string> split_list(std::string_view list) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= list.size();) {
+    const auto end = std::min(list.find(',', at), list.size());
+    words.emplace_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 std::string format_duration(Nanos duration) {
   if (duration < millisecond) return fmt::format("{} us", duration / microsecond);
   if (duration < second) return fmt::format("{} ms", duration / millisecond);

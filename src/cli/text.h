@@ -28,6 +28,9 @@ std::string format_ranks(std::span<const uint32_t> ranks);
 // "SIGKILL"; "SIGRTMIN+2"; "signal 99" where there is no name.
 std::string signal_name(int signal);
 
+// "a,b": what stands between commas; one empty word if there is nothing.
+std::vector<std::string> split_list(std::string_view list);
+
 // The candidate that a typing error most likely meant; empty if none is near (more than a third of the letters differ).
 std::string nearest_name(std::string_view typed, std::span<const std::string> candidates);
 

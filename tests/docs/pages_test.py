@@ -19,13 +19,13 @@ def blocks(language):
 
 @functools.cache
 def command_names():
-    return re.findall(r"^  ([a-z]+)  ", tool("help"), re.MULTILINE)
+    return re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", tool("help"), re.MULTILINE)
 
 
 @functools.cache
 def options_of(command):
     """Every option of a command's help page."""
-    return {name for line in tool(command, "--help").splitlines() if line.startswith("  -") for name in line.split()[0].split(",")}
+    return {name for line in tool(*command.split(), "--help").splitlines() if line.startswith("  -") for name in line.split()[0].split(",")}
 
 
 def commands_in(text):
@@ -33,9 +33,12 @@ def commands_in(text):
     text = re.sub(r"\\\n", " ", text)
     for line in text.splitlines():
         line = line.split("  #")[0].split(" # ")[0]
-        for match in re.finditer(r"\bunisono (\w+)([^|;&]*)", line):
-            if match.group(1) in command_names():
-                yield match.group(1), re.split(r"\s--(?:\s|$)", match.group(2))[0].split()
+        for match in re.finditer(r"\bunisono (\w+[^|;&]*)", line):
+            words = re.split(r"\s--(?:\s|$)", match.group(1))[0].split()
+            for count in (2, 1):  # "simulate arc" is a command, too
+                if " ".join(words[:count]) in command_names():
+                    yield " ".join(words[:count]), words[count:]
+                    break
 
 
 class Pages(unittest.TestCase):

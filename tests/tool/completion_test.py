@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from support import COMMANDS, TOOL, options_of, tool
+from support import COMMANDS, PAGES, TOOL, options_of, tool
 
 COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv", "barrier"]
 SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"]
@@ -24,7 +24,11 @@ CASES = {
     ("unisono", "bench", "all-reduce", "--schedule", ""): SCHEDULES,
     ("unisono", "bench", "-d", "b"): ["bf16"],
     ("unisono", "simulate", "--faults", ""): ["none", "light", "heavy", "kill", "stop", "partition", "mixed"],
-    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform"],
+    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform", "arc"],
+    ("unisono", "simulate", "arc", "--method", ""): ["dense", "arc", "exact", "random-k", "top-k"],
+    ("unisono", "simulate", "arc", "--fee"): ["--feedback"],
+    ("unisono", "simulate", "arc", "--fau"): [],
+    ("unisono", "simulate", "random", "--fee"): [],
     ("unisono", "codec", ""): ["roundtrip", "encode", "decode", "compare"],
     ("unisono", "codec", "encode", "--group", ""): ["32", "64", "128", "256"],
     ("unisono", "completion", ""): ["bash", "zsh", "fish"],
@@ -113,8 +117,8 @@ class Bash(ShellTest):
 
     def test_every_option_of_every_command_is_offered(self):
         self.assertEqual(sorted(self.offered("unisono", "")), sorted(COMMANDS + ["help", "--help", "--version"]))
-        for command in COMMANDS:
-            self.assertEqual(sorted(self.offered("unisono", command, "-")), sorted(options_of(command)), command)
+        for command in PAGES:
+            self.assertEqual(sorted(self.offered("unisono", *command.split(), "-")), sorted(options_of(command)), command)
 
     def test_values_behind_an_equals_sign_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport", "=", "t"), ["tcp"])
@@ -152,9 +156,9 @@ class Fish(ShellTest):
             self.assertEqual(sorted(self.offered(*words)), sorted(expected), words)
 
     def test_every_long_option_of_every_command_is_offered(self):
-        for command in COMMANDS:
+        for command in PAGES:
             wanted = [name for name in options_of(command) if name.startswith("--")]
-            self.assertEqual(sorted(self.offered("unisono", command, "--")), sorted(wanted), command)
+            self.assertEqual(sorted(self.offered("unisono", *command.split(), "--")), sorted(wanted), command)
 
     def test_values_behind_an_equals_sign_and_files_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport=t"), ["--transport=tcp"])
@@ -176,6 +180,7 @@ class Zsh(ShellTest):
         for typed, rest in (("unisono lau", "nch "), ("unisono launch --transport s", "hm "), ("unisono launch --transport=t", "cp "),
                             ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "),
                             ("unisono simulate --faults part", "ition "), ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
+                            ("unisono simulate arc --method ran", "dom-k "), ("unisono simulate arc --feed", "back="), ("unisono simulate rand", "om "),
                             ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
                             ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):
             shown = typed + rest
