@@ -6,24 +6,44 @@
 namespace unisono {
 namespace {
 
-constexpr size_t tile_rows = 4, tile_columns = 8;  // sums that fit into the registers of every processor
-constexpr size_t strip_inner = 256;                // of b, side by side in a near cache
+constexpr size_t tile_rows = 4, tile_columns = 16;
+constexpr size_t block_inner = 256, block_columns = 512;  // of b, packed tile by tile: it stays in a near cache while all rows pass
 
-// Some rows of c, at most tile_columns wide, plus a's times b's strip, which is as wide as a tile.
-template <size_t rows>
-void add_tile(const MatrixProduct& product, size_t row, size_t column, size_t first, size_t inner, const float* strip) {
-  float sums[rows][tile_columns] = {};
-  const size_t width = std::min(tile_columns, product.columns - column);
-  float* const c = product.c + row * product.columns + column;
-  for (size_t r = 0; first > 0 && r < rows; ++r) std::copy_n(c + r * product.columns, width, sums[r]);
-  const float* const a = product.a + row * product.inner + first;
-  for (size_t k = 0; k < inner; ++k) {
-    for (size_t r = 0; r < rows; ++r) {
-      const float by = a[r * product.inner + k];
-      for (size_t j = 0; j < tile_columns; ++j) sums[r][j] += by * strip[k * tile_columns + j];
-    }
+// The sums of one row of a tile: four of them fit into registers.
+struct Sums {
+  float at[tile_columns] = {};
+  void add(float by, const float* values) {
+#pragma GCC unroll 16
+    for (size_t j = 0; j < tile_columns; ++j) at[j] += by * values[j];
   }
-  for (size_t r = 0; r < rows; ++r) std::copy_n(sums[r], width, c + r * product.columns);
+};
+
+// A part of the inner dimension for four rows of a tile of c, or for one.
+struct Tile {
+  const float* a = nullptr;  // the first row's
+  size_t a_stride = 0;
+  const float* b = nullptr;  // packed: inner x tile_columns
+  float* c = nullptr;
+  size_t c_stride = 0;
+  size_t inner = 0, width = 0;
+  bool begins = false;       // else c has sums already
+};
+
+template <size_t rows>
+void add_tile(const Tile& tile) {
+  static_assert(rows == 1 || rows == tile_rows);
+  Sums s0, s1, s2, s3;  // plain variables: compilers keep arrays of them in memory
+  Sums* const all[] = {&s0, &s1, &s2, &s3};
+  for (size_t r = 0; !tile.begins && r < rows; ++r) std::copy_n(tile.c + r * tile.c_stride, tile.width, all[r]->at);
+  const float *const a0 = tile.a, *const a1 = a0 + (rows > 1 ? tile.a_stride : 0), *const a2 = a1 + (rows > 1 ? tile.a_stride : 0), *const a3 = a2 + (rows > 1 ? tile.a_stride : 0);
+  Sums t0 = s0, t1 = s1, t2 = s2, t3 = s3;
+  for (size_t k = 0; k < tile.inner; ++k) {
+    const float* const b = tile.b + k * tile_columns;
+    t0.add(a0[k], b);
+    if constexpr (rows > 1) t1.add(a1[k], b), t2.add(a2[k], b), t3.add(a3[k], b);
+  }
+  s0 = t0, s1 = t1, s2 = t2, s3 = t3;
+  for (size_t r = 0; r < rows; ++r) std::copy_n(all[r]->at, tile.width, tile.c + r * tile.c_stride);
 }
 
 }  // namespace
@@ -31,20 +51,23 @@ void add_tile(const MatrixProduct& product, size_t row, size_t column, size_t fi
 void multiply(const MatrixProduct& product) {
   const auto& [a, b, c, rows, inner, columns] = product;
   if (inner == 0) std::fill_n(c, rows * columns, 0.0f);
-  const size_t strips = (columns + tile_columns - 1) / tile_columns;
-  std::vector<float> packed(std::min(inner, strip_inner) * strips * tile_columns);
-  for (size_t first = 0; first < inner; first += strip_inner) {
-    const size_t depth = std::min(strip_inner, inner - first);
-    for (size_t k = 0; k < depth; ++k) {
-      for (size_t column = 0; column < columns; column += tile_columns) {
-        std::copy_n(b + (first + k) * columns + column, std::min(tile_columns, columns - column), packed.data() + column * depth + k * tile_columns);
+  std::vector<float> packed(block_inner * block_columns);
+  for (size_t left = 0; left < columns; left += block_columns) {
+    const size_t right = std::min(columns, left + block_columns);
+    for (size_t first = 0; first < inner; first += block_inner) {
+      const size_t depth = std::min(block_inner, inner - first);
+      for (size_t k = 0; k < depth; ++k) {
+        for (size_t j = left; j < right; j += tile_columns) std::copy_n(b + (first + k) * columns + j, std::min(tile_columns, right - j), packed.data() + (j - left) * depth + k * tile_columns);
       }
-    }
-    for (size_t column = 0; column < columns; column += tile_columns) {
-      const float* const strip = packed.data() + column * depth;
-      size_t row = 0;
-      for (; row + tile_rows <= rows; row += tile_rows) add_tile<tile_rows>(product, row, column, first, depth, strip);
-      for (; row < rows; ++row) add_tile<1>(product, row, column, first, depth, strip);
+      for (size_t row = 0; row < rows;) {
+        const bool whole = row + tile_rows <= rows;
+        for (size_t j = left; j < right; j += tile_columns) {
+          const Tile tile{.a = a + row * inner + first, .a_stride = inner, .b = packed.data() + (j - left) * depth, .c = c + row * columns + j, .c_stride = columns,
+                          .inner = depth, .width = std::min(tile_columns, right - j), .begins = first == 0};
+          whole ? add_tile<tile_rows>(tile) : add_tile<1>(tile);
+        }
+        row += whole ? tile_rows : 1;
+      }
     }
   }
 }
