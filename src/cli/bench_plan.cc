@@ -83,12 +83,10 @@ constexpr size_t sizes_max = 4096;
 // "1K,64K".
 Result<std::vector<uint64_t>> parse_size_list(std::string_view list) {
   std::vector<uint64_t> sizes;
-  for (size_t at = 0; at <= list.size();) {
-    const auto end = std::min(list.find(',', at), list.size());
-    const auto size = parse_bytes(list.substr(at, end - at));
+  for (const auto& word : split_list(list)) {
+    const auto size = parse_bytes(word);
     if (!size.ok()) return Status(Code::invalid, "--sizes: " + size.status().message());
     sizes.push_back(*size);
-    at = end + 1;
   }
   if (sizes.size() > sizes_max) return Status(Code::invalid, fmt::format("--sizes has {} sizes; at most {}", sizes.size(), sizes_max));
   return sizes;

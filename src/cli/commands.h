@@ -14,7 +14,7 @@ namespace unisono::cli {
 using Arguments = std::vector<std::string>;
 
 struct Command {
-  std::string_view name;
+  std::string_view name;             // one word, or two: "bench compress" comes before "bench" where both would do
   std::string_view summary;          // one line for the overview; empty: not shown
   int (*run)(const Arguments& arguments);
   CommandSyntax (*syntax)();         // null: not for people
@@ -29,6 +29,7 @@ int run_tool(const Arguments& arguments);
 
 int run_launch(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
+int run_compress(const Arguments& arguments);
 int run_doctor(const Arguments& arguments);
 int run_top(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
@@ -42,6 +43,7 @@ int run_manual(const Arguments& arguments);
 
 CommandSyntax launch_syntax();
 CommandSyntax bench_syntax();
+CommandSyntax compress_syntax();
 CommandSyntax doctor_syntax();
 CommandSyntax top_syntax();
 CommandSyntax explain_syntax();

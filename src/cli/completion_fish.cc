@@ -8,10 +8,12 @@ namespace {
 
 constexpr std::string_view head = R"(# fish completion for unisono, printed by 'unisono completion fish'.
 
-# Is $argv[1] the command, and no program begun behind its options?
+# Is $argv the command, one word or two, and no program begun behind its options?
 function __unisono_command_is
   set -l words (commandline -opc)
-  test "$words[2]" = "$argv[1]"; and not contains -- -- $words
+  set -l command "$words[2]"
+  contains -- "$words[2] $words[3]" $__unisono_subcommands; and set command "$words[2] $words[3]"
+  test "$command" = "$argv"; and not contains -- -- $words
 end
 
 function __unisono_has_no_command
@@ -62,7 +64,11 @@ std::string option_line(const CommandSyntax& command, const OptionSyntax& option
 
 std::string fish_completion(std::span<const CommandSyntax> commands) {
   std::string text(head);
+  text += "set -g __unisono_subcommands";
+  for (const auto& command : commands) text += command.is_subcommand() ? fmt::format(" '{}'", command.name) : "";
+  text += "\n";
   for (const auto& command : commands) {
+    if (command.is_subcommand()) continue;
     text += fmt::format("complete -c unisono -n __unisono_has_no_command -a {} -d {}\n", command.name, quote(command.summary));
     text += fmt::format("complete -c unisono -n '__unisono_command_is help' -a {} -d {}\n", command.name, quote(command.summary));
   }

@@ -45,10 +45,11 @@ std::string specification(const OptionSyntax& option, const std::string& place) 
 }  // namespace
 
 std::string zsh_completion(std::span<const CommandSyntax> commands) {
-  std::string list, cases;
+  std::string list, cases, subcommands;
   for (const auto& command : commands) {
-    list += "    " + shell_quote(escape(command.name, ":\\") + ":" + escape(command.summary, ":\\")) + "\n";
-    cases += fmt::format("    {}) _arguments -S \\\n", command.name);
+    if (command.is_subcommand()) subcommands += fmt::format("  if (( CURRENT > 3 )) && [[ \"$words[2] $words[3]\" == '{0}' ]]; then command='{0}'; shift words; (( CURRENT-- )); fi\n", command.name);
+    else list += "    " + shell_quote(escape(command.name, ":\\") + ":" + escape(command.summary, ":\\")) + "\n";
+    cases += fmt::format("    '{}') _arguments -S \\\n", command.name);
     const auto positionals = std::count_if(command.options.begin(), command.options.end(), [](const OptionSyntax& option) { return option.positional(); });
     size_t place = 0;  // each has its own if there are several
     for (const auto& option : command.options) cases += specification(option, positionals == 1 ? "*" : std::to_string(place += option.positional()));
@@ -68,7 +69,7 @@ _unisono() {{
     return
   fi
   local command=$words[2]
-  if [[ $command == help ]]; then
+{}  if [[ $command == help ]]; then
     _describe -t commands command commands
     return
   fi
@@ -85,7 +86,7 @@ else
   compdef _unisono unisono
 fi
 )",
-                     list, cases);
+                     list, subcommands, cases);
 }
 
 }  // namespace unisono::cli

@@ -21,13 +21,14 @@ struct OptionSyntax {
 };
 
 struct CommandSyntax {
-  std::string name;         // "launch"
+  std::string name;         // "launch"; "bench compress"
   std::string summary;      // one line
   std::string usage;
   std::string description;  // paragraphs
   std::string footer;       // likewise; lines that begin with two spaces are examples or tables and stay lines
   std::vector<OptionSyntax> options;
   bool runs_program = false;  // the words behind its options are a command of their own
+  bool is_subcommand() const { return name.find(' ') != std::string::npos; }
 };
 
 // Notes that the option has these values only: its help ends with them.

@@ -76,6 +76,16 @@ Result<Nanos> parse_duration(std::string_view text) {
   return static_cast<Nanos>(quantity.value * scale);
 }
 
+std::vector<std::string> split_list(std::string_view list) {
+  std::vector<std::string> words;
+  for (size_t at = 0; !list.empty() && at <= list.size();) {
+    const auto end = std::min(list.find(',', at), list.size());
+    words.emplace_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 Result<uint64_t> parse_count(std::string_view text, uint64_t limit) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

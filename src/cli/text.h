@@ -16,6 +16,8 @@ namespace unisono::cli {
 Result<uint64_t> parse_bytes(std::string_view text);
 // "5s", "200ms", "2m", "1h", "0"; a bare number means seconds. Not negative, at most a year.
 Result<Nanos> parse_duration(std::string_view text);
+// The words between commas; none of an empty text.
+std::vector<std::string> split_list(std::string_view list);
 // A decimal number of at most `limit`, nothing else around it.
 Result<uint64_t> parse_count(std::string_view text, uint64_t limit);
 

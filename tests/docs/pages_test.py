@@ -19,13 +19,14 @@ def blocks(language):
 
 @functools.cache
 def command_names():
-    return re.findall(r"^  ([a-z]+)  ", tool("help"), re.MULTILINE)
+    """Those of two words, too: "bench compress"."""
+    return re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", tool("help"), re.MULTILINE)
 
 
 @functools.cache
 def options_of(command):
     """Every option of a command's help page."""
-    return {name for line in tool(command, "--help").splitlines() if line.startswith("  -") for name in line.split()[0].split(",")}
+    return {name for line in tool(*command.split(), "--help").splitlines() if line.startswith("  -") for name in line.split()[0].split(",")}
 
 
 def commands_in(text):
@@ -34,8 +35,11 @@ def commands_in(text):
     for line in text.splitlines():
         line = line.split("  #")[0].split(" # ")[0]
         for match in re.finditer(r"\bunisono (\w+)([^|;&]*)", line):
-            if match.group(1) in command_names():
-                yield match.group(1), re.split(r"\s--(?:\s|$)", match.group(2))[0].split()
+            words = re.split(r"\s--(?:\s|$)", match.group(2))[0].split()
+            if words and f"{match.group(1)} {words[0]}" in command_names():
+                yield f"{match.group(1)} {words[0]}", words[1:]
+            elif match.group(1) in command_names():
+                yield match.group(1), words
 
 
 class Pages(unittest.TestCase):

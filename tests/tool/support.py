@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"]
+COMMANDS = ["launch", "bench", "bench compress", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"]
 
 
 def tool(*words):
@@ -24,7 +24,7 @@ def read(path):
 def options_of(command):
     """Every option that its help page shows, "-n" and "--ranks" each."""
     names = []
-    for line in tool(command, "--help").splitlines():
+    for line in tool(*command.split(), "--help").splitlines():
         match = re.match(r"  ((?:-{1,2}[a-zA-Z][a-z-]*,?)+)", line)
         names += match.group(1).split(",") if match else []
     return names
