@@ -46,10 +46,10 @@ std::string overview() {
   std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
                      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
   for (const auto& command : table) {
-    if (!command.summary.empty()) text += fmt::format("  {:<14} {}\n", command.name, command.summary);
+    if (!command.summary.empty()) text += fmt::format("  {:<15} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  {:<14} {}\n", "help", "this page, or 'unisono help COMMAND'");
-  text += fmt::format("  {:<14} {}\n", "--version", "the version");
+  text += fmt::format("  {:<15} {}\n", "help", "this page, or 'unisono help COMMAND'");
+  text += fmt::format("  {:<15} {}\n", "--version", "the version");
   return text + std::string(first_steps);
 }
 
