@@ -1,37 +1,24 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <climits>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 
 #include "cli/bench_options.h"
 #include "cli/bench_ordeal.h"
+#include "cli/bench_ranks.h"
 #include "cli/bench_results.h"
 #include "cli/bench_sink.h"
 #include "cli/bench_stage.h"
 #include "cli/bench_table.h"
 #include "cli/commands.h"
-#include "cli/launch_links.h"
 #include "cli/monotonic.h"
 #include "cli/progress.h"
 #include "cli/text.h"
-#include "cli/verdict.h"
 
 namespace unisono::cli {
 namespace {
 
-int failed(const Group& group, const std::string& what, const Status& status) {
-  fmt::print(stderr, "unisono bench: rank {}: {}: {}\n", group.rank(), what, status.to_string());
-  return 1;
-}
-
-int failed(const Status& status) {
-  fmt::print(stderr, "unisono bench: {}\n", status.to_string());
-  return 1;
-}
+int failed(const Group& group, const std::string& what, const Status& status) { return bench_failed(bench_text.name, group, what, status); }
+int failed(const Status& status) { return bench_failed(bench_text.name, status); }
 
 BenchFacts gather_facts(const Group& group, const BenchPlan& plan, Collective collective) {
   BenchFacts facts{.host = read_host_facts(),
@@ -76,16 +63,6 @@ Result<Row> measure_row(Session& session, const BenchFacts& facts, uint64_t byte
   return row;
 }
 
-// What the links between private networks did, where there are any.
-Status show_links(Session& session) {
-  if (!session.plan.limits.any() || !session.sink.is_open()) return {};
-  auto tally = session.seat->tally();
-  if (!tally.ok()) return tally.status();
-  session.sink.table(table_links(*tally));
-  session.sink.json(json_links(*tally));
-  return {};
-}
-
 int run_collective(Session& session, Collective collective) {
   const auto facts = gather_facts(session.group, session.plan, collective);
   session.sink.table(table_head(facts) + row_head(facts));
@@ -102,15 +79,8 @@ int run_collective(Session& session, Collective collective) {
     ++session.rows_done;
   }
   session.sink.table(table_foot(facts, rows));
-  if (auto shown = show_links(session); !shown.ok()) return failed(session.group, "links", shown);
+  if (auto shown = show_links(session.plan.limits, session.seat, session.sink); !shown.ok()) return failed(session.group, "links", shown);
   return wrong_values(rows) == 0 ? 0 : 1;
-}
-
-// Nobody leaves while others still talk.
-int leave(Session& session) {
-  if (auto written = session.sink.finish(); !written.ok()) return failed(session.group, "results", written);
-  auto met = session.group.barrier();
-  return met.ok() ? 0 : failed(session.group, "last barrier", met.status());
 }
 
 int run_collectives(Session& session) {
@@ -122,7 +92,7 @@ int run_collectives(Session& session) {
     const auto drawn = results.ok() ? plot_results(session.options.plot, *results, nullptr) : results.status();
     if (!drawn.ok()) return failed(session.group, "--plot", drawn);
   }
-  return leave(session);
+  return leave_bench(bench_text.name, session.group, session.sink);
 }
 
 // The loop with faults. The rank that is rank 0 speaks; when it dies, the next one goes on with its table and its file.
@@ -152,88 +122,25 @@ int run_ordeal(Session& session) {
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());
   if (*end == OrdealEnd::left_out) fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
   if (*end != OrdealEnd::went_on) return *end == OrdealEnd::left_out ? 0 : 1;
-  if (auto shown = show_links(session); !shown.ok()) return failed(session.group, "links", shown);
-  return leave(session);
+  if (auto shown = show_links(session.plan.limits, session.seat, session.sink); !shown.ok()) return failed(session.group, "links", shown);
+  return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-// What concerns all launchers alike: the options that say how ranks find and reach each other.
-Options join_options(const BenchOptions& options, const BenchPlan& plan) {
-  auto join = plan.group;
-  const auto& address = options.launch.rendezvous;
-  if (!address.empty()) join.rendezvous = address.find("://") == std::string::npos ? "tcp://" + address : address;
-  join.interface = options.launch.interface;
-  join.transport = options.launch.transport;
-  join.job = options.launch.job;
-  return join;
-}
-
-// Before any thread: the rank may move into a network of its own.
-Result<std::optional<Seat>> take_seat(const BenchPlan& plan) {
-  if (!plan.needs_stage()) return std::optional<Seat>();
-  const char* rank = std::getenv("RANK");
-  const char* job = std::getenv("UNISONO_JOB");
-  const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
-  if (!number.ok() || job == nullptr) return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
-  auto seat = Seat::take(job, static_cast<uint32_t>(*number), plan.limits.any());
-  if (!seat.ok()) return seat.status();
-  return std::optional<Seat>(*std::move(seat));
-}
-
-int run_rank(const BenchOptions& options, const BenchPlan& plan) {
-  auto seat = take_seat(plan);
-  if (!seat.ok()) return failed(seat.status());
-  auto group = Group::join(join_options(options, plan));
-  if (!group.ok()) {
-    fmt::print(stderr, "unisono bench: cannot join: {}\n", group.status().to_string());
-    return 1;
-  }
-  if (options.root >= group->world_size()) return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group->world_size()));
+int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<Seat>& seat) {
+  if (options.root >= group.world_size()) return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
   Sink sink(options.json);
-  if (group->rank() == 0) {
-    if (auto status = sink.open(true); !status.ok()) return failed(*group, "--json", status);
+  if (group.rank() == 0) {
+    if (auto status = sink.open(true); !status.ok()) return failed(group, "--json", status);
   }
-  const auto style = group->rank() == 0 ? options.progress : "off";
+  const auto style = group.rank() == 0 ? options.progress : "off";
   Progress progress(progress_options("bench", plan.collectives.size() * plan.sizes.size(), style), monotonic_now());
-  Session session{*group, plan, options, *seat, sink, progress};
-  if (*seat) {
-    const auto zero = (*seat)->start();
-    if (!zero.ok()) return failed(*group, "start", zero.status());
+  Session session{group, plan, options, seat, sink, progress};
+  if (seat) {
+    const auto zero = seat->start();
+    if (!zero.ok()) return failed(group, "start", zero.status());
     session.zero = *zero;
   }
   return plan.faults.empty() ? run_collectives(session) : run_ordeal(session);
-}
-
-// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs to give.
-bool is_rank_already() {
-  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
-}
-
-// The same command once per rank: each finds its place in the environment.
-int run_as_launcher(const BenchOptions& options, const BenchPlan& plan, const Arguments& arguments) {
-  std::string self(PATH_MAX, '\0');
-  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
-  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  Arguments program{self, "bench"};
-  program.insert(program.end(), arguments.begin(), arguments.end());
-  // The ranks write into pipes; whether a person watches is known here.
-  if (options.progress == "auto" && ::isatty(STDERR_FILENO) == 1) program.insert(program.end(), {"--progress", "bar"});
-  auto launch = options.launch;
-  launch.no_prefix = true;
-  if (plan.limits.any()) {
-    if (auto chosen = choose_private_network(launch); !chosen.ok()) return failed(chosen);
-  }
-  launch.keep_going = !plan.faults.empty();
-  auto job = make_job(launch, std::move(program));
-  if (!job.ok()) return usage_error(bench_text.name, job.status().message());
-  if (!plan.needs_stage()) return run_job(*job);
-  const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
-  auto faults = arrange_faults(plan.faults, world_size);
-  if (!faults.ok()) return usage_error(bench_text.name, faults.status().message());
-  job->forgiven = victims_of(*faults);
-  const auto stage = Stage::set({.job = job->job, .ranks = world_size, .limits = plan.limits, .faults = *std::move(faults)});
-  if (!stage.ok()) return failed(stage.status());
-  return run_job(*job);
 }
 
 int run_comparison(const BenchOptions& options) {
@@ -262,21 +169,17 @@ int run_bench(const Arguments& arguments) {
   if (options.fail_above < 0 || (options.fail_above > 0 && options.compare.empty())) {
     return usage_error(bench_text.name, options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  const bool asked = !options.launch.count.empty() || !options.launch.hosts.empty();
+  BenchRanks ranks{.command = {"bench"}, .launch = options.launch, .limits = {}, .faults = {}, .group = {}, .progress = options.progress};
   if (!options.compare.empty()) {
-    const bool measures = asked || !options.collectives.empty() || !options.json.empty();
+    const bool measures = ranks.asked() || !options.collectives.empty() || !options.json.empty();
     return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it") : run_comparison(options);
   }
   auto plan = make_bench_plan(options);
   if (!plan.ok()) return usage_error(bench_text.name, plan.status().message());
-  const char* world = std::getenv("WORLD_SIZE");
-  const bool is_rank = std::getenv("RANK") != nullptr;
-  if (is_rank && !options.launch.count.empty() && world != nullptr && options.launch.count != world) {
-    return usage_error(bench_text.name, fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", options.launch.count, world));
-  }
-  if (asked && !is_rank) return run_as_launcher(options, *plan, arguments);
-  if (!is_rank_already()) return usage_error(bench_text.name, "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
-  return run_rank(options, *plan);
+  ranks.limits = plan->limits;
+  ranks.faults = plan->faults;
+  ranks.group = plan->group;
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
 }
 
 }  // namespace unisono::cli

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 
 #include "cli/launch_links.h"
 #include "cli/progress.h"
@@ -23,6 +22,7 @@ const CommandLineText bench_text{
   unisono bench --compare old.json new.json --fail-above 1.05
   unisono bench all-reduce -n 4 --rate 100M --delay 5ms --loss 1%
   unisono bench all-reduce -n 4 --kill-rank 1@2s --stop-rank 2@3s
+  unisono bench compress -n 4 --shape 4096x4096                   gradients made smaller, by several methods: has a page of its own
   torchrun --nproc-per-node 4 --no-python unisono bench all-reduce   ranks from the environment
   mpirun -np 4 unisono bench all-reduce                              likewise, Open MPI on one host
 
@@ -73,6 +73,7 @@ Status set_collectives(const BenchOptions& options, BenchPlan& plan) {
   }
   if (names.empty()) names.emplace_back("all-reduce");
   for (const auto& name : names) {
+    if (name == "compress") return Status(Code::invalid, "compress is a command of its own, and comes first: unisono bench compress -n 4");
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
     plan.collectives.push_back(*collective);
@@ -163,7 +164,9 @@ Status set_call(const BenchOptions& options, BenchPlan& plan) {
 }  // namespace
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
-  set_choices(*app.add_option("collective", options.collectives, "what to measure; default all-reduce")->type_name(""), collective_names());
+  auto words = collective_names();
+  words.emplace_back("compress");
+  set_choices(*app.add_option("collective", options.collectives, "what to measure; default all-reduce; 'compress': see 'unisono bench compress --help'")->type_name(""), words);
   auto* list = app.add_option("--collective", options.collective, "the same as an option: one or several between commas")->type_name("LIST");
   set_choices(*list, collective_names());
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");

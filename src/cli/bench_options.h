@@ -56,7 +56,6 @@ struct BenchPlan {
   Options group;
   LinkLimits limits;
   std::vector<Fault> faults;   // as typed; arrange_faults needs the number of ranks
-  bool needs_stage() const { return limits.any() || !faults.empty(); }
 };
 
 // invalid: which option is wrong and what it takes.

@@ -34,7 +34,8 @@ TEST(BenchOptions, without_words_everything_has_its_default) {
   EXPECT_EQ(plan->collectives, std::vector{Collective::all_reduce});
   EXPECT_EQ(plan->run.checks, 1u);
   EXPECT_TRUE(plan->run.barrier);
-  EXPECT_FALSE(plan->needs_stage());
+  EXPECT_FALSE(plan->limits.any());
+  EXPECT_TRUE(plan->faults.empty());
 }
 
 TEST(BenchOptions, long_words_switch_checks_and_barriers_off) {
@@ -70,7 +71,7 @@ TEST(BenchOptions, links_on_request_are_read) {
   EXPECT_EQ(plan->limits.bits_per_second, 100'000'000u);
   EXPECT_DOUBLE_EQ(plan->limits.loss, 0.01);
   EXPECT_EQ(plan->limits.delay, 20 * millisecond);
-  EXPECT_TRUE(plan->needs_stage());
+  EXPECT_TRUE(plan->limits.any());
 }
 
 TEST(BenchOptions, links_that_nothing_would_cross_are_refused) {

@@ -23,12 +23,6 @@ std::string interface_summary(const HostFacts& host) {
   return text;
 }
 
-// Four digits, as in nccl-tests: 8.31, 123.4, 28011.
-std::string digits(double value) {
-  if (value < 100) return fmt::format("{:.2f}", value);
-  return value < 10'000 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
-}
-
 // Two digits behind the point as in nccl-tests, four where there would be nothing else.
 std::string rate(double value) { return value < 1 ? fmt::format("{:.4f}", value) : fmt::format("{:.2f}", value); }
 
@@ -36,7 +30,7 @@ std::string half_row(const BenchFacts& facts, const std::optional<Measurement>& 
   if (!measurement) return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "-", "-", "-", "-", "-", "-");
   const auto& timing = measurement->timing;
   const auto wrong = measurement->checked ? fmt::format("{}", measurement->wrong) : "N/A";
-  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", digits(timing.mean_us), digits(timing.p50_us), digits(timing.p99_us),
+  return fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", four_digits(timing.mean_us), four_digits(timing.p50_us), four_digits(timing.p99_us),
                      rate(algorithm_bandwidth(*measurement)), rate(bus_bandwidth(facts, *measurement)), wrong);
 }
 
@@ -79,6 +73,11 @@ std::string codec_of(const BenchFacts& facts, const Row& row) {
 
 }  // namespace
 
+std::string four_digits(double value) {
+  if (value < 100) return fmt::format("{:.2f}", value);
+  return value < 10'000 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
+}
+
 std::string host_summary(const std::vector<Member>& members) {
   std::vector<std::pair<std::string, size_t>> counts;
   for (const auto& member : members) count_one(counts, member.host);
@@ -106,15 +105,19 @@ double bus_bandwidth(const BenchFacts& facts, const Measurement& measurement) {
   return algorithm_bandwidth(measurement) * bus_factor(facts.data.collective, facts.data.world_size);
 }
 
+std::string table_surroundings(const BenchFacts& facts) {
+  auto text = fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
+  text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
+  text += fmt::format("# ranks: {}; links of rank 0: {}\n", host_summary(facts.members), link_summary(facts.members));
+  if (!facts.impairment.empty()) text += fmt::format("# on request: {}\n", facts.impairment);
+  return text + fmt::format("# found when the group formed: {}\n", facts.speeds.to_string());
+}
+
 std::string table_head(const BenchFacts& facts) {
   std::string text = fmt::format("# unisono {} ({}): {}, world size {}, order {}, schedule {}\n", version_text, commit_text(),
                                  facts_of(facts.data.collective).name, facts.data.world_size, orders[static_cast<size_t>(facts.call.order)],
                                  schedules[static_cast<size_t>(facts.call.schedule)]);
-  text += fmt::format("# host {}: {}, {} cores, kernel {}\n", facts.host.host, facts.host.processor, facts.host.cores, facts.host.kernel);
-  text += fmt::format("# tcp congestion control {}; mtu: {}\n", facts.host.congestion_control, interface_summary(facts.host));
-  text += fmt::format("# ranks: {}; links of rank 0: {}\n", host_summary(facts.members), link_summary(facts.members));
-  if (!facts.impairment.empty()) text += fmt::format("# on request: {}\n", facts.impairment);
-  text += fmt::format("# found when the group formed: {}\n", facts.speeds.to_string());
+  text += table_surroundings(facts);
   if (!facts.data.codec.is_plain()) text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n", facts.data.codec.to_string());
   text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n", across_names[static_cast<size_t>(facts.across)],
                       facts.barrier ? ", a barrier before each" : "");

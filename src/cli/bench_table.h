@@ -36,6 +36,11 @@ std::string host_summary(const std::vector<Member>& members);
 // "inside hosts shm x1; between hosts tcp x2": kinds of transport from rank 0 to the others.
 std::string link_summary(const std::vector<Member>& members);
 
+// As in nccl-tests: 8.31, 123.4, 28011.
+std::string four_digits(double value);
+
+// The machines, the links and what is asked of them: lines of a head that hold for whatever is measured.
+std::string table_surroundings(const BenchFacts& facts);
 // All lines start with '#'. The head says what the numbers depend on; row_head names the columns of table_row.
 std::string table_head(const BenchFacts& facts);
 std::string row_head(const BenchFacts& facts);

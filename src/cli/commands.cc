@@ -14,6 +14,7 @@ namespace {
 constexpr Command table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
     {"bench", "measure all-reduce and its relatives, and check every result", run_bench, bench_syntax},
+    {"bench compress", "compare methods that make gradients smaller: bytes, times, errors", run_compress, compress_syntax},
     {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor, doctor_syntax},
     {"top", "show live what each rank does, and whom it waits for", run_top, top_syntax},
     {"explain", "say in words who holds up or broke a group", run_explain, explain_syntax},
@@ -46,18 +47,26 @@ std::string overview() {
   std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
                      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
   for (const auto& command : table) {
-    if (!command.summary.empty()) text += fmt::format("  {:<13} {}\n", command.name, command.summary);
+    if (!command.summary.empty()) text += fmt::format("  {:<15} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  {:<13} {}\n", "help", "this page, or 'unisono help COMMAND'");
-  text += fmt::format("  {:<13} {}\n", "--version", "the version");
+  text += fmt::format("  {:<15} {}\n", "help", "this page, or 'unisono help COMMAND'");
+  text += fmt::format("  {:<15} {}\n", "--version", "the version");
   return text + std::string(first_steps);
 }
 
-const Command* find_command(std::string_view name) {
+struct Found {
+  const Command* command = nullptr;
+  size_t words = 1;  // of its name
+};
+
+// By the first two words, or the first alone.
+Found find_command(std::span<const std::string> words) {
+  Found found;
   for (const auto& command : table) {
-    if (command.name == name) return &command;
+    if (words.size() > 1 && command.name == words[0] + " " + words[1]) return {&command, 2};
+    if (command.name == words[0]) found.command = &command;
   }
-  return nullptr;
+  return found;
 }
 
 int unknown_command(const std::string& name) {
@@ -100,11 +109,10 @@ int run_tool(const Arguments& arguments) {
     fmt::print("{}", overview());
     return 0;
   }
-  const Arguments words(arguments.begin() + (help ? 1 : 0), arguments.end());
-  const auto* const longer = words.size() > 1 ? find_command(words[0] + " " + words[1]) : nullptr;
-  const auto* const command = longer != nullptr ? longer : find_command(words[0]);
+  const auto words = std::span(arguments).subspan(help ? 1 : 0);
+  const auto [command, count] = find_command(words);
   if (command == nullptr) return unknown_command(words[0]);
-  return command->run(help ? Arguments{"--help"} : Arguments(words.begin() + (longer != nullptr ? 2 : 1), words.end()));
+  return command->run(help ? Arguments{"--help"} : Arguments(words.begin() + static_cast<std::ptrdiff_t>(count), words.end()));
 }
 
 }  // namespace unisono::cli

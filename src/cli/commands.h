@@ -14,7 +14,7 @@ namespace unisono::cli {
 using Arguments = std::vector<std::string>;
 
 struct Command {
-  std::string_view name;             // one word, or two: "simulate arc" takes options of its own
+  std::string_view name;             // one word, or two: "bench compress" comes before "bench" where both would do
   std::string_view summary;          // one line for the overview; empty: not shown
   int (*run)(const Arguments& arguments);
   CommandSyntax (*syntax)();         // null: not for people
@@ -29,6 +29,7 @@ int run_tool(const Arguments& arguments);
 
 int run_launch(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
+int run_compress(const Arguments& arguments);
 int run_doctor(const Arguments& arguments);
 int run_top(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
@@ -37,12 +38,12 @@ int run_metrics(const Arguments& arguments);
 int run_codec(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
-int run_simulate_arc(const Arguments& arguments);
 int run_completion(const Arguments& arguments);
 int run_manual(const Arguments& arguments);
 
 CommandSyntax launch_syntax();
 CommandSyntax bench_syntax();
+CommandSyntax compress_syntax();
 CommandSyntax doctor_syntax();
 CommandSyntax top_syntax();
 CommandSyntax explain_syntax();
@@ -51,7 +52,6 @@ CommandSyntax metrics_syntax();
 CommandSyntax codec_syntax();
 CommandSyntax rendezvous_syntax();
 CommandSyntax simulate_syntax();
-CommandSyntax simulate_arc_syntax();
 CommandSyntax completion_syntax();
 CommandSyntax manual_syntax();
 

@@ -56,6 +56,11 @@ std::string names_of(const CommandSyntax& command, bool with_value_only) {
   return names;
 }
 
+// "bench compress" is a command of two words: from the third on, it is the one that is completed.
+std::string subcommand_case(const CommandSyntax& command) {
+  return fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n", command.name);
+}
+
 // Patterns "launch --transport" | "launch -t" of one option.
 std::string patterns(const CommandSyntax& command, const OptionSyntax& option) {
   std::string text;
@@ -100,10 +105,10 @@ std::string program_case(const CommandSyntax& command) {
 }  // namespace
 
 std::string bash_completion(std::span<const CommandSyntax> commands) {
-  std::string names, values, options, programs, longer;
+  std::string names, values, options, programs, subcommands;
   for (const auto& command : commands) {
-    if (!command.has_two_words()) names += command.name + " ";
-    else longer += fmt::format("  if [ \"$COMP_CWORD\" -gt 2 ] && [ \"$command ${{COMP_WORDS[2]}}\" = '{0}' ]; then command='{0}'; fi\n", command.name);
+    if (command.is_subcommand()) subcommands += subcommand_case(command);
+    else names += command.name + " ";
     values += value_cases(command);
     if (command.runs_program) programs += program_case(command);
     options += fmt::format("      '{}') if [[ $word == -* ]]; then words='{}'; {} ;;\n", command.name, names_of(command, false),
@@ -111,9 +116,9 @@ std::string bash_completion(std::span<const CommandSyntax> commands) {
                                                 : positional_branches(command));
   }
   std::string text(head);
+  text += subcommands;
   text += fmt::format("  if [ \"$COMP_CWORD\" -eq 1 ]; then words='{}help --help --version'; command=''\n", names);
   text += fmt::format("  elif [ \"$command\" = help ]; then words='{}'; command=''\n  fi\n", names);
-  text += longer;
   if (!programs.empty()) text += "  case $command in\n" + programs + "  esac\n";
   text += "  case \"$command $before\" in\n" + values + "  esac\n";
   text += "  if [ -z \"$words\" ]; then\n    case $command in\n" + options + "    esac\n  fi\n";

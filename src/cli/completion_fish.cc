@@ -8,16 +8,12 @@ namespace {
 
 constexpr std::string_view head = R"(# fish completion for unisono, printed by 'unisono completion fish'.
 
-# Is $argv[1] the command, none of the words behind it the one right behind that, and no program begun behind its options?
+# Is $argv the command, one word or two, and no program begun behind its options?
 function __unisono_command_is
   set -l words (commandline -opc)
-  test "$words[2]" = "$argv[1]"; and not contains -- -- $words; and not contains -- "$words[3]" $argv[2..-1]
-end
-
-# Are these two words the command?
-function __unisono_words_are
-  set -l words (commandline -opc)
-  test "$words[2] $words[3]" = "$argv[1] $argv[2]"
+  set -l command "$words[2]"
+  contains -- "$words[2] $words[3]" $__unisono_subcommands; and set command "$words[2] $words[3]"
+  test "$command" = "$argv"; and not contains -- -- $words
 end
 
 function __unisono_has_no_command
@@ -50,18 +46,8 @@ std::string quote(std::string_view text) {
   return quoted + "'";
 }
 
-// The function and the words that say whether it is this command.
-std::string condition(std::span<const CommandSyntax> commands, const CommandSyntax& command) {
-  if (command.has_two_words()) return "__unisono_words_are " + command.name;
-  auto text = "__unisono_command_is " + command.name;
-  for (const auto& other : commands) {
-    if (other.has_two_words() && other.first_word() == command.name) text += " " + other.second_word();
-  }
-  return text;
-}
-
-std::string option_line(const std::string& condition, const OptionSyntax& option) {
-  auto line = fmt::format("complete -c unisono -n '{}'", condition);
+std::string option_line(const CommandSyntax& command, const OptionSyntax& option) {
+  auto line = fmt::format("complete -c unisono -n '__unisono_command_is {}'", command.name);
   if (!option.positional()) {
     for (const auto& name : option.names) line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   } else if (option.choices.empty()) {
@@ -78,15 +64,18 @@ std::string option_line(const std::string& condition, const OptionSyntax& option
 
 std::string fish_completion(std::span<const CommandSyntax> commands) {
   std::string text(head);
+  text += "set -g __unisono_subcommands";
+  for (const auto& command : commands) text += command.is_subcommand() ? fmt::format(" '{}'", command.name) : "";
+  text += "\n";
   for (const auto& command : commands) {
-    if (command.has_two_words()) continue;
+    if (command.is_subcommand()) continue;
     text += fmt::format("complete -c unisono -n __unisono_has_no_command -a {} -d {}\n", command.name, quote(command.summary));
     text += fmt::format("complete -c unisono -n '__unisono_command_is help' -a {} -d {}\n", command.name, quote(command.summary));
   }
   text += "complete -c unisono -n __unisono_has_no_command -a help -d 'explain a command'\n";
   text += "complete -c unisono -n __unisono_has_no_command -l version -d 'the version'\n";
   for (const auto& command : commands) {
-    for (const auto& option : command.options) text += option_line(condition(commands, command), option);
+    for (const auto& option : command.options) text += option_line(command, option);
     if (!command.runs_program) continue;
     text += fmt::format("complete -c unisono -n '__unisono_command_is {}' -F -a '(__fish_complete_command)'\n", command.name);
     text += fmt::format("complete -c unisono -n '__unisono_program_of {}' -F -a '(__unisono_complete_program)'\n", command.name);

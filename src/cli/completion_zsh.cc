@@ -45,9 +45,9 @@ std::string specification(const OptionSyntax& option, const std::string& place) 
 }  // namespace
 
 std::string zsh_completion(std::span<const CommandSyntax> commands) {
-  std::string list, cases, longer;
+  std::string list, cases, subcommands;
   for (const auto& command : commands) {
-    if (command.has_two_words()) longer += fmt::format("  if (( CURRENT > 3 )) && [[ \"$command $words[3]\" == '{0}' ]]; then command='{0}'; shift words; (( CURRENT-- )); fi\n", command.name);
+    if (command.is_subcommand()) subcommands += fmt::format("  if (( CURRENT > 3 )) && [[ \"$words[2] $words[3]\" == '{0}' ]]; then command='{0}'; shift words; (( CURRENT-- )); fi\n", command.name);
     else list += "    " + shell_quote(escape(command.name, ":\\") + ":" + escape(command.summary, ":\\")) + "\n";
     cases += fmt::format("    '{}') _arguments -S \\\n", command.name);
     const auto positionals = std::count_if(command.options.begin(), command.options.end(), [](const OptionSyntax& option) { return option.positional(); });
@@ -69,11 +69,11 @@ _unisono() {{
     return
   fi
   local command=$words[2]
-  if [[ $command == help ]]; then
+{}  if [[ $command == help ]]; then
     _describe -t commands command commands
     return
   fi
-{}  shift words
+  shift words
   (( CURRENT-- ))
   case $command in
 {}  esac
@@ -86,7 +86,7 @@ else
   compdef _unisono unisono
 fi
 )",
-                     list, longer, cases);
+                     list, subcommands, cases);
 }
 
 }  // namespace unisono::cli

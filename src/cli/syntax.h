@@ -21,17 +21,14 @@ struct OptionSyntax {
 };
 
 struct CommandSyntax {
-  std::string name;         // "launch"; of two words if the first is a command, too, and the second stands right behind it
+  std::string name;         // "launch"; of two words if the first is a command, too: "bench compress"
   std::string summary;      // one line
   std::string usage;
   std::string description;  // paragraphs
   std::string footer;       // likewise; lines that begin with two spaces are examples or tables and stay lines
   std::vector<OptionSyntax> options;
   bool runs_program = false;  // the words behind its options are a command of their own
-
-  bool has_two_words() const { return name.find(' ') != std::string::npos; }
-  std::string first_word() const { return name.substr(0, name.find(' ')); }
-  std::string second_word() const { return has_two_words() ? name.substr(name.find(' ') + 1) : std::string(); }
+  bool is_subcommand() const { return name.find(' ') != std::string::npos; }
 };
 
 // Notes that the option has these values only: its help ends with them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -65,13 +66,23 @@ void random_rows(const RandomStream& stream, uint32_t count, uint32_t kept, std:
 
 void select_entries(std::span<const float> values, size_t kept, std::vector<uint32_t>& entries) {
   UNISONO_CHECK(kept <= values.size() && values.size() <= UINT32_MAX);
-  entries.resize(values.size());
-  std::iota(entries.begin(), entries.end(), 0u);
-  keep_first(entries, kept, [&](uint32_t a, uint32_t b) {
-    const float x = std::fabs(values[a]), y = std::fabs(values[b]);
-    return x != y ? x > y : a < b;
-  });
-  std::sort(entries.begin(), entries.end());
+  entries.clear();
+  if (kept == 0) return;
+  // The smallest that is kept; then those above it, and as many of its equals as there is room for, are found in their order.
+  std::vector<float> sizes(values.size());
+  std::transform(values.begin(), values.end(), sizes.begin(), [](float value) { return std::fabs(value); });
+  const auto least = sizes.begin() + static_cast<std::ptrdiff_t>(kept - 1);
+  std::nth_element(sizes.begin(), least, sizes.end(), std::greater<>());
+  const float limit = *least;
+  auto equals = kept - static_cast<size_t>(std::count_if(sizes.begin(), least, [limit](float size) { return size > limit; }));
+  entries.reserve(kept);
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    const float size = std::fabs(values[i]);
+    if (size > limit || (size == limit && equals > 0)) {
+      entries.push_back(i);
+      equals -= size == limit;
+    }
+  }
 }
 
 void Fingerprint::add(uint32_t word) {

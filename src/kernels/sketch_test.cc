@@ -5,6 +5,10 @@
 #include <cmath>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "base/random.h"
 #include "kernels/dispatch.h"
 
@@ -115,6 +119,36 @@ TEST(Sketch, of_what_is_no_number_is_no_number) {
   }
   force_target("");
 }
+
+#if defined(__x86_64__)
+// What processors tell of the upper halves of vector registers: bit 2 those of 256 bits, bit 6 those of 512. Nothing: they do not tell.
+uint32_t upper_halves_in_use() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(0xD, 1, &a, &b, &c, &d) == 0 || (a & 4) == 0) return 0;
+  asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(1));
+  return a & 0x44;
+}
+
+TEST(Sketch, leaves_no_upper_halves_of_registers_in_use_that_would_slow_down_its_caller) {
+  auto matrix = values(8 * 1000, 1);
+  const auto left = values(8 * 1000, 2), directions = values(9 * 1000, 3);
+  std::vector<float> out(8 * 9);
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const size_t rows : {7, 8}) {
+      for (uint32_t rank = 0; rank <= 9; ++rank) {
+        for (const int residual : {0, 1, 2}) {
+          const SketchTask task{.values = matrix.data(), .residual = residual > 0 ? left.data() : nullptr, .difference = residual == 2, .rows = rows, .columns = 1000, .directions = directions.data(), .rank = rank, .sketch = out.data()};
+          if (__builtin_cpu_supports("avx")) asm volatile("vzeroupper");
+          sketch(task);
+          ASSERT_EQ(upper_halves_in_use(), 0u) << target << ", rank " << rank << ", residual " << residual;
+        }
+      }
+    }
+  }
+  force_target("");
+}
+#endif
 
 }  // namespace
 }  // namespace unisono::kernels

@@ -78,6 +78,7 @@ class CompressedRanks final : public TrainingRanks {
   }
 
   std::span<const float> residual(uint32_t rank) const override {
+    if (rank < feedbacks_.size()) feedbacks_[rank]->settle();
     return rank < stores_.size() ? std::span<const float>(stores_[rank].at(tensor_name).residual) : std::span<const float>();
   }
 

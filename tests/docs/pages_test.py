@@ -19,6 +19,7 @@ def blocks(language):
 
 @functools.cache
 def command_names():
+    """Those of two words, too: "bench compress"."""
     return re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", tool("help"), re.MULTILINE)
 
 
@@ -33,12 +34,12 @@ def commands_in(text):
     text = re.sub(r"\\\n", " ", text)
     for line in text.splitlines():
         line = line.split("  #")[0].split(" # ")[0]
-        for match in re.finditer(r"\bunisono (\w+[^|;&]*)", line):
-            words = re.split(r"\s--(?:\s|$)", match.group(1))[0].split()
-            for count in (2, 1):  # "simulate arc" is a command, too
-                if " ".join(words[:count]) in command_names():
-                    yield " ".join(words[:count]), words[count:]
-                    break
+        for match in re.finditer(r"\bunisono (\w+)([^|;&]*)", line):
+            words = re.split(r"\s--(?:\s|$)", match.group(2))[0].split()
+            if words and f"{match.group(1)} {words[0]}" in command_names():
+                yield f"{match.group(1)} {words[0]}", words[1:]
+            elif match.group(1) in command_names():
+                yield match.group(1), words
 
 
 class Pages(unittest.TestCase):

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from support import COMMANDS, PAGES, TOOL, options_of, tool
+from support import COMMANDS, TOOL, options_of, tool
 
 COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv", "barrier"]
 SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"]
@@ -20,7 +20,10 @@ CASES = {
     ("unisono", "lau"): ["launch"],
     ("unisono", "launch", "--transport", ""): ["auto", "shm", "tcp"],
     ("unisono", "launch", "-n", "2", "--transport", "s"): ["shm"],
-    ("unisono", "bench", ""): COLLECTIVES,
+    ("unisono", "bench", ""): COLLECTIVES + ["compress"],
+    ("unisono", "bench", "compress", "--data", ""): ["gaussian", "decay", "rank-one"],
+    ("unisono", "bench", "compress", "--feed"): ["--feedback"],
+    ("unisono", "bench", "--feed"): [],
     ("unisono", "bench", "all-reduce", "--schedule", ""): SCHEDULES,
     ("unisono", "bench", "-d", "b"): ["bf16"],
     ("unisono", "simulate", "--faults", ""): ["none", "light", "heavy", "kill", "stop", "partition", "mixed"],
@@ -116,8 +119,8 @@ class Bash(ShellTest):
             self.assertEqual(sorted(self.offered(*words)), sorted(expected), words)
 
     def test_every_option_of_every_command_is_offered(self):
-        self.assertEqual(sorted(self.offered("unisono", "")), sorted(COMMANDS + ["help", "--help", "--version"]))
-        for command in PAGES:
+        self.assertEqual(sorted(self.offered("unisono", "")), sorted([name for name in COMMANDS if " " not in name] + ["help", "--help", "--version"]))
+        for command in COMMANDS:
             self.assertEqual(sorted(self.offered("unisono", *command.split(), "-")), sorted(options_of(command)), command)
 
     def test_values_behind_an_equals_sign_are_offered(self):
@@ -156,7 +159,7 @@ class Fish(ShellTest):
             self.assertEqual(sorted(self.offered(*words)), sorted(expected), words)
 
     def test_every_long_option_of_every_command_is_offered(self):
-        for command in PAGES:
+        for command in COMMANDS:
             wanted = [name for name in options_of(command) if name.startswith("--")]
             self.assertEqual(sorted(self.offered("unisono", *command.split(), "--")), sorted(wanted), command)
 
@@ -178,9 +181,10 @@ class Zsh(ShellTest):
         show = "show() { print -r -- \"<$BUFFER>\" }; zle -N show; bindkey '^X' show"
         self.expect_shown(terminal, f"cd {self.folder.name}; autoload -Uz compinit; compinit -u -D; . {self.script}; {show}; echo sou''rced\n", "sourced")
         for typed, rest in (("unisono lau", "nch "), ("unisono launch --transport s", "hm "), ("unisono launch --transport=t", "cp "),
-                            ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "),
-                            ("unisono simulate --faults part", "ition "), ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
-                            ("unisono simulate arc --method ran", "dom-k "), ("unisono simulate arc --feed", "back="), ("unisono simulate rand", "om "),
+                            ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "), ("unisono bench comp", "ress "),
+                            ("unisono bench compress --data dec", "ay "), ("unisono bench compress --gradients res", "ult.json "),
+                            ("unisono simulate --faults part", "ition "), ("unisono simulate arc --method ran", "dom-k "), ("unisono simulate arc --feed", "back="), ("unisono simulate rand", "om "),
+                             ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
                             ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
                             ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):
             shown = typed + rest

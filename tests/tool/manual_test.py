@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import PAGES, options_of, read, tool
+from support import COMMANDS, options_of, read, tool
 
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "OPTIONS", "ENVIRONMENT", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
 
@@ -43,7 +43,7 @@ class Manual(unittest.TestCase):
         self.assertEqual(found, SECTIONS)
 
     def test_every_command_and_each_of_its_options_is_explained(self):
-        for command in PAGES:
+        for command in COMMANDS:
             options = options_of(command)
             self.assertIn("--help", options)
             explained = self.part("OPTIONS").split(f"\n   unisono {command}\n")[1].split("\n   unisono ")[0]

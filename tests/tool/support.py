@@ -6,8 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "doctor", "top", "explain", "trace", "metrics", "simulate", "codec", "rendezvous", "completion", "man"]
-PAGES = COMMANDS + ["simulate arc"]  # what has a help page and options of its own
+COMMANDS = ["launch", "bench", "bench compress", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "codec", "rendezvous", "completion", "man"]
 
 
 def tool(*words):
