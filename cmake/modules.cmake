@@ -50,7 +50,7 @@ set_property(GLOBAL PROPERTY UNISONO_MODULES "")
 if(UNISONO_TESTS)
   add_custom_target(threads)
 endif()
-set(UNISONO_MODULES_WITH_THREADS transports node)
+set(UNISONO_MODULES_WITH_THREADS transports node training)
 # Suites that are called …Long…: not with sanitizers. Label `long`.
 set(UNISONO_MODULES_WITH_LONG_TESTS compressors sim)
 

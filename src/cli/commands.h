@@ -38,6 +38,7 @@ int run_metrics(const Arguments& arguments);
 int run_codec(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
+int run_simulate_arc(const Arguments& arguments);
 int run_completion(const Arguments& arguments);
 int run_manual(const Arguments& arguments);
 
@@ -52,6 +53,7 @@ CommandSyntax metrics_syntax();
 CommandSyntax codec_syntax();
 CommandSyntax rendezvous_syntax();
 CommandSyntax simulate_syntax();
+CommandSyntax simulate_arc_syntax();
 CommandSyntax completion_syntax();
 CommandSyntax manual_syntax();
 

@@ -2,34 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <thread>
 #include <vector>
 
+#include "base/group_of_threads.h"
 #include "base/random.h"
-#include "base/temporary_folder.h"
 #include "kernels/dispatch.h"
 #include "unisono/unisono.h"
 
 namespace unisono {
 namespace {
 
-void in_group(uint32_t world, const std::function<void(Group&)>& body) {
-  const testing::TemporaryFolder folder;
-  std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      Options options;
-      options.rank = static_cast<int32_t>(rank);
-      options.world_size = static_cast<int32_t>(world);
-      options.rendezvous = "file://" + folder.path() + "/meet";
-      auto group = Group::join(options);
-      ASSERT_TRUE(group.ok()) << group.status().to_string();
-      body(*group);
-    });
-  }
-  for (auto& thread : threads) thread.join();
-}
+using testing::in_group;
 
 std::vector<float> noise(size_t count, uint64_t seed) {
   Random random(seed);

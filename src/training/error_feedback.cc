@@ -1,10 +1,10 @@
 #include "training/error_feedback.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "compressors/energy.h"
 #include "compressors/finite.h"
 #include "kernels/sketch.h"
 
@@ -12,20 +12,6 @@ namespace unisono {
 namespace {
 
 constexpr size_t near_bytes = 1u << 20;  // tensors above go past the caches when they are put aside: they are wanted again in the next step
-
-double squares(std::span<const float> values) {
-  double all = 0;
-  for (size_t i = 0; i < values.size();) {
-    float sum[8] = {};
-    const size_t end = std::min(values.size(), i + 1024);
-    for (; i + 8 <= end; i += 8) {
-      for (size_t lane = 0; lane < 8; ++lane) sum[lane] += values[i + lane] * values[i + lane];
-    }
-    for (; i < end; ++i) sum[0] += values[i] * values[i];
-    all += std::accumulate(std::begin(sum), std::end(sum), 0.0);
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -169,7 +155,7 @@ void ErrorFeedback::commit_difference() {
   });
   for (size_t i = 0; i < states_.size(); ++i) {
     if (tracked(i)) std::copy(states_[i]->mean.begin(), states_[i]->mean.end(), gradients_[i]);
-    output_energy_ += squares({gradients_[i], elements(i)});
+    output_energy_ += energy({gradients_[i], elements(i)});
   }
 }
 
@@ -199,7 +185,7 @@ double ErrorFeedback::keep_values(size_t i) {
 // EF14 and none.
 void ErrorFeedback::commit_values() {
   kept_energy_ = 0;
-  output_energy_ = squares(packed_);
+  output_energy_ = energy(packed_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     if (options_.kind == Feedback::ef14 && compressed(i)) {
@@ -219,7 +205,7 @@ void ErrorFeedback::commit_values() {
 void ErrorFeedback::commit_whole() {
   const float* mean = whole_.data();
   kept_energy_ = 0;
-  output_energy_ = squares(whole_);
+  output_energy_ = energy(whole_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     const size_t count = elements(i);

@@ -76,6 +76,8 @@ class ErrorFeedback {
   // Between two steps: nothing is kept any more.
   void forget();
 
+  // Whether the present step is not compressed, because it was not to be, or because EF21M begins so.
+  bool is_whole() const { return sending_ != Sending::compressed; }
   Compressor& compressor() { return *compressor_; }
   const Compressor& compressor() const { return *compressor_; }
   // Sums of squares over all tensors: of what EF14 kept of the last step, and of the averages that it gave.
@@ -89,7 +91,6 @@ class ErrorFeedback {
   bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
   // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no other residual.
   bool tracked(size_t i) const { return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense)); }
-  bool is_whole() const { return sending_ != Sending::compressed; }
   bool started() const;
   void add_up();
   template <typename Does>

@@ -1,0 +1,171 @@
+// Compression as people write it, and whether it makes sense.
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "compressors/row_rule.h"
+#include "training/compression.h"
+
+namespace unisono {
+namespace {
+
+constexpr std::array method_names{"dense", "arc", "random-k"};
+constexpr std::array feedback_names{"none", "ef14", "ef21", "ef21m"};
+
+Status wrong(const std::string& what) { return {Code::invalid, "bad_option: " + what}; }
+
+template <typename Number>
+Status set_number(Number& number, std::string_view key, std::string_view value) {
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size()) return {};
+  return wrong(std::string(key) + "=" + std::string(value) + " is no number that it can be");
+}
+
+// One of the names, by its place.
+template <typename Choice, size_t count>
+Status set_choice(Choice& choice, std::string_view key, std::string_view value, const std::array<const char*, count>& names) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) {
+    if (value == names[i]) return choice = static_cast<Choice>(i), Status();
+    all += std::string(i > 0 ? ", " : "") + names[i];
+  }
+  return wrong(std::string(key) + " \"" + std::string(value) + "\" is none of " + all);
+}
+
+Status set_codec(Codec& codec, std::string_view key, std::string_view value) {
+  auto parsed = Codec::parse(value);
+  if (!parsed.ok()) return wrong(std::string(key) + ": " + parsed.status().message());
+  codec = *parsed;
+  return {};
+}
+
+// "0.5@2000/0.2@3000"
+Status set_schedule(std::vector<Compression::RatioFrom>& schedule, std::string_view text) {
+  schedule.clear();
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('/', begin), text.size());
+    const auto part = text.substr(begin, end - begin);
+    const auto at = part.find('@');
+    if (at == part.npos) return wrong("schedule=" + std::string(text) + ": parts look like 0.5@2000, a ratio and the step from which it holds");
+    auto& entry = schedule.emplace_back();
+    if (auto status = set_number(entry.ratio, "schedule", part.substr(0, at)); !status.ok()) return status;
+    if (auto status = set_number(entry.step, "schedule", part.substr(at + 1)); !status.ok()) return status;
+    begin = end + 1;
+  }
+  return {};
+}
+
+struct Option {
+  const char* key;
+  std::function<Status(Compression& c, std::string_view key, std::string_view value)> set;
+};
+
+const std::vector<Option>& all_options() {
+  constexpr std::array off_on{"off", "on"};
+  static const std::vector<Option> options{
+      {"ratio", [](auto& c, auto k, auto v) { return set_number(c.ratio, k, v); }},
+      {"rank", [](auto& c, auto k, auto v) { return set_number(c.rank, k, v); }},
+      {"round", [](auto& c, auto k, auto v) { return set_choice(c.round_down, k, v, std::array{"up", "down"}); }},
+      {"seed", [](auto& c, auto k, auto v) { return set_number(c.seed, k, v); }},
+      {"feedback", [](auto& c, auto k, auto v) { return set_choice(c.feedback, k, v, feedback_names); }},
+      {"eta", [](auto& c, auto k, auto v) { return set_number(c.eta, k, v); }},
+      {"start", [](auto& c, auto k, auto v) { return set_number(c.start_step, k, v); }},
+      {"schedule", [](auto& c, auto, auto v) { return set_schedule(c.schedule, v); }},
+      {"max_payload", [](auto& c, auto k, auto v) { return set_number(c.max_payload, k, v); }},
+      {"min_elements", [](auto& c, auto k, auto v) { return set_number(c.min_elements, k, v); }},
+      {"auto_off", [=](auto& c, auto k, auto v) { return set_choice(c.auto_off, k, v, off_on); }},
+      {"values", [](auto& c, auto k, auto v) { return set_codec(c.values, k, v); }},
+      {"sketch", [](auto& c, auto k, auto v) { return set_codec(c.sketch, k, v); }},
+      {"refresh", [](auto& c, auto k, auto v) { return set_number(c.refresh_every, k, v); }},
+      {"absorb", [=](auto& c, auto k, auto v) { return set_choice(c.absorb_codec_error, k, v, off_on); }},
+      {"nonfinite", [](auto& c, auto k, auto v) { return set_choice(c.on_nonfinite, k, v, std::array{"skip", "poison"}); }},
+      {"adaptive", [=](auto& c, auto k, auto v) { return set_choice(c.adaptive_optimizer, k, v, off_on); }},
+  };
+  return options;
+}
+
+Status set_option(Compression& c, std::string_view option) {
+  const auto equals = option.find('=');
+  if (equals == option.npos) return wrong("\"" + std::string(option) + "\" is no option: they look like ratio=0.2");
+  const auto key = option.substr(0, equals);
+  std::string known;
+  for (const auto& each : all_options()) {
+    if (key == each.key) return each.set(c, key, option.substr(equals + 1));
+    known += std::string(known.empty() ? "" : ", ") + each.key;
+  }
+  return wrong("option \"" + std::string(key) + "\" is none of " + known);
+}
+
+// As short as it can be read back.
+template <typename Number>
+std::string shortest(Number number) {
+  char text[32];
+  return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
+}
+
+}  // namespace
+
+Result<Compression> Compression::parse(std::string_view text) {
+  Compression c;
+  const auto colon = std::min(text.find(':'), text.size());
+  if (auto status = set_choice(c.method, "method", text.substr(0, colon), method_names); !status.ok()) return status;
+  for (size_t begin = colon + 1; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (auto status = set_option(c, text.substr(begin, end - begin)); !status.ok()) return status;
+    begin = end + 1;
+  }
+  if (auto status = c.check(); !status.ok()) return status;
+  return c;
+}
+
+std::string Compression::to_string() const {
+  const Compression usual;
+  std::string options;
+  const auto add = [&](bool differs, const char* key, const std::string& value) {
+    if (differs) options += (options.empty() ? ":" : ",") + std::string(key) + "=" + value;
+  };
+  const auto switched = [](bool on) { return on ? "on" : "off"; };
+  const auto codec_name = [](const Codec& codec) {
+    const auto name = codec.to_string();
+    return name.substr(0, name.find(':'));
+  };
+  add(ratio != usual.ratio, "ratio", shortest(ratio));
+  add(rank != usual.rank, "rank", shortest(rank));
+  add(round_down, "round", "down");
+  add(seed != usual.seed, "seed", shortest(seed));
+  add(feedback != usual.feedback, "feedback", feedback_names[static_cast<size_t>(feedback)]);
+  add(eta != usual.eta, "eta", shortest(eta));
+  add(start_step != usual.start_step, "start", shortest(start_step));
+  std::string steps;
+  for (const auto& entry : schedule) steps += (steps.empty() ? "" : "/") + shortest(entry.ratio) + "@" + shortest(entry.step);
+  add(!schedule.empty(), "schedule", steps);
+  add(max_payload != usual.max_payload, "max_payload", shortest(max_payload));
+  add(min_elements != usual.min_elements, "min_elements", shortest(min_elements));
+  add(auto_off != usual.auto_off, "auto_off", switched(auto_off));
+  add(!values.is_plain(), "values", codec_name(values));
+  add(!sketch.is_plain(), "sketch", codec_name(sketch));
+  add(refresh_every != usual.refresh_every, "refresh", shortest(refresh_every));
+  add(absorb_codec_error != usual.absorb_codec_error, "absorb", switched(absorb_codec_error));
+  add(on_nonfinite != usual.on_nonfinite, "nonfinite", "poison");
+  add(adaptive_optimizer, "adaptive", "on");
+  return method_names[static_cast<size_t>(method)] + options;
+}
+
+Status Compression::check() const {
+  if (static_cast<size_t>(method) >= method_names.size() || static_cast<size_t>(feedback) >= feedback_names.size() || static_cast<uint8_t>(on_nonfinite) > 1) return wrong("a method, feedback or outcome that does not exist");
+  if (auto parts = parts_per_million(ratio); !parts.ok()) return parts.status();
+  if (rank == 0) return wrong("a sketch of rank 0");
+  if (!(eta > 0 && eta <= 1)) return wrong("eta = " + shortest(eta) + " is not in (0, 1]");
+  if (auto parts = parts_per_million(max_payload); !parts.ok()) return wrong("max_payload = " + shortest(max_payload) + " is not in (0, 1]");
+  uint64_t from = 0;
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    if (i > 0 && schedule[i].step <= from) return wrong("the schedule's steps do not ascend: " + shortest(schedule[i].step) + " after " + shortest(from));
+    from = schedule[i].step;
+    if (auto parts = parts_per_million(schedule[i].ratio); !parts.ok()) return parts.status();
+  }
+  return {};
+}
+
+}  // namespace unisono

@@ -1,0 +1,95 @@
+// The thread that compresses a step's buckets and runs their all-reduces: sketches of later buckets are on their way while the rows of
+// earlier ones are. Rows go out in the order of the buckets, few buckets at a time, so that the first ones are done while the last ones travel.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "training/error_feedback.h"
+#include "unisono/group.h"
+
+namespace unisono {
+
+// What a step of one bucket took.
+struct BucketCosts {
+  int64_t sketch_us = 0, sketch_reduce_us = 0, select_us = 0, pack_us = 0, value_reduce_us = 0, unpack_us = 0;
+  uint64_t payload_elements = 0;  // that all-reduces averaged
+  uint64_t collectives = 0;
+  uint64_t sent_payload = 0, sent_headers = 0;  // bytes
+};
+
+struct Bucket {
+  uint32_t number = 0;                      // in its step, from 0
+  std::vector<uint32_t> tensors;            // their numbers
+  uint64_t digest = 0;                      // of all that ranks must have in common about it
+  std::unique_ptr<ErrorFeedback> feedback;
+  bool off = false;                         // never compressed, because it would not pay
+  // Of the present step. The pipeline's from submit() until finish() returns.
+  Sending sending = Sending::compressed;
+  std::vector<float*> gradients;
+  std::vector<float> notes;                 // that this rank gives, and then the averages; empty if nothing carried them
+  Status status;                            // of its all-reduces
+  bool finite = true;                       // on all ranks
+  BucketCosts costs;
+};
+
+class ReductionPipeline {
+ public:
+  struct Calls {
+    CallOptions sketch, values;  // how the two all-reduces are made
+  };
+  // Works in a group that nobody else uses.
+  ReductionPipeline(Group group, const Calls& calls);
+  // Waits for what is in flight.
+  ~ReductionPipeline();
+  ReductionPipeline(const ReductionPipeline&) = delete;
+  ReductionPipeline& operator=(const ReductionPipeline&) = delete;
+
+  // round: another number for each step that is tried.
+  void begin_step(uint64_t step, uint64_t round);
+  void submit(Bucket& bucket);
+  // Waits until all buckets are through, or have failed.
+  void finish();
+
+  Group& group() { return group_; }
+
+ private:
+  enum class Phase : uint8_t { queued, sketched, sent, over };
+  struct Flight {
+    Bucket* bucket = nullptr;
+    Phase phase = Phase::queued;
+    Work work{};
+    std::string if_different = "config_mismatch: ";  // what it means if the ranks' calls differ
+  };
+  void work();
+  bool take_new();
+  bool send_next();
+  bool sketch_next();
+  bool unpack_one();
+  void wait_a_little();
+  void sketch(Flight& flight);
+  void send(Flight& flight);
+  void unpack(Flight& flight);
+  void account(Flight& flight, int64_t& us);
+  CallOptions call(const CallOptions& base, const Bucket& bucket, uint64_t which, uint64_t agreement) const;
+
+  Group group_;
+  const Calls calls_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Bucket*> queue_;   // submitted, not yet taken
+  size_t unfinished_ = 0;
+  bool stop_ = false;
+  uint64_t step_ = 0, round_ = 0;
+  std::vector<Flight> flights_;  // of the present step, in order; the thread's own
+  std::thread thread_;
+};
+
+}  // namespace unisono

@@ -1,0 +1,31 @@
+// What averaging a group of tensors costs, whole and compressed, by the rates of links and memory: the specification's model (2.11).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "compressors/row_rule.h"
+
+namespace unisono {
+
+struct MachineRates {
+  uint32_t ranks = 1;
+  double latency_s = 0;           // of one message
+  double link_bytes_per_s = 0;    // that a rank sends
+  double memory_bytes_per_s = 0;  // that a rank reads and writes while it compresses
+};
+
+struct PredictedTime {
+  double dense_s = 0;
+  double compressed_s = 0;  // both all-reduces and what is done in memory
+  double local_s = 0;       // the latter
+  // A little has to be gained: predictions are not that good.
+  bool pays() const { return compressed_s <= 0.97 * dense_s; }
+};
+
+// Of one all-reduce of so many bytes.
+double all_reduce_time(const MachineRates& rates, double bytes);
+// value_bytes: on the wire, of one value that is sent; 4 without a codec.
+PredictedTime predict(const MachineRates& rates, const RowRule& rule, std::span<const Decision> group, bool sketched, double value_bytes);
+
+}  // namespace unisono
