@@ -1,0 +1,222 @@
+// Communication and compression of a language model's gradients, a step at a time: whole, by the gradient reducer with each setting, and with two
+// blocking collectives per parameter, as the method's authors have them. In one run of the same processes, in turn.
+//
+//   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
+// The layout is LLaMA's (acceptance check 21 of the specification of ARC-Top-K); gradients are noise, and none is computed: a step has nothing
+// to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "training/gradient_reducer.h"
+#include "unisono/unisono.h"
+
+namespace {
+
+using namespace unisono;
+using Clock = std::chrono::steady_clock;
+
+struct Settings {
+  uint64_t layers = 8, hidden = 512, feed_forward = 1376, bucket_mb = 25;
+  size_t steps = 5;
+  std::string only;
+};
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "gradients_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+template <typename Value>
+Value checked(Result<Value> result) {
+  if (!result.ok()) fail(result.status().to_string());
+  return std::move(*result);
+}
+
+void check(const Status& status) {
+  if (!status.ok()) fail(status.to_string());
+}
+
+std::vector<Parameter> llama(const Settings& s) {
+  std::vector<Parameter> all{{"embedding", {32000, s.hidden}}};
+  for (uint64_t layer = 0; layer < s.layers; ++layer) {
+    const auto add = [&](const char* name, std::vector<uint64_t> shape) { all.push_back({std::to_string(layer) + "." + name, std::move(shape)}); };
+    for (const char* name : {"q", "k", "v", "o"}) add(name, {s.hidden, s.hidden});
+    for (const char* name : {"gate", "up"}) add(name, {s.feed_forward, s.hidden});
+    add("down", {s.hidden, s.feed_forward});
+    for (const char* name : {"norm1", "norm2"}) add(name, {s.hidden});
+  }
+  all.push_back({"norm", {s.hidden}});
+  all.push_back({"head", {32000, s.hidden}});
+  return all;
+}
+
+struct Model {
+  std::vector<Parameter> parameters;
+  std::vector<float> gradients;
+  std::vector<std::vector<Gradient>> buckets;  // the last parameters first, as a backward pass has them
+  std::vector<std::span<float>> whole;         // each bucket's memory
+};
+
+void add_bucket(Model& model, std::vector<Gradient>& bucket, float* begin, float* end) {
+  if (bucket.empty()) return;
+  std::reverse(bucket.begin(), bucket.end());
+  model.buckets.push_back(std::move(bucket));
+  model.whole.emplace_back(begin, end);
+  bucket.clear();
+}
+
+std::unique_ptr<Model> make_model(const Settings& settings, uint32_t rank) {
+  auto model = std::make_unique<Model>();
+  model->parameters = llama(settings);
+  size_t all = 0;
+  for (const auto& parameter : model->parameters) all += matrix_of(parameter.shape).elements();
+  model->gradients.resize(all);
+  Random random(rank);
+  for (auto& value : model->gradients) value = static_cast<float>(random.unit() - 0.5);
+  std::vector<Gradient> bucket;
+  float *end = model->gradients.data() + all, *at = end;
+  for (size_t i = model->parameters.size(); i-- > 0;) {
+    const size_t elements = matrix_of(model->parameters[i].shape).elements();
+    if (static_cast<size_t>(end - at + static_cast<std::ptrdiff_t>(elements)) * sizeof(float) > settings.bucket_mb << 20) add_bucket(*model, bucket, at, end), end = at;
+    at -= elements;
+    bucket.push_back({.name = model->parameters[i].name, .values = at});
+  }
+  add_bucket(*model, bucket, at, end);
+  return model;
+}
+
+// One step of some way to average all gradients.
+struct Way {
+  std::string name;
+  std::function<void()> step;
+  std::unique_ptr<GradientReducer> reducer{};
+  std::vector<double> ms{};
+};
+
+void step_whole(Group& group, Model& model, ScheduleKind schedule) {
+  std::vector<Work> works;
+  for (auto bucket : model.whole) works.push_back(group.all_reduce_async(bucket, {.op = ReduceOp::avg, .schedule = schedule}));
+  for (auto& work : works) checked(work.wait());
+}
+
+// Two blocking collectives for each parameter, nothing packed, nothing at once.
+void step_each(Group& group, Model& model, std::vector<std::unique_ptr<ErrorFeedback>>& each, uint64_t& step) {
+  size_t at = 0;
+  for (auto& bucket : model.buckets) {
+    for (auto& gradient : bucket) {
+      auto& feedback = *each[at++];
+      float* const values[] = {gradient.values};
+      if (const auto first = feedback.begin(step, values); !first.empty()) checked(group.all_reduce(first, {.op = ReduceOp::avg}));
+      check(feedback.choose());
+      if (const auto second = feedback.pack(); !second.empty()) checked(group.all_reduce(second, {.op = ReduceOp::avg}));
+      check(feedback.finish());
+    }
+  }
+  ++step;
+}
+
+double slowest_ms(Group& group, const std::function<void()>& step) {
+  checked(group.barrier());
+  const auto begin = Clock::now();
+  step();
+  double ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  checked(group.all_reduce(std::span<double>(&ms, 1), {.op = ReduceOp::max}));
+  return ms;
+}
+
+Settings parse(int count, char** words) {
+  Settings settings;
+  for (int i = 1; i < count; i += 2) {
+    const std::string key = words[i];
+    if (i + 1 == count) fail(key + " has no value");
+    if (key == "--only") settings.only = std::string(",") + words[i + 1] + ",";
+    else if (const auto value = std::strtoull(words[i + 1], nullptr, 10); value == 0) fail(key + " " + words[i + 1]);
+    else if (key == "--layers") settings.layers = value;
+    else if (key == "--hidden") settings.hidden = value;
+    else if (key == "--bucket-mb") settings.bucket_mb = value;
+    else if (key == "--steps") settings.steps = value;
+    else fail(key + " is no option");
+  }
+  return settings;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void tell(const std::vector<std::unique_ptr<Way>>& ways, const Settings& settings) {
+  std::printf("%-22s %10s %9s %9s %8s %8s  %s\n", "way", "ms", "least", "most", "÷ ring", "payload", "phases of the last step, ms");
+  for (const auto& way : ways) {
+    const auto [least, most] = std::minmax_element(way->ms.begin(), way->ms.end());
+    std::printf("%-22s %10.2f %9.2f %9.2f %8.3f", way->name.c_str(), median(way->ms), *least, *most, median(way->ms) / median(ways[0]->ms));
+    if (way->reducer) {
+      const auto& total = way->reducer->total();
+      const double steps = 1000.0 * static_cast<double>(total.step);
+      const auto& c = total.costs;
+      std::printf(" %8.4f  sketch %.1f (reduce %.1f) select %.1f pack %.1f (reduce %.1f) unpack %.1f; kept %.0f MB%s%s", total.payload_ratio(), static_cast<double>(c.sketch_us) / steps, static_cast<double>(c.sketch_reduce_us) / steps,
+                  static_cast<double>(c.select_us) / steps, static_cast<double>(c.pack_us) / steps, static_cast<double>(c.value_reduce_us) / steps, static_cast<double>(c.unpack_us) / steps, static_cast<double>(total.state_bytes) / 1e6,
+                  total.off.empty() ? "" : "; off: ", total.off.c_str());
+    }
+    std::printf("\n");
+  }
+  std::printf("# %zu steps\n", settings.steps);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const auto settings = parse(count, words);
+  auto group = checked(Group::join());
+  const auto model = make_model(settings, group.rank());
+  std::vector<std::unique_ptr<Way>> ways;
+  const auto wanted = [&](const std::string& name) { return ways.empty() || settings.only.empty() || settings.only.find("," + name + ",") != std::string::npos; };
+  const auto add = [&](const std::string& name, std::function<void()> step) {
+    ways.push_back(std::make_unique<Way>());
+    ways.back()->name = name;
+    ways.back()->step = std::move(step);
+  };
+  add("ring", [&] { step_whole(group, *model, ScheduleKind::ring); });
+  if (wanted("whole")) add("whole", [&] { step_whole(group, *model, ScheduleKind::automatic); });
+  const std::pair<const char*, const char*> settings_of[] = {{"arc", "arc:start=0,auto_off=off"}, {"arc-bf16", "arc:start=0,auto_off=off,values=bf16"}, {"arc-int8", "arc:start=0,auto_off=off,values=int8"}, {"random-k", "random-k:start=0,auto_off=off"},
+                                                             {"reducer-dense", "dense"}, {"arc-auto", "arc:start=0"}};
+  for (const auto& [name, text] : settings_of) {
+    if (!wanted(name)) continue;
+    add(name, {});
+    auto& way = *ways.back();
+    way.reducer = checked(GradientReducer::make(group, model->parameters, checked(Compression::parse(text))));
+    way.step = [&model, &way] {
+      for (const auto& bucket : model->buckets) check(way.reducer->reduce(bucket));
+      checked(way.reducer->finish());
+    };
+  }
+  FeedbackStore store;
+  std::vector<std::unique_ptr<ErrorFeedback>> each;
+  uint64_t step = 0;
+  if (wanted("each-parameter")) {
+    for (const auto& bucket : model->buckets) {
+      for (const auto& gradient : bucket) {
+        const auto found = std::find_if(model->parameters.begin(), model->parameters.end(), [&](const Parameter& p) { return p.name == gradient.name; });
+        auto compressor = checked(make_arc_top_k({}, 0, {{.number = static_cast<uint32_t>(each.size()), .shape = found->shape}}));
+        each.push_back(checked(ErrorFeedback::make({}, std::move(compressor), {found->name}, store)));
+      }
+    }
+    add("each-parameter", [&] { step_each(group, *model, each, step); });
+  }
+  for (size_t i = 0; i <= settings.steps; ++i) {  // the first one is not timed
+    for (auto& way : ways) {
+      const double ms = slowest_ms(group, way->step);
+      if (i > 0) way->ms.push_back(ms);
+    }
+  }
+  if (group.rank() == 0) tell(ways, settings);
+}
