@@ -187,8 +187,8 @@ void sketch_reference(const SketchTask& task) {
 
 double put_aside_reference(const PutAsideTask& task) {
   double squares = 0;
-  for (size_t i = 0; i < task.count; ++i) {
-    squares += double{task.values[i]} * task.values[i];
+  for (size_t i = 0; i < task.rows * task.columns; ++i) {
+    if (task.uncounted == nullptr || task.uncounted[i / task.columns] == 0) squares += double{task.values[i]} * task.values[i];
     task.kept[i] = task.values[i];
     task.values[i] = 0;
   }

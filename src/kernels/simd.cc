@@ -425,7 +425,7 @@ constexpr KernelTable make_table() {
   table.f16_from_f32 = convert_with<F16FromF32>;
   table.stream_copy = stream_copy;
   table.sketch = sketch_rows;
-  table.put_aside = put_values_aside;
+  table.put_aside = put_rows_aside;
   return table;
 }
 

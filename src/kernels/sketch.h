@@ -25,11 +25,13 @@ struct SketchTask {
 void sketch(const SketchTask& task);
 void sketch_reference(const SketchTask& task);  // sums in double
 
-// kept[i] = values[i], then values[i] = 0; the sum of all squares, in no particular order. far: what is kept goes past the caches, if it can.
+// kept = values, then values = 0, of whole rows; the sum of squares of the rows that count, in no particular order. far: what is kept goes past
+// the caches, if it can.
 struct PutAsideTask {
-  float* values = nullptr;
-  float* kept = nullptr;
-  size_t count = 0;
+  float* values = nullptr;             // rows x columns
+  float* kept = nullptr;               // likewise
+  size_t rows = 0, columns = 0;
+  const uint8_t* uncounted = nullptr;  // per row: not 0 where its squares do not count. Or null: all do
   bool far = false;
 };
 double put_aside(const PutAsideTask& task);

@@ -111,16 +111,26 @@ void sketch_rows(const SketchTask& task) {
   if (row < task.rows) sketch_all_directions<false>(task, row);
 }
 
+// One row; its first numbers alone until what is kept is aligned, if that has to be.
 template <bool far>
-double put_whole_vectors_aside(float* values, float* kept, size_t count) {
+double put_row_aside(float* values, float* kept, size_t count) {
   const Tag<float> d;
   const size_t lanes = hn::Lanes(d);
   double squares = 0;
+  const auto one = [&](size_t i) {
+    squares += double{values[i]} * values[i];
+    kept[i] = values[i];
+    values[i] = 0;
+  };
+  size_t i = 0;
+  if constexpr (far) {
+    const size_t off = reinterpret_cast<uintptr_t>(kept) / sizeof(float) % lanes;
+    for (const size_t before = std::min(count, (lanes - off) % lanes); i < before; ++i) one(i);
+  }
   // Short sums in fp32, added up in double.
-  for (size_t i = 0; i < count;) {
+  while (i + 2 * lanes <= count) {
     auto sum = hn::Zero(d), other = sum;
-    const size_t end = std::min(count, i + 64 * lanes);
-    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+    for (const size_t end = std::min(count, i + 64 * lanes); i + 2 * lanes <= end; i += 2 * lanes) {
       const auto x = hn::LoadU(d, values + i), y = hn::LoadU(d, values + i + lanes);
       sum = hn::MulAdd(x, x, sum);
       other = hn::MulAdd(y, y, other);
@@ -131,18 +141,25 @@ double put_whole_vectors_aside(float* values, float* kept, size_t count) {
     }
     squares += hn::GetLane(hn::SumOfLanes(d, hn::Add(sum, other)));
   }
-  if constexpr (far) hwy::FlushStream();
+  for (; i < count; ++i) one(i);
   return squares;
 }
 
-double put_values_aside(const PutAsideTask& task) {
-  const size_t vector = hn::Lanes(Tag<float>()), both = 2 * vector;
-  const size_t off = reinterpret_cast<uintptr_t>(task.kept) / sizeof(float) % vector;
-  const size_t before = task.far ? std::min(task.count, (vector - off) % vector) : 0, whole = (task.count - before) / both * both;
-  double squares = put_aside_reference({.values = task.values, .kept = task.kept, .count = before});
-  float *const values = task.values + before, *const kept = task.kept + before;
-  squares += task.far ? put_whole_vectors_aside<true>(values, kept, whole) : put_whole_vectors_aside<false>(values, kept, whole);
-  return squares + put_aside_reference({.values = values + whole, .kept = kept + whole, .count = task.count - before - whole});
+double put_rows_aside(const PutAsideTask& task) {
+  double squares = 0;
+  // Rows that are alike are one.
+  for (size_t row = 0; row < task.rows;) {
+    const bool uncounted = task.uncounted != nullptr && task.uncounted[row] != 0;
+    size_t end = row + 1;
+    while (end < task.rows && (task.uncounted != nullptr && task.uncounted[end] != 0) == uncounted) ++end;
+    float *const values = task.values + row * task.columns, *const kept = task.kept + row * task.columns;
+    const size_t count = (end - row) * task.columns;
+    const double some = task.far ? put_row_aside<true>(values, kept, count) : put_row_aside<false>(values, kept, count);
+    if (!uncounted) squares += some;
+    row = end;
+  }
+  if (task.far) hwy::FlushStream();
+  return squares;
 }
 
 }  // namespace HWY_NAMESPACE

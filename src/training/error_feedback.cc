@@ -165,21 +165,8 @@ double ErrorFeedback::keep_values(size_t i) {
   const auto [rows, columns] = decision(i).matrix;
   state.residual.resize(elements(i));
   cleared_[i].assign(rows, 0);
-  const auto sent = compressor_->rows(i);
-  double kept = 0;
-  for (size_t row = 0, at = 0; row < rows;) {
-    const size_t end = at < sent.size() ? sent[at] : rows;
-    const auto put = [&](size_t from, size_t to) {
-      return kernels::put_aside({.values = gradients_[i] + from * columns, .kept = state.residual.data() + from * columns, .count = (to - from) * columns, .far = elements(i) * sizeof(float) > near_bytes});
-    };
-    kept += put(row, end);
-    if (end == rows) break;
-    put(end, end + 1);
-    cleared_[i][end] = 1;
-    ++at;
-    row = end + 1;
-  }
-  return kept;
+  for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
+  return kernels::put_aside({.values = gradients_[i], .kept = state.residual.data(), .rows = rows, .columns = columns, .uncounted = cleared_[i].data(), .far = elements(i) * sizeof(float) > near_bytes});
 }
 
 // EF14 and none.
@@ -205,7 +192,7 @@ void ErrorFeedback::commit_values() {
 void ErrorFeedback::commit_whole() {
   const float* mean = whole_.data();
   kept_energy_ = 0;
-  output_energy_ = energy(whole_);
+  output_energy_ = sending_ == Sending::whole ? energy(whole_) : 0;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     const size_t count = elements(i);
@@ -221,7 +208,8 @@ void ErrorFeedback::commit_whole() {
 
 Status ErrorFeedback::finish() {
   if (is_whole()) {
-    if (!all_finite(whole_)) return not_finite("the average");
+    // A step that is sent as without compression is not looked at either.
+    if (sending_ == Sending::whole && !all_finite(whole_)) return not_finite("the average");
     commit_whole();
     return {};
   }

@@ -23,7 +23,7 @@ enum class Feedback : uint8_t { none, ef14, ef21m };
 enum class Sending : uint8_t {
   compressed,
   whole,  // nothing is compressed in this step, and nothing is left over after it
-  plain,  // the gradients are averaged as they are, and nothing that is kept has to do with it
+  plain,  // as without compression: the gradients are averaged as they are, finite or not, and nothing that is kept has to do with it
 };
 
 struct FeedbackOptions {

@@ -44,7 +44,8 @@ struct Gradient {
 // Of one step, or of all so far.
 struct CompressionReport {
   uint64_t step = 0;               // its number from 0, or how many there were
-  bool applied = true;             // false: some rank's gradients were not finite. All ranks skip the step: the gradients are of no use
+  bool applied = true;             // false: some rank's gradients were not finite. All ranks skip the step: the gradients are of no use. (What is sent whole
+                                   // as without compression is not looked at.)
   double ratio = 0;                // kept share of rows, at present
   uint32_t rank = 0;
   uint32_t compressed = 0, whole = 0;  // tensors that travelled so
@@ -53,7 +54,7 @@ struct CompressionReport {
   int64_t total_us = 0;            // from the first reduce() to the end of finish()
   int64_t wait_us = 0;             // of it, in finish()
   double captured = -1;            // share of the rows' energy that the chosen ones have, by their sketches: too large by trend; mean over buckets. -1: not known
-  double output_norm = 0;          // of the averages; of all so far: of the last step
+  double output_norm = 0;          // of the averages, but for those that are not looked at; of all so far: of the last step
   double residual_norm_mean = 0, residual_norm_max = 0;  // over ranks, of what they had kept before the step
   uint64_t state_bytes = 0;        // that this rank keeps from step to step
   std::string off{};               // why not all is compressed at present, although it was asked for; empty: it is
