@@ -104,7 +104,7 @@ struct Way {
 
 void step_whole(Group& group, Model& model, ScheduleKind schedule) {
   std::vector<Work> works;
-  for (auto bucket : model.whole) works.push_back(group.all_reduce_async(bucket, {.op = ReduceOp::avg, .schedule = schedule}));
+  for (auto bucket : model.whole) works.push_back(group.all_reduce_async(bucket, {.op = ReduceOp::avg, .order = schedule == ScheduleKind::ring ? Order::any : Order::automatic, .schedule = schedule}));
   for (auto& work : works) checked(work.wait());
 }
 
