@@ -3,7 +3,8 @@
 //
 //   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
 // The layout is LLaMA's (acceptance check 21 of the specification of ARC-Top-K); gradients are noise, and none is computed: a step has nothing
-// to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0.
+// to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0,
+// as lines of JSON. bench/gradients runs it over thin links and makes a table.
 
 #include <algorithm>
 #include <chrono>
@@ -154,22 +155,20 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void tell(const std::vector<std::unique_ptr<Way>>& ways, const Settings& settings) {
-  std::printf("%-22s %10s %9s %9s %8s %8s  %s\n", "way", "ms", "least", "most", "÷ ring", "payload", "phases of the last step, ms");
+// A line of JSON for each way.
+void tell(const std::vector<std::unique_ptr<Way>>& ways) {
   for (const auto& way : ways) {
     const auto [least, most] = std::minmax_element(way->ms.begin(), way->ms.end());
-    std::printf("%-22s %10.2f %9.2f %9.2f %8.3f", way->name.c_str(), median(way->ms), *least, *most, median(way->ms) / median(ways[0]->ms));
+    std::printf("{\"way\": \"%s\", \"median_ms\": %.3f, \"least_ms\": %.3f, \"most_ms\": %.3f", way->name.c_str(), median(way->ms), *least, *most);
     if (way->reducer) {
       const auto& total = way->reducer->total();
-      const double steps = 1000.0 * static_cast<double>(total.step);
       const auto& c = total.costs;
-      std::printf(" %8.4f  sketch %.1f (reduce %.1f) select %.1f pack %.1f (reduce %.1f) unpack %.1f; kept %.0f MB%s%s", total.payload_ratio(), static_cast<double>(c.sketch_us) / steps, static_cast<double>(c.sketch_reduce_us) / steps,
-                  static_cast<double>(c.select_us) / steps, static_cast<double>(c.pack_us) / steps, static_cast<double>(c.value_reduce_us) / steps, static_cast<double>(c.unpack_us) / steps, static_cast<double>(total.state_bytes) / 1e6,
-                  total.off.empty() ? "" : "; off: ", total.off.c_str());
+      const std::pair<const char*, int64_t> phases[] = {{"sketch", c.sketch_us}, {"sketch_reduce", c.sketch_reduce_us}, {"select", c.select_us}, {"pack", c.pack_us}, {"value_reduce", c.value_reduce_us}, {"unpack", c.unpack_us}};
+      for (const auto& [name, us] : phases) std::printf(", \"%s_ms\": %.3f", name, static_cast<double>(us) / 1000 / static_cast<double>(total.step));
+      std::printf(", \"payload\": %.6f, \"state_bytes\": %llu, \"off\": \"%s\"", total.payload_ratio(), static_cast<unsigned long long>(total.state_bytes), total.off.c_str());
     }
-    std::printf("\n");
+    std::printf("}\n");
   }
-  std::printf("# %zu steps\n", settings.steps);
 }
 
 }  // namespace
@@ -218,5 +217,5 @@ int main(int count, char** words) {
       if (i > 0) way->ms.push_back(ms);
     }
   }
-  if (group.rank() == 0) tell(ways, settings);
+  if (group.rank() == 0) tell(ways);
 }
