@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "unisono/codec.h"
+#include "unisono/options.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -44,6 +45,7 @@ struct Compression {
   uint64_t min_elements = 1024;     // likewise one that has fewer
   bool auto_off = true;             // whole where compression does not pay: by what links and memory are measured to do, and in the run by the step's time
   Codec values;                     // that rows travel with; what it loses goes to this rank's next gradient
+  ScheduleKind values_schedule = ScheduleKind::automatic;  // of the all-reduce of rows. Named: their codec is used wherever it can be; else where it pays
   Codec sketch;                     // that the sketch travels with: it can only change which rows are chosen
   uint32_t refresh_every = 0;       // each row is sent at least once in so many steps; 0: no promise
   bool absorb_codec_error = true;   // false: what `values` loses is lost
@@ -53,7 +55,7 @@ struct Compression {
 
   // "dense", "arc" or "random-k", then ":" and options, separated by commas: ratio, rank, round (up, down), seed, feedback (none, ef14, ef21, ef21m), eta,
   // start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at), max_payload, min_elements, auto_off (on, off), values and sketch (a codec
-  // without options of its own), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off).
+  // without options of its own), values_schedule (auto, ring, two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off).
   // invalid (bad_option): names the part that is wrong and what is allowed.
   static Result<Compression> parse(std::string_view text);
   // What parse() reads; what has its default is left out. (Options of codecs are, too.)

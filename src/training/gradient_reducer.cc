@@ -136,6 +136,9 @@ Status GradientReducer::meet() {
   ReductionPipeline::Calls calls;
   calls.sketch.codec = compression_.sketch;
   calls.values.codec = compression_.values;
+  calls.values.schedule = compression_.values_schedule;
+  // All ranks get the same bits in any order, and rings are among the quickest.
+  calls.sketch.order = calls.values.order = Order::any;
   pipeline_ = std::make_unique<ReductionPipeline>(*std::move(group), calls);
   return {};
 }

@@ -105,7 +105,8 @@ class Ledger {
 
 // 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the books.
 TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
-  for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16", "ratio=0.2,values=f16", "ratio=0.1,values=int8", "ratio=0.3,values=int4", "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
+  for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16,values_schedule=two_step", "values=f16,values_schedule=two_step", "ratio=0.1,values=int8,values_schedule=two_step", "ratio=0.3,values=int4,values_schedule=two_step",
+                              "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
     for (const uint32_t world : {2u, 3u, 4u}) {
       Ledger ledger;
       in_group(world, [&](Group& group) {
