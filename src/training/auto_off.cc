@@ -56,13 +56,4 @@ void AutoOff::decide(const Question& averaged) {
   reason_ = text;
 }
 
-void AutoOff::restart(uint64_t, bool off) {
-  retesting_ = false;
-  compressed_ = 0;
-  whole_us_.clear();
-  compressed_us_.clear();
-  off_ = off;
-  reason_ = off ? "it was found not to pay before the group was re-formed" : "";
-}
-
 }  // namespace unisono

@@ -33,8 +33,6 @@ class AutoOff {
   };
   std::optional<Question> took(uint64_t step, Sending sent, double us);
   void decide(const Question& averaged);
-  // Other ranks, other times. off: what those say that have been there.
-  void restart(uint64_t step, bool off);
 
   bool off() const { return off_; }
   const std::string& reason() const { return reason_; }  // why it is off

@@ -51,8 +51,6 @@ TEST(AutoOff, tries_whole_steps_again_after_two_thousand_the_first_of_which_leav
   auto_off.decide(*question);
   EXPECT_TRUE(auto_off.off());
   EXPECT_FALSE(run(auto_off, step, 9000, 100, 50));
-  auto_off.restart(step, false);
-  EXPECT_EQ(auto_off.next(step), Sending::compressed);
 }
 
 TEST(AutoOff, leaves_the_first_of_each_kind_and_single_slow_steps_out) {

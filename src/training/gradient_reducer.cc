@@ -201,6 +201,7 @@ Result<Bucket*> GradientReducer::bucket_of(std::vector<uint32_t> tensors) {
 
 void GradientReducer::begin_step() {
   started_ = Clock::now();
+  last_.clear();
   if (ratio_now() != bucket_ratio_) buckets_.clear();
   bucket_ratio_ = ratio_now();
   sending_ = compression_.method == Method::dense ? Sending::plain : flush_ ? Sending::whole : auto_off_.next(step_);
@@ -333,6 +334,7 @@ Result<CompressionReport> GradientReducer::finish() {
   if (!failure.ok()) return failure;
   auto report = report_of(buckets);
   report.applied = finite;
+  if (finite) last_ = buckets;
   report.wait_us = us_since(entered);
   report.total_us = us_since(started_);
   if (auto status = end_step(report); !status.ok()) return status;
@@ -365,8 +367,9 @@ Status GradientReducer::end_step(CompressionReport& report) {
 }
 
 void GradientReducer::step_skipped() {
-  for (auto& [number, bucket] : buckets_) {
-    if (bucket.sending != Sending::plain) bucket.feedback->step_skipped();
+  // Not of buckets that the last step did not have: theirs was an earlier one, and was used.
+  for (auto* bucket : std::exchange(last_, {})) {
+    if (bucket->sending != Sending::plain) bucket->feedback->step_skipped();
   }
 }
 
@@ -396,6 +399,7 @@ Status GradientReducer::load(ByteView bytes) {
     const uint64_t elements = found == numbers_.end() ? 0 : matrix_of(parameters_[found->second].shape).elements();
     if (state.elements != elements) return {Code::invalid, "state_shape_mismatch: " + name + " has " + std::to_string(elements) + " elements, and what was kept of it " + std::to_string(state.elements)};
   }
+  last_.clear();
   buckets_.clear();
   store_ = std::move(checkpoint->store);
   step_ = checkpoint->step;

@@ -119,6 +119,7 @@ class GradientReducer {
   std::map<uint32_t, Bucket> buckets_;           // by place in the step
   double bucket_ratio_ = 0;                      // that they were made for
   std::vector<Bucket*> present_;                 // of this step
+  std::vector<Bucket*> last_;                    // of the last one, until the next begins
   std::vector<bool> seen_;                       // by tensor, in this step
   AutoOff auto_off_;
   Sending sending_ = Sending::compressed;        // of this step
