@@ -13,11 +13,12 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
-#include "training/gradient_reducer.h"
+#include "training/error_feedback.h"
 #include "unisono/unisono.h"
 
 namespace {
@@ -99,7 +100,7 @@ std::unique_ptr<Model> make_model(const Settings& settings, uint32_t rank) {
 struct Way {
   std::string name;
   std::function<void()> step;
-  std::unique_ptr<GradientReducer> reducer{};
+  std::optional<GradientReducer> reducer{};
   std::vector<double> ms{};
 };
 

@@ -84,6 +84,7 @@ class PowerSgd final : public Compressor {
   void unpack(std::span<float* const> outputs) const override;
   uint64_t fingerprint() const override;
   std::span<const uint32_t> rows(size_t) const override { return {}; }
+  size_t buffer_bytes() const override;
   std::span<const Decision> decisions() const override { return decisions_; }
 
  private:
@@ -99,6 +100,12 @@ class PowerSgd final : public Compressor {
   std::vector<std::vector<float>> start_;  // by tensor: Q', rank x columns, from which the next step begins; empty before the first
   std::vector<float> first_, second_;      // as the all-reduces have them: P, rows x rank; then Q' of all, and dense tensors behind
 };
+
+size_t PowerSgd::buffer_bytes() const {
+  size_t numbers = first_.capacity() + second_.capacity();
+  for (const auto& start : start_) numbers += start.capacity();
+  return sizeof(float) * numbers;
+}
 
 void PowerSgd::draw(size_t i, size_t row) {
   const size_t columns = decisions_[i].matrix.columns;

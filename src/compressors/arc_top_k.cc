@@ -17,9 +17,14 @@ class ArcTopK final : public Compressor {
  public:
   ArcTopK(const ArcOptions& options, uint32_t group, std::vector<GroupTensor> tensors, std::vector<Decision> decisions, uint32_t notes)
       : options_(options), group_(group), tensors_(std::move(tensors)), decisions_(std::move(decisions)), rows_(tensors_.size()), exact_scores_(tensors_.size()) {
-    size_t sketched = 0, sent = 0, columns = 0;
-    for (const auto& decision : decisions_) {
-      if (decision.treatment == Treatment::compressed) columns = std::max<size_t>(columns, decision.matrix.columns);
+    size_t sketched = 0, sent = 0, columns = 0, rows = 0;
+    for (size_t i = 0; i < decisions_.size(); ++i) {
+      const auto& decision = decisions_[i];
+      if (decision.treatment == Treatment::compressed) {
+        columns = std::max<size_t>(columns, decision.matrix.columns);
+        rows = std::max<size_t>(rows, decision.matrix.rows);
+        rows_[i].reserve(decision.kept);
+      }
       sketched += decision.sketch_elements(options.rule);
       sent += decision.value_elements();
     }
@@ -28,6 +33,9 @@ class ArcTopK final : public Compressor {
     sketch_.resize(needs_sketch ? sketched + 1 + notes : 0);
     notes_ = needs_sketch ? notes : 0;
     zeros_.resize(columns);
+    // Steps allocate nothing.
+    if (needs_sketch) normals_.resize(columns * options.rule.rank), directions_.resize(columns * options.rule.rank);
+    if (needs_sketch) scores_.reserve(rows);
     flagged_ = sketched > 0 && !needs_sketch;
     sent_.resize(sent + (flagged_ ? 1 : 0));
   }
@@ -41,6 +49,7 @@ class ArcTopK final : public Compressor {
   double captured() const override { return !compresses() ? 1 : options_.random ? -1 : all_scores_ > 0 ? chosen_scores_ / all_scores_ : 1; }
   uint64_t fingerprint() const override { return fingerprint_; }
   std::span<const uint32_t> rows(size_t i) const override { return rows_[i]; }
+  size_t buffer_bytes() const override { return sizeof(float) * (sketch_.capacity() + sent_.capacity() + normals_.capacity() + directions_.capacity() + zeros_.capacity()) + sizeof(double) * scores_.capacity(); }
   std::span<const Decision> decisions() const override { return decisions_; }
 
  private:
@@ -62,7 +71,7 @@ class ArcTopK final : public Compressor {
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
   std::vector<float> sketch_, sent_;            // as the all-reduces have them
-  std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them
+  std::vector<float> normals_, directions_;     // of one tensor, as they are numbered and as the kernel wants them; room for the widest
   std::vector<float> zeros_;                    // of the widest tensor that is compressed
   std::vector<double> scores_;
   std::vector<std::vector<double>> exact_scores_;  // by tensor
@@ -71,9 +80,7 @@ class ArcTopK final : public Compressor {
 // Direction j has number c * rank + j for column c.
 void ArcTopK::make_directions(uint32_t tensor, size_t columns) {
   const size_t rank = options_.rule.rank;
-  normals_.resize(columns * rank);
-  directions_.resize(columns * rank);
-  RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(0, normals_);
+  RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(0, std::span(normals_).first(columns * rank));
   for (size_t c = 0; c < columns; ++c) {
     for (size_t j = 0; j < rank; ++j) directions_[j * columns + c] = normals_[c * rank + j];
   }

@@ -54,6 +54,8 @@ class Compressor {
   // From choose() on: the share of all rows' energy that the chosen ones have, by the scores they were chosen by, which makes it
   // too large by trend: they are chosen because their scores are high. 1 where nothing is compressed; negative: there are no scores.
   virtual double captured() const = 0;
+  // Allocated to work in.
+  virtual size_t buffer_bytes() const = 0;
   // How each tensor is treated, in the group's order.
   virtual std::span<const Decision> decisions() const = 0;
 };

@@ -56,4 +56,13 @@ void AutoOff::decide(const Question& averaged) {
   reason_ = text;
 }
 
+void AutoOff::restart(bool off) {
+  if (off && !off_) reason_ = "it was off when this rank came";
+  off_ = off;
+  retesting_ = false;
+  compressed_ = 0;
+  whole_us_.clear();
+  compressed_us_.clear();
+}
+
 }  // namespace unisono

@@ -33,6 +33,8 @@ class AutoOff {
   };
   std::optional<Question> took(uint64_t step, Sending sent, double us);
   void decide(const Question& averaged);
+  // Ranks have come or gone: times from before say nothing. off: it is off on some rank, and so on all.
+  void restart(bool off);
 
   bool off() const { return off_; }
   const std::string& reason() const { return reason_; }  // why it is off

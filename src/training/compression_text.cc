@@ -6,7 +6,7 @@
 #include <string>
 
 #include "compressors/row_rule.h"
-#include "training/compression.h"
+#include "unisono/compression.h"
 
 namespace unisono {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "training/compression.h"
+#include "unisono/compression.h"
 
 namespace unisono {
 namespace {

@@ -41,6 +41,22 @@ bool ErrorFeedback::started() const {
   return true;
 }
 
+// All memory that the step will need is there before anything is touched: else a step without memory could not be abandoned.
+void ErrorFeedback::reserve() {
+  inputs_.clear();
+  inputs_.reserve(states_.size());
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = *states_[i];
+    if (options_.kind == Feedback::ef21m) {
+      state.momentum.reserve(elements(i));
+      if (tracked(i)) state.known.reserve(elements(i)), state.mean.reserve(elements(i));
+    } else if (options_.kind == Feedback::ef14 && !is_whole() && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense))) {
+      state.residual.reserve(elements(i));
+      cleared_[i].reserve(decision(i).matrix.rows);
+    }
+  }
+}
+
 // A running mean takes the gradient's place until it is known whether the step counts. (Residuals are added where the sketch is made.)
 void ErrorFeedback::add_up() {
   if (options_.kind != Feedback::ef21m) return;
@@ -52,7 +68,7 @@ void ErrorFeedback::add_up() {
 
 // Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails leaves nothing behind.
 std::span<float> ErrorFeedback::pack_whole() {
-    with_residual_ = sending_ != Sending::plain && std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
+  with_residual_ = sending_ != Sending::plain && std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
   const float* next = nullptr;
   bool neighbours = true;
   size_t all = 0;
@@ -78,16 +94,18 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
   if (is_whole() || options_.lossy) settle();
   unsettled_ = false;  // whatever becomes of this step, the last one is over
+  added_ = committed_ = false;
   if (sending_ == Sending::plain) return pack_whole();
+  reserve();
   add_up();
-  std::vector<CompressorInput> inputs;
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
-    inputs.push_back({.values = gradients_[i], .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
+    inputs_.push_back({.values = gradients_[i], .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
   }
-  if (!is_whole()) return compressor_->begin(step, inputs);
+  added_ = true;
+  if (!is_whole()) return compressor_->begin(step, inputs_);
   for (size_t i = 0; i < states_.size(); ++i) {
-    for (size_t k = 0; inputs[i].residual != nullptr && !inputs[i].difference && k < elements(i); ++k) gradients_[i][k] += inputs[i].residual[k];
+    for (size_t k = 0; inputs_[i].residual != nullptr && !inputs_[i].difference && k < elements(i); ++k) gradients_[i][k] += inputs_[i].residual[k];
   }
   return pack_whole();
 }
@@ -185,7 +203,7 @@ void ErrorFeedback::commit_values() {
       if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
     }
   }
-  unsettled_ = options_.kind == Feedback::ef14;
+  unsettled_ = committed_ = options_.kind == Feedback::ef14;
   compressor_->unpack(gradients_);
 }
 
@@ -219,16 +237,13 @@ Status ErrorFeedback::finish() {
   return {};
 }
 
-std::span<float> ErrorFeedback::begin_again() {
-  sending_ = Sending::whole;
-  return pack_whole();
-}
-
 void ErrorFeedback::abandon() {
   if (sending_ == Sending::plain || (is_whole() && in_place_)) return;
+  if (!added_) settle();
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     float* const values = gradients_[i];
+    for (size_t k = 0; !added_ && k < state.residual.size(); ++k) values[k] += state.residual[k];
     // A rank whose numbers are not finite would keep them for ever.
     if (!all_finite({values, elements(i)})) continue;
     if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i)), cleared_[i].clear();
@@ -247,6 +262,18 @@ void ErrorFeedback::step_skipped() {
   for (size_t i = 0; is_whole() && with_residual_ && i < states_.size(); mean += elements(i), ++i) {
     if (compressed(i)) states_[i]->residual.assign(mean, mean + elements(i));
   }
+}
+
+void ErrorFeedback::delivered() {
+  if (options_.kind != Feedback::ef14 || sending_ == Sending::plain) return;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (is_whole()) states_[i]->residual = {};
+    cleared_[i].clear();
+    if (states_[i]->residual.empty()) continue;
+    cleared_[i].assign(decision(i).matrix.rows, compressed(i) ? 0 : 1);
+    for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
+  }
+  unsettled_ = committed_;  // else what encoding lost is not known
 }
 
 void ErrorFeedback::settle() {

@@ -5,7 +5,8 @@
 // (arXiv:2106.05203); Fatkhullin, Tyurin, Richtarik, "Momentum provably improves error feedback!" (arXiv:2305.15155).
 //
 // The caller runs the all-reduces, as compressors/compressor.h says. Nothing is lost by an outcome: until finish() says ok, what is kept is
-// what was kept before, and what had been added up is kept by abandon() or sent by begin_again(). Even after it step_skipped() takes it back.
+// what was kept before, and what had been added up is kept by abandon(). Even after it step_skipped() takes it back, and delivered() does the
+// opposite.
 #pragma once
 
 #include <map>
@@ -39,6 +40,7 @@ struct FeedbackState {
   std::vector<float> momentum{};  // EF21M: running mean of this rank's gradients
   std::vector<float> known{};     // EF21M: what the others hold of it
   std::vector<float> mean{};      // EF21M: the mean of what all hold, the same on all ranks
+  size_t bytes() const { return sizeof(float) * (residual.size() + momentum.size() + known.size() + mean.size()); }
 };
 // By the name of the tensor, whatever group it is in: groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
@@ -63,14 +65,14 @@ class ErrorFeedback {
   // The averages are where the gradients were. Errors: as choose().
   Status finish();
 
-  // An all-reduce failed on all ranks: the same once more, whole. What is to be averaged; then next(), which gives nothing, and finish().
-  std::span<float> begin_again();
-  // Instead: the step is over without a result, and what had been added up is kept. (Of one that was sent whole while nothing was left over
-  // from before, nothing is: as without compression.)
+  // The step is over without a result, and what had been added up is kept. (Of one that was sent whole while nothing was left over from before,
+  // nothing is: as without compression.)
   void abandon();
   // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if nothing had
   // been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
   void step_skipped();
+  // After either: other ranks have all averages, which took all that this one had to send, and they use them. What was sent is not kept.
+  void delivered();
   // The last step will not be taken back: what the store says is what is kept.
   void settle();
   // Between two steps: nothing is kept any more.
@@ -83,6 +85,8 @@ class ErrorFeedback {
   // Sums of squares over all tensors: of what EF14 kept of the last step, and of the averages that it gave.
   double kept_energy() const { return kept_energy_; }
   double output_energy() const { return output_energy_; }
+  // Allocated to work in, the compressor's memory too.
+  size_t buffer_bytes() const { return compressor_->buffer_bytes() + sizeof(float) * (lost_.capacity() + copies_.capacity()); }
 
  private:
   ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states);
@@ -92,6 +96,7 @@ class ErrorFeedback {
   // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no other residual.
   bool tracked(size_t i) const { return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense)); }
   bool started() const;
+  void reserve();
   void add_up();
   template <typename Does>
   void each_piece(Does does) const;
@@ -105,11 +110,13 @@ class ErrorFeedback {
   const std::unique_ptr<Compressor> compressor_;
   const std::vector<FeedbackState*> states_;
   std::vector<float*> gradients_;
+  std::vector<CompressorInput> inputs_;
   std::span<float> packed_;      // what is averaged last, of the compressor
   std::vector<float> lost_;      // of it, one by one
   std::vector<float> copies_;    // of a whole step: all tensors, one after the other, unless they are so anyway
   std::span<float> whole_;
   Sending sending_ = Sending::compressed;
+  bool added_ = false, committed_ = false;  // the residuals are in the gradients; rows that were sent are known, and what encoding lost of them
   bool in_place_ = false, with_residual_ = false;
   bool unsettled_ = false;       // EF14 has kept also the rows that were sent
   std::vector<std::vector<uint8_t>> cleared_;  // then: which these are, by tensor and row

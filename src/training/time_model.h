@@ -5,6 +5,7 @@
 #include <span>
 
 #include "compressors/row_rule.h"
+#include "unisono/codec.h"
 
 namespace unisono {
 
@@ -23,6 +24,8 @@ struct PredictedTime {
   bool pays() const { return compressed_s <= 0.97 * dense_s; }
 };
 
+// On the wire, of one fp32 value that travels with the codec.
+double bytes_per_value(const Codec& codec);
 // Of one all-reduce of so many bytes.
 double all_reduce_time(const MachineRates& rates, double bytes);
 // value_bytes: on the wire, of one value that is sent; 4 without a codec.

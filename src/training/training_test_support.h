@@ -37,10 +37,6 @@ class Trainers {
     for (const auto& out : gradients) EXPECT_EQ(out, gradients[0]);
     return gradients[0];
   }
-  void begin_again() {
-    for (size_t r = 0; r < ranks_.size(); ++r) buffers_[r] = ranks_[r]->begin_again();
-    average(buffers_);
-  }
   ErrorFeedback& operator[](size_t r) { return *ranks_[r]; }
   size_t size() const { return ranks_.size(); }
   FeedbackState& state(size_t r) { return ranks_[r]->settle(), stores[r].at("w"); }

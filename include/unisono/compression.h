@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "unisono/codec.h"
+#include "unisono/export.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 
@@ -36,7 +37,7 @@ struct Compression {
   double ratio = 0.2;               // kept share of a tensor's rows, (0, 1], in millionths
   uint32_t rank = 4;                // numbers in the sketch of a row
   bool round_down = false;          // the number of kept rows, at least 1; else it is rounded up
-  uint64_t seed = 0;                // of what is random, with the step and the tensor's name
+  uint64_t seed = 0;                // of what is random, with the step and the tensor
   Feedback feedback = Feedback::ef14;
   float eta = 0.1f;                 // of ef21m: a gradient's weight in the running mean, (0, 1]
   uint64_t start_step = 1000;       // the first step that is compressed; those before are averaged whole
@@ -57,11 +58,11 @@ struct Compression {
   // start, schedule (0.5@2000/0.2@3000: ratios and the steps they begin at), max_payload, min_elements, auto_off (on, off), values and sketch (a codec
   // without options of its own), values_schedule (auto, ring, two_step, …), refresh, absorb (on, off), nonfinite (skip, poison), adaptive (on, off).
   // invalid (bad_option): names the part that is wrong and what is allowed.
-  static Result<Compression> parse(std::string_view text);
+  UNISONO_EXPORT static Result<Compression> parse(std::string_view text);
   // What parse() reads; what has its default is left out. (Options of codecs are, too.)
-  std::string to_string() const;
+  UNISONO_EXPORT std::string to_string() const;
   // invalid (bad_option): the first thing that is wrong.
-  Status check() const;
+  UNISONO_EXPORT Status check() const;
 };
 
 }  // namespace unisono
