@@ -1,0 +1,61 @@
+// A training loop whose gradients travel compressed: a tenth of the rows in each step, and the rest of them later. A rank dies in between.
+#include <unisono/unisono.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <vector>
+
+namespace {
+
+// This rank's part of the task: all weights should become their number's sine, and each rank sees that with an error of its own.
+void backward(const std::vector<float>& weights, std::vector<float>& gradient, uint32_t rank) {
+  for (size_t i = 0; i < weights.size(); ++i) gradient[i] = weights[i] - std::sin(static_cast<float>(i)) * (rank == 0 ? 1.2f : 0.9f);
+}
+
+void step(std::vector<float>& weights, const std::vector<float>& gradient) {
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.1f * gradient[i];
+}
+
+int fail(const unisono::Status& status) { return std::fprintf(stderr, "%s\n", status.to_string().c_str()), 1; }
+
+}  // namespace
+
+int main() {
+  auto group = unisono::Group::join();
+  if (!group) return fail(group.status());
+  // --8<-- [start:body]
+  const std::vector<unisono::Parameter> parameters{{"layer.weight", {512, 100}}, {"layer.bias", {512}}};
+  const auto compression = unisono::Compression::parse("arc:ratio=0.1,rank=4,start=0,auto_off=off").value();
+  if (group->rank() == 0) std::printf("%s\n", unisono::plan_compression(parameters, compression)->to_string().c_str());
+  auto reducer = unisono::GradientReducer::make(*group, parameters, compression);
+  if (!reducer) return fail(reducer.status());
+
+  std::vector<float> weight(51'200), bias(512), weight_gradient(weight.size()), bias_gradient(bias.size());
+  while (reducer->step() < 100) {
+    if (reducer->step() == 50 && group->rank() == 2) std::raise(SIGKILL);  // stands for a lost machine
+    backward(bias, bias_gradient, group->rank());
+    reducer->reduce(std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
+    backward(weight, weight_gradient, group->rank());
+    reducer->reduce(std::vector<unisono::Gradient>{{"layer.weight", weight_gradient.data()}});
+    auto report = reducer->finish();
+    if (report && report->applied) {
+      step(weight, weight_gradient), step(bias, bias_gradient);
+      if (group->rank() == 0 && report->step % 33 == 0) {
+        std::printf("step %2d: %.3f of all values sent, %.2f of what was to be sent in them; left over on a rank %.1f\n", static_cast<int>(report->step), report->payload_ratio(), report->captured, report->residual_norm_mean);
+      }
+    } else if (!report) {  // peer_lost or late: who is left goes on, and what they have left over stays
+      if (auto reformed = group->reform(); !reformed) return fail(reformed.status());
+      auto resumed = reducer->resume(*group);
+      if (!resumed) return fail(resumed.status());
+      if (group->rank() == 0) std::printf("lost rank %u; going on with step %d and the parameters of rank %u\n", resumed->lost.at(0).member.rank, static_cast<int>(resumed->step), resumed->parameters_from);
+      for (auto* each : {&weight, &bias}) {
+        if (auto sent = group->broadcast(std::span<float>(*each), resumed->parameters_from); !sent) return fail(sent.status());
+      }
+    }
+  }
+  // --8<-- [end:body]
+  const float last = weight[51'199];
+  if (group->rank() == 0) std::printf("last weight %.2f; without compression it would be close to %.2f\n", last, 1.05f * std::sin(51'199.0f));
+  return 0;
+}
