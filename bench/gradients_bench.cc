@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "compressors/arc_top_k.h"
 #include "training/error_feedback.h"
 #include "unisono/unisono.h"
 

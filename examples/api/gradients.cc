@@ -27,7 +27,7 @@ int main() {
   // --8<-- [start:body]
   const std::vector<unisono::Parameter> parameters{{"layer.weight", {512, 100}}, {"layer.bias", {512}}};
   const auto compression = unisono::Compression::parse("arc:ratio=0.1,rank=4,start=0,auto_off=off").value();
-  if (group->rank() == 0) std::printf("%s\n", unisono::plan_compression(parameters, compression)->to_string().c_str());
+  if (group->rank() == 0) std::printf("%s\n", unisono::CompressionPlan::make(parameters, compression)->to_string().c_str());
   auto reducer = unisono::GradientReducer::make(*group, parameters, compression);
   if (!reducer) return fail(reducer.status());
 
@@ -35,9 +35,11 @@ int main() {
   while (reducer->step() < 100) {
     if (reducer->step() == 50 && group->rank() == 2) std::raise(SIGKILL);  // stands for a lost machine
     backward(bias, bias_gradient, group->rank());
-    reducer->reduce(std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
+    auto given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.bias", bias_gradient.data()}});  // on its way, while the next one is computed
+    if (!given.ok()) return fail(given);
     backward(weight, weight_gradient, group->rank());
-    reducer->reduce(std::vector<unisono::Gradient>{{"layer.weight", weight_gradient.data()}});
+    given = reducer->reduce(std::vector<unisono::Gradient>{{"layer.weight", weight_gradient.data()}});
+    if (!given.ok()) return fail(given);
     auto report = reducer->finish();
     if (report && report->applied) {
       step(weight, weight_gradient), step(bias, bias_gradient);

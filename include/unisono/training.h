@@ -52,6 +52,9 @@ struct PlannedParameter {
   std::string_view reason;  // why it is not compressed; static text
 };
 struct CompressionPlan {
+  // Before anything is allocated. invalid (bad_option): options or parameters that make no sense.
+  UNISONO_EXPORT static Result<CompressionPlan> make(std::span<const Parameter> parameters, const Compression& compression);
+
   std::vector<PlannedParameter> parameters;  // as they were given
   uint64_t elements = 0, payload = 0;        // values in all, and those that are averaged in a compressed step
   uint64_t state_bytes = 0;                  // that each rank will keep from step to step
@@ -59,8 +62,6 @@ struct CompressionPlan {
   // "58 of 75 parameters compressed: 12070656 of 58073600 values per step (0.208); 232 MB kept from step to step, 48 MB to work in"
   UNISONO_EXPORT std::string to_string() const;
 };
-// Before anything is allocated. invalid (bad_option): options or parameters that make no sense.
-UNISONO_EXPORT Result<CompressionPlan> plan_compression(std::span<const Parameter> parameters, const Compression& compression);
 
 struct CompressionCosts {
   int64_t sketch_us = 0, sketch_reduce_us = 0, select_us = 0, pack_us = 0, value_reduce_us = 0, unpack_us = 0;  // summed over buckets, which overlap

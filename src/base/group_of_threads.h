@@ -12,19 +12,29 @@
 
 namespace unisono::testing {
 
-inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {}) {
+namespace detail {
+inline void member(const Options& options, const std::function<void(Group&)>& body) {
+  auto group = Group::join(options);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  body(*group);
+}
+}  // namespace detail
+
+// newcomer: of one more thread, which is taken in when the others re-form the group; null: there is none.
+inline void in_group(uint32_t world, const std::function<void(Group&)>& body, const Options& common = {}, const std::function<void(Group&)>& newcomer = {}) {
   const TemporaryFolder folder;
+  auto options = common;
+  options.rendezvous = "file://" + folder.path() + "/meet";
+  options.world_size = static_cast<int32_t>(world);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto options = common;
-      options.rank = static_cast<int32_t>(rank);
-      options.world_size = static_cast<int32_t>(world);
-      options.rendezvous = "file://" + folder.path() + "/meet";
-      auto group = Group::join(options);
-      ASSERT_TRUE(group.ok()) << group.status().to_string();
-      body(*group);
-    });
+    options.rank = static_cast<int32_t>(rank);
+    threads.emplace_back(detail::member, options, body);
+  }
+  if (newcomer) {
+    options.rank = options.world_size = -1;
+    options.join_running = true;
+    threads.emplace_back(detail::member, options, newcomer);
   }
   for (auto& thread : threads) thread.join();
 }

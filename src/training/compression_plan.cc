@@ -40,7 +40,7 @@ uint64_t kept_per_element(const FeedbackOptions& feedback, bool compressed) {
 
 }  // namespace
 
-Result<CompressionPlan> plan_compression(std::span<const Parameter> parameters, const Compression& compression) {
+Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> parameters, const Compression& compression) {
   if (auto status = compression.check(); !status.ok()) return status;
   const auto feedback = feedback_options(compression);
   CompressionPlan plan;

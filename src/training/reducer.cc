@@ -151,32 +151,37 @@ Result<CompressionReport> Reducer::finish() {
     return report;
   }
   const auto entered = Clock::now();
-  pipeline_->finish();
-  const auto buckets = std::exchange(present_, {});
-  seen_.assign(seen_.size(), false);
+  const auto buckets = end_buckets();
   Status failure;
   bool finite = true;
   for (const auto* bucket : buckets) {
     if (failure.ok() && !bucket->status.ok()) failure = bucket->status;
     finite = finite && bucket->finite;
   }
-  if (!failure.ok()) {
-    take_back(buckets);
-    failed_ = buckets;
-    return failure;
-  }
+  if (!failure.ok()) return give_up(buckets), failure;
   if (!finite) take_back(buckets);
   auto report = report_of(buckets);
   report.applied = finite;
   report.wait_us = us_since(entered);
   report.total_us = us_since(started_);
   if (auto status = end_step(report); !status.ok()) {
-    if (finite) take_back(buckets);
-    failed_ = buckets;
+    if (finite) give_up(buckets);
     return status;
   }
   if (finite) last_ = buckets, used_ = report.step;
   return report;
+}
+
+// Waits for what is in flight.
+std::vector<Bucket*> Reducer::end_buckets() {
+  pipeline_->finish();
+  seen_.assign(seen_.size(), false);
+  return std::exchange(present_, {});
+}
+
+void Reducer::give_up(const std::vector<Bucket*>& buckets) {
+  take_back(buckets);
+  failed_ = buckets;
 }
 
 // A step that has failed in some of its buckets, or was not finite in some, is none in the others either.

@@ -53,6 +53,8 @@ class Reducer {
   void deliver_alone(const std::vector<uint32_t>& tensors, const std::vector<float*>& values);
   void begin_step();
   void add_notes(Bucket& bucket);
+  std::vector<Bucket*> end_buckets();
+  void give_up(const std::vector<Bucket*>& buckets);
   void take_back(const std::vector<Bucket*>& buckets);
   CompressionReport report_of(const std::vector<Bucket*>& buckets);
   Status end_step(CompressionReport& report);

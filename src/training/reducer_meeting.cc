@@ -51,7 +51,7 @@ Reducer::Reducer(std::vector<Parameter> parameters, const Compression& compressi
 }
 
 Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<const Parameter> parameters, const Compression& compression) {
-  if (auto plan = plan_compression(parameters, compression); !plan.ok()) return plan.status();
+  if (auto plan = CompressionPlan::make(parameters, compression); !plan.ok()) return plan.status();
   std::vector<Parameter> sorted(parameters.begin(), parameters.end());
   std::sort(sorted.begin(), sorted.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(sorted), compression));
@@ -60,7 +60,8 @@ Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<con
 }
 
 Result<Resumed> Reducer::resume(const Group& group) {
-  if (!present_.empty()) static_cast<void>(finish());  // in the former group: it fails, and what was given is kept
+  // Nobody here has heard of its averages, if there were any.
+  if (!present_.empty()) give_up(end_buckets());
   if (auto status = meet(group, true); !status.ok()) return status;
   return resumed_;
 }
@@ -144,8 +145,7 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
   if (!failed_.empty() && used == static_cast<double>(step_)) {
     for (auto* bucket : failed_) bucket->feedback->delivered();
   }
-  present_.clear(), last_.clear(), failed_.clear();
-  seen_.assign(seen_.size(), false);
+  last_.clear(), failed_.clear();
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
   for (auto& [name, state] : store_) state.known = {}, state.mean = {};
