@@ -110,17 +110,18 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
   state.counters["elements"] = benchmark::Counter(static_cast<double>(count), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over.
-void sketch_rows(benchmark::State& state) {
+// Arguments: columns, directions. Compensated, from memory: 64 MiB of values, and as much left over. apart: as error feedback does it, with zeros
+// where the values were.
+void sketch_rows(benchmark::State& state, bool apart) {
   const auto columns = static_cast<size_t>(state.range(0)), rows = (size_t{16} << 20) / columns;
   const auto rank = static_cast<uint32_t>(state.range(1));
-  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), directions = memory(rank * columns * 4), out = memory(rows * rank * 4);
+  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), moved = memory(apart ? rows * columns * 4 : 0), directions = memory(rank * columns * 4), out = memory(rows * rank * 4);
   const auto floats = [](const Memory& m) { return reinterpret_cast<float*>(m.get()); };
   for (auto _ : state) {
-    sketch({.values = floats(values), .residual = floats(left), .rows = rows, .columns = columns, .directions = floats(directions), .rank = rank, .sketch = floats(out)});
+    sketch({.values = floats(values), .residual = floats(left), .moved = apart ? floats(moved) : nullptr, .far = apart, .rows = rows, .columns = columns, .directions = floats(directions), .rank = rank, .sketch = floats(out)});
     benchmark::ClobberMemory();
   }
-  count_bytes(state, rows * columns * 12);
+  count_bytes(state, rows * columns * (apart ? 16 : 12));
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {
@@ -183,7 +184,7 @@ void add_all(const std::string& target) {
   };
   for (const DType half : {DType::bf16, DType::f16}) conversion(DType::f32, half), conversion(half, DType::f32);
   add_blocks(add);
-  add("sketch", sketch_rows)->ArgsProduct({{1024, 4096, 16384}, {1, 4, 8}});
+  for (const bool apart : {false, true}) add(apart ? "sketch_apart" : "sketch", [=](benchmark::State& state) { sketch_rows(state, apart); })->ArgsProduct({{1024, 4096, 16384}, {1, 4, 8}});
   add("copy", [](benchmark::State& state) { copy_with(state, copy); })->Apply(copy_sizes);
 }
 

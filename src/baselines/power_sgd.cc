@@ -76,6 +76,7 @@ class PowerSgd final : public Compressor {
   }
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
+  double residual_energy() const override { return 0; }
   std::span<float> notes() override { return {}; }
   Status choose() override;
   std::span<float> pack(std::span<const float* const> values) override;
@@ -118,7 +119,7 @@ std::span<float> PowerSgd::begin(uint64_t step, std::span<const CompressorInput>
   step_ = step;
   float* out = first_.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    UNISONO_CHECK(!inputs[i].difference);
+    UNISONO_CHECK(!inputs[i].difference && inputs[i].moved == nullptr);
     const auto [rows, columns] = decisions_[i].matrix;
     if (compressed(i) && start_[i].empty()) {
       start_[i].resize(ranks_[i] * columns);

@@ -41,6 +41,7 @@ class ArcTopK final : public Compressor {
   }
 
   std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) override;
+  double residual_energy() const override { return residual_energy_; }
   std::span<float> notes() override { return std::span(sketch_).last(notes_); }
   Status choose() override;
   std::span<float> pack(std::span<const float* const> values) override;
@@ -67,6 +68,7 @@ class ArcTopK final : public Compressor {
   bool flagged_ = false;  // what is averaged last has the flag
   bool finite_ = true;    // of this rank's tensors
   size_t notes_ = 0;
+  double residual_energy_ = 0;
   double chosen_scores_ = 0, all_scores_ = 0;
   uint64_t fingerprint_ = 0;
   std::vector<std::vector<uint32_t>> rows_;
@@ -90,23 +92,24 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
   UNISONO_CHECK(inputs.size() == tensors_.size());
   step_ = step;
   finite_ = true;
+  residual_energy_ = 0;
   float* out = sketch_.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& [rows, columns] = decisions_[i].matrix;
-    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .cleared = inputs[i].cleared, .zeros = zeros_.data(), .rows = rows, .columns = columns};
+    kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .difference = inputs[i].difference, .moved = inputs[i].moved, .far = inputs[i].far, .cleared = inputs[i].cleared, .zeros = zeros_.data(), .rows = rows, .columns = columns};
     if (decisions_[i].treatment == Treatment::compressed && !sketch_.empty()) {
       make_directions(tensors_[i].number, columns);
       task.directions = directions_.data();
       task.rank = options_.rule.rank;
       task.scale = 1 / std::sqrt(static_cast<float>(task.rank));
       task.sketch = out;
-      kernels::sketch(task);
+      residual_energy_ += kernels::sketch(task);
       // Whatever is not finite in a row, its sketch is not.
       finite_ = finite_ && all_finite({out, rows * task.rank});
       out += rows * task.rank;
     } else if (decisions_[i].treatment != Treatment::skipped) {
-      if (task.residual != nullptr && !task.difference) kernels::sketch(task);  // in no direction: only compensated
-      finite_ = finite_ && all_finite({task.values, rows * columns});
+      if (task.moved != nullptr || (task.residual != nullptr && !task.difference)) residual_energy_ += kernels::sketch(task);  // in no direction: only compensated
+      finite_ = finite_ && all_finite({task.moved != nullptr ? task.moved : task.values, rows * columns});
       if (options_.exact && decisions_[i].treatment == Treatment::compressed) score_exactly(i, inputs[i]);
     }
   }
@@ -118,10 +121,11 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
 // By what is compressed, which the values alone do not tell later on.
 void ArcTopK::score_exactly(size_t i, const CompressorInput& input) {
   const auto& [rows, columns] = decisions_[i].matrix;
+  const float* const values = input.moved != nullptr ? input.moved : input.values;
   std::vector<float> row(columns);
   exact_scores_[i].resize(rows);
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) row[c] = input.values[r * columns + c] - (input.difference && input.residual != nullptr ? input.residual[r * columns + c] : 0);
+    for (size_t c = 0; c < columns; ++c) row[c] = values[r * columns + c] - (input.difference && input.residual != nullptr ? input.residual[r * columns + c] : 0);
     score_rows(row.data(), static_cast<uint32_t>(columns), std::span(exact_scores_[i]).subspan(r, 1));
   }
 }

@@ -21,6 +21,8 @@ struct GroupTensor {
 
 struct CompressorInput {
   float* values = nullptr;          // all elements
+  float* moved = nullptr;           // of a compressed tensor: what is compressed goes there, and the values become zeros. Or null: it stays in their place
+  bool far = false;                 // with it: past the caches
   const float* residual = nullptr;  // likewise, or null: what is compressed are the values
   bool difference = false;          // false: the residual is added to the values, and the sum is compressed. true: the values less the
                                     // residual are, and the values stay
@@ -33,6 +35,8 @@ class Compressor {
 
   // One input per tensor, in the group's order. What is to be averaged first; empty: nothing.
   virtual std::span<float> begin(uint64_t step, std::span<const CompressorInput> inputs) = 0;
+  // From begin() on: the sum of squares of the residuals that were added to what was moved.
+  virtual double residual_energy() const = 0;
   // Numbers of the caller's that are averaged beside; as many as it asked for when it made this, or none.
   virtual std::span<float> notes() = 0;
   // After that was averaged: chooses what is sent. corrupt: a number that is not finite, on some rank; the same on all of them.

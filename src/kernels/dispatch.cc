@@ -62,8 +62,7 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
   function(destination, source, count);
 }
 
-void sketch(const SketchTask& task) { table().sketch(task); }
-double put_aside(const PutAsideTask& task) { return table().put_aside(task); }
+double sketch(const SketchTask& task) { return table().sketch(task); }
 
 static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 

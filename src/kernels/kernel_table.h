@@ -24,8 +24,7 @@ struct KernelTable {
   ConvertFunction f32_from_f16 = nullptr;
   ConvertFunction f16_from_f32 = nullptr;
   CopyFunction stream_copy = nullptr;  // past the caches; for sizes far above a vector's
-  void (*sketch)(const SketchTask& task) = nullptr;
-  double (*put_aside)(const PutAsideTask& task) = nullptr;
+  double (*sketch)(const SketchTask& task) = nullptr;
 };
 
 // The same for blocks, whose kernels are in a file of their own (blocks_simd.cc).

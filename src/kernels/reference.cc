@@ -172,7 +172,8 @@ void convert_reference(DType to, void* destination, DType from, const void* sour
   UNISONO_CHECK(!"no conversion between these types");
 }
 
-void sketch_reference(const SketchTask& task) {
+double sketch_reference(const SketchTask& task) {
+  double squares = 0;
   for (size_t i = 0; i < task.rows; ++i) {
     float* const row = task.values + i * task.columns;
     const float* const left = task.residual == nullptr ? nullptr : task.cleared != nullptr && task.cleared[i] != 0 ? task.zeros : task.residual + i * task.columns;
@@ -182,15 +183,11 @@ void sketch_reference(const SketchTask& task) {
       for (size_t c = 0; c < task.columns; ++c) sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * task.columns + c];
       task.sketch[i * task.rank + j] = static_cast<float>(task.scale * sum);
     }
-  }
-}
-
-double put_aside_reference(const PutAsideTask& task) {
-  double squares = 0;
-  for (size_t i = 0; i < task.rows * task.columns; ++i) {
-    if (task.uncounted == nullptr || task.uncounted[i / task.columns] == 0) squares += double{task.values[i]} * task.values[i];
-    task.kept[i] = task.values[i];
-    task.values[i] = 0;
+    for (size_t c = 0; task.moved != nullptr && c < task.columns; ++c) {
+      squares += left == nullptr ? 0 : double{left[c]} * left[c];
+      task.moved[i * task.columns + c] = row[c];
+      row[c] = 0;
+    }
   }
   return squares;
 }

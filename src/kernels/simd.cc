@@ -47,7 +47,6 @@ constexpr KernelTable make_table() {
   table.f16_from_f32 = convert_by_reference<DType::f16, DType::f32>;
   table.stream_copy = plain_copy;
   table.sketch = sketch_reference;
-  table.put_aside = put_aside_reference;
   return table;
 }
 
@@ -425,7 +424,6 @@ constexpr KernelTable make_table() {
   table.f16_from_f32 = convert_with<F16FromF32>;
   table.stream_copy = stream_copy;
   table.sketch = sketch_rows;
-  table.put_aside = put_rows_aside;
   return table;
 }
 

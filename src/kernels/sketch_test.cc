@@ -23,27 +23,40 @@ std::vector<float> values(size_t count, uint64_t seed) {
 }
 
 struct Outcome {
-  std::vector<float> values, sketch;
+  std::vector<float> values, moved, sketch;
+  double squares = 0;
 };
 
+constexpr size_t behind = 3;  // floats after what is moved, which stay
+
+enum class Kind { alone, added, subtracted, moves, adds_and_moves, moves_far, adds_and_moves_far };
+constexpr Kind kinds[] = {Kind::alone, Kind::added, Kind::subtracted, Kind::moves, Kind::adds_and_moves, Kind::moves_far, Kind::adds_and_moves_far};
+bool has_residual(Kind kind) { return kind != Kind::alone && kind != Kind::moves && kind != Kind::moves_far; }
+
 // `shift` floats into their memory, so at any alignment of floats.
-Outcome sketched(void (*function)(const SketchTask&), size_t rows, size_t columns, uint32_t rank, int residual, size_t shift) {
+Outcome sketched(double (*function)(const SketchTask&), size_t rows, size_t columns, uint32_t rank, Kind kind, size_t shift) {
+  using enum Kind;
   auto matrix = values(rows * columns + shift, 1);
   const auto left = values(rows * columns + shift, 2), directions = values(rank * columns + shift, 3);
-  std::vector<float> sketch(rows * rank, 77);
-  function({.values = matrix.data() + shift, .residual = residual > 0 ? left.data() + shift : nullptr, .difference = residual == 2, .rows = rows, .columns = columns, .directions = directions.data() + shift, .rank = rank, .scale = 0.5f, .sketch = sketch.data()});
-  return {matrix, sketch};
+  std::vector<float> sketch(rows * rank, 77), moved(2 * shift + rows * columns + behind, 5);
+  const double squares = function({.values = matrix.data() + shift, .residual = has_residual(kind) ? left.data() + shift : nullptr, .difference = kind == subtracted,
+                                   .moved = kind >= Kind::moves ? moved.data() + 2 * shift : nullptr, .far = kind >= moves_far, .rows = rows, .columns = columns, .directions = directions.data() + shift, .rank = rank,
+                                   .scale = 0.5f, .sketch = sketch.data()});
+  return {matrix, moved, sketch, squares};
 }
 
 TEST(Sketch, on_every_target_is_that_of_the_reference_but_for_rounding) {
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     for (const size_t rows : {0, 1, 2, 3, 8}) {
-      for (const size_t columns : {1, 7, 16, 33, 200, 1027}) {
+      for (const size_t columns : {0, 1, 7, 16, 33, 200, 1024, 1027}) {
         for (const uint32_t rank : {0u, 1u, 2u, 3u, 4u, 5u, 8u, 9u}) {
-          for (const int residual : {0, 1, 2}) {  // none, added, subtracted
-            const auto got = sketched(sketch, rows, columns, rank, residual, columns % 5), expected = sketched(sketch_reference, rows, columns, rank, residual, columns % 5);
-            ASSERT_EQ(got.values, expected.values) << target << " " << rows << " x " << columns;  // to the bit
+          for (const auto kind : kinds) {
+            const size_t shift = (columns + rows) % 5;
+            const auto got = sketched(sketch, rows, columns, rank, kind, shift), expected = sketched(sketch_reference, rows, columns, rank, kind, shift);
+            ASSERT_EQ(got.values, expected.values) << target << " " << rows << " x " << columns << " " << static_cast<int>(kind);  // to the bit
+            ASSERT_EQ(got.moved, expected.moved) << target << " " << rows << " x " << columns << " " << static_cast<int>(kind);
+            ASSERT_NEAR(got.squares, expected.squares, 1e-5 * expected.squares);
             for (size_t i = 0; i < got.sketch.size(); ++i) {
               ASSERT_NEAR(got.sketch[i], expected.sketch[i], 1e-6 * std::sqrt(static_cast<double>(columns)) + 1e-7) << target << " " << rows << " x " << columns << ", rank " << rank;
             }
@@ -60,46 +73,19 @@ TEST(Sketch, takes_the_residual_of_a_cleared_row_for_zeros) {
   const uint8_t cleared[] = {0, 1, 1, 0, 1};
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
-    for (const bool difference : {false, true}) {
+    for (const int kind : {0, 1, 2}) {  // added, subtracted, moved
+      const bool difference = kind == 1;
       auto matrix = values(5 * 33, 1), expected = matrix;
       auto left = values(5 * 33, 2);
       const auto directions = values(3 * 33, 3);
-      std::vector<float> got(15), wanted(15);
-      sketch({.values = matrix.data(), .residual = left.data(), .difference = difference, .cleared = cleared, .zeros = zeros.data(), .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = got.data()});
+      std::vector<float> got(15), wanted(15), moved(5 * 33), expected_moved(5 * 33);
+      const double squares = sketch({.values = matrix.data(), .residual = left.data(), .difference = difference, .moved = kind == 2 ? moved.data() : nullptr, .cleared = cleared, .zeros = zeros.data(), .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = got.data()});
       for (const size_t row : {1, 2, 4}) std::fill_n(left.begin() + static_cast<std::ptrdiff_t>(row * 33), 33, 0.0f);
-      sketch({.values = expected.data(), .residual = left.data(), .difference = difference, .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = wanted.data()});
+      const double expected_squares = sketch({.values = expected.data(), .residual = left.data(), .difference = difference, .moved = kind == 2 ? expected_moved.data() : nullptr, .rows = 5, .columns = 33, .directions = directions.data(), .rank = 3, .sketch = wanted.data()});
       EXPECT_EQ(matrix, expected) << target;
+      EXPECT_EQ(moved, expected_moved) << target;
+      EXPECT_EQ(squares, expected_squares) << target;
       EXPECT_EQ(got, wanted) << target;
-    }
-  }
-  force_target("");
-}
-
-TEST(PutAside, moves_everything_and_tells_the_energy_of_the_rows_that_count) {
-  const uint8_t flags[] = {0, 1, 1, 0, 0};
-  for (const char* target : targets()) {
-    ASSERT_TRUE(force_target(target));
-    for (const size_t columns : {0, 1, 7, 31, 32, 33, 64, 1027, 20'000}) {
-      for (const size_t shift : {0, 1, 15}) {
-        for (const bool far : {false, true}) {
-          const size_t count = 5 * columns;
-          auto from = values(count + shift, 1);
-          const auto before = from;
-          std::vector<float> to(count + 3, 5);  // at another alignment
-          const auto* const uncounted = shift == 1 ? nullptr : flags;
-          const double squares = put_aside({.values = from.data() + shift, .kept = to.data() + 2, .rows = 5, .columns = columns, .uncounted = uncounted, .far = far});
-          double expected = 0;
-          for (size_t i = 0; i < count; ++i) {
-            if (uncounted == nullptr || flags[i / columns] == 0) expected += double{before[shift + i]} * before[shift + i];
-            ASSERT_EQ(to[2 + i], before[shift + i]) << target << " " << columns << " " << shift;
-            ASSERT_EQ(from[shift + i], 0);
-          }
-          EXPECT_EQ(to[1], 5);
-          EXPECT_EQ(to[count + 2], 5);
-          for (size_t i = 0; i < shift; ++i) EXPECT_EQ(from[i], before[i]);
-          EXPECT_NEAR(squares, expected, 1e-5 * expected) << target << " " << columns;
-        }
-      }
     }
   }
   force_target("");
@@ -133,18 +119,20 @@ uint32_t upper_halves_in_use() {
 }
 
 TEST(Sketch, leaves_no_upper_halves_of_registers_in_use_that_would_slow_down_its_caller) {
-  auto matrix = values(8 * 1000, 1);
-  const auto left = values(8 * 1000, 2), directions = values(9 * 1000, 3);
-  std::vector<float> out(8 * 9);
+  auto matrix = values(8 * 1008, 1);
+  const auto left = values(8 * 1008, 2), directions = values(9 * 1008, 3);
+  std::vector<float> out(8 * 9), moved(8 * 1008);
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     for (const size_t rows : {7, 8}) {
       for (uint32_t rank = 0; rank <= 9; ++rank) {
-        for (const int residual : {0, 1, 2}) {
-          const SketchTask task{.values = matrix.data(), .residual = residual > 0 ? left.data() : nullptr, .difference = residual == 2, .rows = rows, .columns = 1000, .directions = directions.data(), .rank = rank, .sketch = out.data()};
+        for (const auto kind : kinds) {
+
+          const SketchTask task{.values = matrix.data(), .residual = has_residual(kind) ? left.data() : nullptr, .difference = kind == Kind::subtracted, .moved = kind >= Kind::moves ? moved.data() : nullptr, .far = kind >= Kind::moves_far,
+                                .rows = rows, .columns = 1008, .directions = directions.data(), .rank = rank, .sketch = out.data()};
           if (__builtin_cpu_supports("avx")) asm volatile("vzeroupper");
           sketch(task);
-          ASSERT_EQ(upper_halves_in_use(), 0u) << target << ", rank " << rank << ", residual " << residual;
+          ASSERT_EQ(upper_halves_in_use(), 0u) << target << ", rank " << rank << ", kind " << static_cast<int>(kind);
         }
       }
     }

@@ -6,19 +6,45 @@
 #include "base/check.h"
 #include "compressors/energy.h"
 #include "compressors/finite.h"
-#include "kernels/sketch.h"
 
 namespace unisono {
 namespace {
 
-constexpr size_t near_bytes = 1u << 20;  // tensors above go past the caches when they are put aside: they are wanted again in the next step
+constexpr size_t near_bytes = 1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
 
 }  // namespace
 
-ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states)
-    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), cleared_(states_.size()) {}
+std::vector<float> Spares::take(size_t count) {
+  const auto found = by_size_.find(count);
+  if (found == by_size_.end() || found->second.empty()) return std::vector<float>(count);
+  auto memory = std::move(found->second.back());
+  found->second.pop_back();
+  bytes_ -= sizeof(float) * count;
+  return memory;
+}
 
-Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store) {
+void Spares::give(std::vector<float> memory) {
+  if (memory.empty()) return;
+  bytes_ += sizeof(float) * memory.size();
+  const size_t count = memory.size();
+  by_size_[count].push_back(std::move(memory));
+}
+
+ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares)
+    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), spares_(spares != nullptr ? *spares : own_spares_), next_(states_.size()), cleared_(states_.size()) {}
+
+ErrorFeedback::~ErrorFeedback() {
+  settle();
+  for (auto& memory : next_) spares_.give(std::move(memory));
+}
+
+size_t ErrorFeedback::buffer_bytes() const {
+  size_t numbers = lost_.capacity() + copies_.capacity();
+  for (const auto& memory : next_) numbers += memory.capacity();
+  return compressor_->buffer_bytes() + own_spares_.bytes() + sizeof(float) * numbers;
+}
+
+Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares) {
   UNISONO_CHECK(names.size() == compressor->decisions().size());
   if (!(options.eta > 0 && options.eta <= 1)) return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
   std::vector<FeedbackState*> states;
@@ -30,7 +56,7 @@ Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions
     }
     states.push_back(&state);
   }
-  return std::unique_ptr<ErrorFeedback>(new ErrorFeedback(options, std::move(compressor), std::move(states)));
+  return std::unique_ptr<ErrorFeedback>(new ErrorFeedback(options, std::move(compressor), std::move(states), spares));
 }
 
 bool ErrorFeedback::started() const {
@@ -50,8 +76,9 @@ void ErrorFeedback::reserve() {
     if (options_.kind == Feedback::ef21m) {
       state.momentum.reserve(elements(i));
       if (tracked(i)) state.known.reserve(elements(i)), state.mean.reserve(elements(i));
-    } else if (options_.kind == Feedback::ef14 && !is_whole() && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense))) {
-      state.residual.reserve(elements(i));
+    } else if (options_.kind == Feedback::ef14 && !is_whole()) {
+      if (moves(i) && next_[i].empty()) next_[i] = spares_.take(elements(i));
+      if (options_.lossy && decision(i).treatment == Treatment::dense) state.residual.reserve(elements(i));
       cleared_[i].reserve(decision(i).matrix.rows);
     }
   }
@@ -98,9 +125,11 @@ std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gra
   if (sending_ == Sending::plain) return pack_whole();
   reserve();
   add_up();
+  size_t all = 0;
+  for (size_t i = 0; i < states_.size(); ++i) all += sizeof(float) * elements(i);
   for (size_t i = 0; i < states_.size(); ++i) {
     const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
-    inputs_.push_back({.values = gradients_[i], .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
+    inputs_.push_back({.values = gradients_[i], .moved = moves(i) ? next_[i].data() : nullptr, .far = all > near_bytes, .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
   }
   added_ = true;
   if (!is_whole()) return compressor_->begin(step, inputs_);
@@ -114,7 +143,8 @@ Status ErrorFeedback::choose() { return is_whole() ? Status() : compressor_->cho
 
 std::span<float> ErrorFeedback::pack() {
   if (is_whole()) return {};
-  const std::vector<const float*> values(gradients_.begin(), gradients_.end());
+  std::vector<const float*> values;
+  for (size_t i = 0; i < gradients_.size(); ++i) values.push_back(moves(i) ? next_[i].data() : gradients_[i]);
   packed_ = compressor_->pack(values);
   if (options_.lossy && options_.kind == Feedback::ef21m) {
     each_piece([&](size_t i, size_t offset, std::span<float> piece) {
@@ -177,27 +207,19 @@ void ErrorFeedback::commit_difference() {
   }
 }
 
-// Everything is kept, also the rows that were sent, until the step cannot be taken back any more. The sum of squares of the other rows.
-double ErrorFeedback::keep_values(size_t i) {
-  auto& state = *states_[i];
-  const auto [rows, columns] = decision(i).matrix;
-  state.residual.resize(elements(i));
-  cleared_[i].assign(rows, 0);
-  for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
-  return kernels::put_aside({.values = gradients_[i], .kept = state.residual.data(), .rows = rows, .columns = columns, .uncounted = cleared_[i].data(), .far = elements(i) * sizeof(float) > near_bytes});
-}
-
-// EF14 and none.
+// EF14 and none. Everything is kept, also the rows that were sent, until the step cannot be taken back any more.
 void ErrorFeedback::commit_values() {
-  kept_energy_ = 0;
   output_energy_ = energy(packed_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
-    if (options_.kind == Feedback::ef14 && compressed(i)) {
-      kept_energy_ += keep_values(i);
+    if (moves(i)) {
+      state.residual.swap(next_[i]);
+      spares_.give(std::exchange(next_[i], {}));
+      cleared_[i].assign(decision(i).matrix.rows, 0);
+      for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
     } else if (options_.kind == Feedback::ef14 && options_.lossy && decision(i).treatment == Treatment::dense) {
-      keep_values(i);
-      cleared_[i].assign(cleared_[i].size(), 1);
+      state.residual.assign(gradients_[i], gradients_[i] + elements(i));
+      cleared_[i].assign(decision(i).matrix.rows, 1);
     } else {
       state.residual = {};  // of one that was compressed before
       if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
@@ -209,7 +231,6 @@ void ErrorFeedback::commit_values() {
 
 void ErrorFeedback::commit_whole() {
   const float* mean = whole_.data();
-  kept_energy_ = 0;
   output_energy_ = sending_ == Sending::whole ? energy(whole_) : 0;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
@@ -243,10 +264,13 @@ void ErrorFeedback::abandon() {
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     float* const values = gradients_[i];
+    const bool moved = added_ && moves(i);
     for (size_t k = 0; !added_ && k < state.residual.size(); ++k) values[k] += state.residual[k];
     // A rank whose numbers are not finite would keep them for ever.
-    if (!all_finite({values, elements(i)})) continue;
-    if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i)), cleared_[i].clear();
+    if (!all_finite({moved ? next_[i].data() : values, elements(i)})) continue;
+    if (options_.kind == Feedback::ef14) cleared_[i].clear();
+    if (moved) state.residual.swap(next_[i]);
+    else if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i));
     if (options_.kind == Feedback::ef21m && !state.momentum.empty()) state.momentum.assign(values, values + elements(i));
   }
 }

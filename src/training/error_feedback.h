@@ -45,13 +45,26 @@ struct FeedbackState {
 // By the name of the tensor, whatever group it is in: groups may be made anew at any time.
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
+// Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another tensor as large.
+class Spares {
+ public:
+  std::vector<float> take(size_t count);
+  void give(std::vector<float> memory);
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::map<size_t, std::vector<std::vector<float>>> by_size_;
+  size_t bytes_ = 0;
+};
+
 // One group of tensors, from step to step.
 class ErrorFeedback {
  public:
   // The store outlives this object, and says what is kept after settle(). names: of the compressor's tensors, in its order. invalid: eta
-  // outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch).
-  static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store);
-  ~ErrorFeedback() { settle(); }
+  // outside (0, 1] (bad_option), or a tensor that is known with another number of elements (state_shape_mismatch). spares: shared with other
+  // groups, and outlives them; null: this one has its own.
+  static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares = nullptr);
+  ~ErrorFeedback();
 
   // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing.
   std::span<float> begin(uint64_t step, std::span<float* const> gradients, Sending sending = Sending::compressed);
@@ -82,19 +95,21 @@ class ErrorFeedback {
   bool is_whole() const { return sending_ != Sending::compressed; }
   Compressor& compressor() { return *compressor_; }
   const Compressor& compressor() const { return *compressor_; }
-  // Sums of squares over all tensors: of what EF14 kept of the last step, and of the averages that it gave.
-  double kept_energy() const { return kept_energy_; }
+  // Sums of squares over all tensors: of what EF14 had kept before the present step, from begin() on, and of the averages that the last one gave.
+  double kept_energy() const { return compressor_->residual_energy(); }
   double output_energy() const { return output_energy_; }
-  // Allocated to work in, the compressor's memory too.
-  size_t buffer_bytes() const { return compressor_->buffer_bytes() + sizeof(float) * (lost_.capacity() + copies_.capacity()); }
+  // Allocated to work in, with the compressor's memory, without shared spares.
+  size_t buffer_bytes() const;
 
  private:
-  ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states);
+  ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares);
   const Decision& decision(size_t i) const { return compressor_->decisions()[i]; }
   size_t elements(size_t i) const { return decision(i).matrix.elements(); }
   bool compressed(size_t i) const { return decision(i).treatment == Treatment::compressed; }
   // Sent as the difference from what others hold of it: EF21M, and of dense tensors where values are encoded, for there is no other residual.
   bool tracked(size_t i) const { return options_.kind == Feedback::ef21m && (compressed(i) || (options_.lossy && decision(i).treatment == Treatment::dense)); }
+  // What is compressed of it lies in memory that will be its residual.
+  bool moves(size_t i) const { return options_.kind == Feedback::ef14 && !is_whole() && compressed(i); }
   bool started() const;
   void reserve();
   void add_up();
@@ -102,13 +117,15 @@ class ErrorFeedback {
   void each_piece(Does does) const;
   void commit_difference();
   void commit_values();
-  double keep_values(size_t i);
   void commit_whole();
   std::span<float> pack_whole();
 
   const FeedbackOptions options_;
   const std::unique_ptr<Compressor> compressor_;
   const std::vector<FeedbackState*> states_;
+  Spares own_spares_;
+  Spares& spares_;
+  std::vector<std::vector<float>> next_;  // by tensor: what will be its residual; empty between steps for most
   std::vector<float*> gradients_;
   std::vector<CompressorInput> inputs_;
   std::span<float> packed_;      // what is averaged last, of the compressor
@@ -120,7 +137,7 @@ class ErrorFeedback {
   bool in_place_ = false, with_residual_ = false;
   bool unsettled_ = false;       // EF14 has kept also the rows that were sent
   std::vector<std::vector<uint8_t>> cleared_;  // then: which these are, by tensor and row
-  double kept_energy_ = 0, output_energy_ = 0;
+  double output_energy_ = 0;
 };
 
 }  // namespace unisono

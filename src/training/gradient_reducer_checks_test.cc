@@ -180,7 +180,7 @@ TEST(GradientReducerChecks, sends_as_many_bytes_as_a_ring_of_sketch_and_rows_tak
   constexpr uint32_t world = 4;
   constexpr uint64_t payload = 4096 * 4 + 410 * 4096, around = 2 * (world - 1) * sizeof(float);
   static_assert(payload == 1'695'744 && payload * around == 40'697'856);
-  const auto plan = plan_compression(std::vector<Parameter>{{"w", {4096, 4096}}}, arc("ratio=0.1"));
+  const auto plan = CompressionPlan::make(std::vector<Parameter>{{"w", {4096, 4096}}}, arc("ratio=0.1"));
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->payload, payload);
   std::array<CompressionCosts, world> costs;

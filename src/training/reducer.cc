@@ -42,7 +42,7 @@ Result<Bucket*> Reducer::bucket_of(std::vector<uint32_t> tensors) {
   const uint32_t notes = compression_.sketch.is_plain() ? notes_per_rank * world_ : 0;
   auto compressor = make_arc_top_k(arc, number, std::move(members), notes);
   if (!compressor.ok()) return compressor.status();
-  auto feedback = ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_);
+  auto feedback = ErrorFeedback::make(feedback_options(compression_), *std::move(compressor), std::move(names), store_, &spares_);
   if (!feedback.ok()) return feedback.status();
   Bucket bucket;
   bucket.number = number;
@@ -68,7 +68,6 @@ void Reducer::begin_step() {
 void Reducer::add_notes(Bucket& bucket) {
   if (bucket.sending != Sending::compressed || !compression_.sketch.is_plain()) return;
   bucket.notes.assign(size_t{notes_per_rank} * world_, 0.0f);
-  bucket.notes[2 * rank_] = static_cast<float>(bucket.feedback->kept_energy());
   if (step_ % growth_period != 0) return;
   double all = 0;
   for (size_t i = 0; i < bucket.gradients.size(); ++i) all += energy({bucket.gradients[i], bucket.feedback->compressor().decisions()[i].matrix.elements()});
@@ -136,6 +135,7 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
   for (const double norm : norms.kept) report.residual_norm_mean += norm / world_, report.residual_norm_max = std::max(report.residual_norm_max, norm);
   if (!norms.kept.empty()) kept_norms_ = std::move(norms.kept);
   for (const auto& [name, state] : store_) report.state_bytes += state.bytes();
+  report.buffer_bytes = spares_.bytes();
   for (const auto& [number, bucket] : buckets_) report.buffer_bytes += bucket.feedback->buffer_bytes();
   if (auto_off_.off()) report.off = auto_off_.reason();
   else if (off > 0) report.off = std::to_string(off) + " of " + std::to_string(buckets.size()) + " buckets are sent whole: by what links and memory are measured to do, compression would take more than 0.97 of the time";

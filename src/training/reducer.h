@@ -71,6 +71,7 @@ class Reducer {
   Resumed resumed_;
   std::unique_ptr<ReductionPipeline> pipeline_;  // null: one rank
   FeedbackStore store_;
+  Spares spares_;
   std::map<uint32_t, Bucket> buckets_;           // by place in the step
   double bucket_ratio_ = 0;                      // that they were made for
   std::vector<Bucket*> present_;                 // of this step

@@ -15,7 +15,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t sent_at_once = 2;  // buckets: one is on its way, and the next one is there when it is through
+constexpr size_t open_at_once = 4;  // of which there is a sketch, and no average yet: each needs memory of its own
 constexpr Milliseconds glance{1};   // how long something else may go unnoticed
+constexpr Milliseconds long_glance{100};  // if no more buckets will come
 
 class Lap {
  public:
@@ -42,15 +44,23 @@ ReductionPipeline::~ReductionPipeline() {
   }
   changed_.notify_all();
   thread_.join();
+  for (auto& flight : plain_) {
+    if (flight.work) static_cast<void>(flight.work.wait());
+  }
 }
 
 void ReductionPipeline::begin_step(uint64_t step, uint64_t round) {
   const std::lock_guard lock(mutex_);
   step_ = step;
   round_ = round;
+  complete_ = false;
 }
 
 void ReductionPipeline::submit(Bucket& bucket) {
+  if (bucket.sending == Sending::plain) {
+    plain_.push_back({.bucket = &bucket});
+    return sketch(plain_.back());
+  }
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(&bucket);
@@ -60,8 +70,13 @@ void ReductionPipeline::submit(Bucket& bucket) {
 }
 
 void ReductionPipeline::finish() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return unfinished_ == 0; });
+  {
+    std::unique_lock lock(mutex_);
+    complete_ = true;
+    changed_.wait(lock, [&] { return unfinished_ == 0; });
+  }
+  for (auto& flight : plain_) unpack(flight);
+  plain_.clear();
 }
 
 // What brings bytes on their way comes first.
@@ -97,6 +112,8 @@ bool ReductionPipeline::send_next() {
 bool ReductionPipeline::sketch_next() {
   const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued; });
   if (next == flights_.end()) return false;
+  const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::over; });
+  if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_at_once) return false;
   sketch(*next);
   return true;
 }
@@ -114,12 +131,15 @@ bool ReductionPipeline::unpack_one() {
   return true;
 }
 
-// For what the next step of all depends on, while the others go on.
+// For what the next step of all depends on, while the others go on. Meanwhile buckets may come.
 void ReductionPipeline::wait_a_little() {
   const auto in_phase = [&](Phase phase) { return std::find_if(flights_.begin(), flights_.end(), [=](const Flight& flight) { return flight.phase == phase && flight.work && !flight.work.done(); }); };
-  auto target = in_phase(Phase::sketched);
+  const auto in_flight = std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
+  auto target = static_cast<size_t>(in_flight) < sent_at_once ? in_phase(Phase::sketched) : in_phase(Phase::sent);
   if (target == flights_.end()) target = in_phase(Phase::sent);
-  if (target != flights_.end()) static_cast<void>(target->work.wait_for(glance));
+  if (target == flights_.end()) return;
+  const bool complete = [&] { const std::lock_guard lock(mutex_); return complete_; }();
+  static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
 }
 
 CallOptions ReductionPipeline::call(const CallOptions& base, const Bucket& bucket, uint64_t which, uint64_t agreement) const {
@@ -139,8 +159,12 @@ void ReductionPipeline::sketch(Flight& flight) {
       const Lap lap(bucket.costs.sketch_us);
       first = bucket.feedback->begin(step_, bucket.gradients, bucket.sending);
       const auto notes = bucket.feedback->compressor().notes();
-      if (bucket.sending == Sending::compressed && notes.size() == bucket.notes.size()) std::copy(bucket.notes.begin(), bucket.notes.end(), notes.begin());
-      else bucket.notes.clear();
+      if (bucket.sending == Sending::compressed && notes.size() == bucket.notes.size()) {
+        std::copy(bucket.notes.begin(), bucket.notes.end(), notes.begin());
+        if (!notes.empty()) notes[notes_per_rank * group_.rank()] = static_cast<float>(bucket.feedback->kept_energy());
+      } else {
+        bucket.notes.clear();
+      }
     }
     if (first.empty()) return;
     auto options = call(calls_.sketch, bucket, 0, bucket.digest ^ mix64(step_) ^ static_cast<uint64_t>(bucket.sending));

@@ -18,6 +18,9 @@
 
 namespace unisono {
 
+// What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of their gradients.
+constexpr uint32_t notes_per_rank = 2;
+
 struct Bucket {
   uint32_t number = 0;                      // in its step, from 0
   std::vector<uint32_t> tensors;            // their numbers
@@ -47,6 +50,7 @@ class ReductionPipeline {
 
   // round: another number for each step that is tried.
   void begin_step(uint64_t step, uint64_t round);
+  // What is sent as it is goes at once, by the caller's thread: a reducer that does not compress costs what an all-reduce costs.
   void submit(Bucket& bucket);
   // Waits until all buckets are through, or have failed.
   void finish();
@@ -80,6 +84,8 @@ class ReductionPipeline {
   std::deque<Bucket*> queue_;   // submitted, not yet taken
   size_t unfinished_ = 0;
   bool stop_ = false;
+  bool complete_ = true;         // no bucket will follow before finish() has returned
+  std::vector<Flight> plain_;    // of the present step, sent as they are; the caller's
   uint64_t step_ = 0, round_ = 0;
   std::vector<Flight> flights_;  // of the present step, in order; the thread's own
   std::thread thread_;

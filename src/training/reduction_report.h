@@ -11,8 +11,6 @@ namespace unisono {
 
 void add(CompressionCosts& to, const CompressionCosts& costs);
 
-// What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of their gradients.
-constexpr uint32_t notes_per_rank = 2;
 struct NotedNorms {
   std::vector<double> kept;     // by rank; empty: nobody told
   double longest_gradient = 0;  // of any rank; 0: not told in this step
