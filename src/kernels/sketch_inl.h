@@ -31,43 +31,68 @@ inline const float* residual_of(const SketchTask& task, size_t row) {
   return task.cleared != nullptr && task.cleared[row] != 0 ? task.zeros : task.residual + row * task.columns;
 }
 
+constexpr bool moves(Output output) { return output == Output::apart || output == Output::far; }
+
+struct SketchRow {
+  float* from;
+  const float* left;
+  float* out;
+};
+
+template <Residual residual, Output output>
+SketchRow sketch_row(const SketchTask& task, size_t row) {
+  const size_t at = row * task.columns;
+  return {task.values + at, residual != Residual::none ? residual_of(task, row) : nullptr, moves(output) ? task.moved + at : nullptr};
+}
+
+// A row's numbers that fill no vector: those before `begin`, and those from `end` on. Adds to the sums; the sum of squares of what was added to them.
+template <uint32_t count, Residual residual, Output output>
+double sketch_edges(const SketchRow& row, size_t begin, size_t end, size_t columns, const float* directions, float* sums) {
+  double kept = 0;
+  for (size_t c = begin == 0 ? end : 0; c < columns; c = c + 1 == begin ? end : c + 1) {
+    float x = row.from[c];
+    if constexpr (residual == Residual::added) x += row.left[c];
+    if constexpr (residual == Residual::subtracted) x -= row.left[c];
+    if constexpr (moves(output) && residual == Residual::added) kept += double{row.left[c]} * row.left[c];
+    if constexpr (output == Output::in_place) row.from[c] = x;
+    if constexpr (moves(output)) row.out[c] = x, row.from[c] = 0;
+    for (uint32_t j = 0; j < count; ++j) sums[j] += x * directions[j * columns + c];
+  }
+  return kept;
+}
+
 // One or two rows times `count` directions. The sum of squares of the residual that went elsewhere with the values. Plain variables: compilers keep
-// arrays of vectors in memory.
+// arrays of vectors in memory. Lambdas are inlined by force: otherwise compilers forget to clear the upper halves of registers, and the caller's code
+// without AVX takes four times as long.
 template <uint32_t count, bool pair, Residual residual, Output output>
 double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const Tag<float> d;
-  constexpr bool moves = output == Output::apart || output == Output::far;
   const size_t n = task.columns, lanes = hn::Lanes(d);
-  float* const a = task.values + row * n;
-  float* const b = a + (pair ? n : 0);
-  float* const out_a = moves ? task.moved + row * n : nullptr;
-  float* const out_b = moves ? out_a + (pair ? n : 0) : nullptr;
-  const float* const ra = residual != Residual::none ? residual_of(task, row) : nullptr;
-  const float* const rb = residual != Residual::none ? residual_of(task, row + (pair ? 1 : 0)) : nullptr;
-  const float* const v0 = task.directions + first * n;
-  const size_t before = output == Output::far ? std::min(n, (lanes - reinterpret_cast<uintptr_t>(out_a) / sizeof(float) % lanes) % lanes) : 0;
-  const size_t whole = before + (n - before) / lanes * lanes;
+  const auto a = sketch_row<residual, output>(task, row), b = sketch_row<residual, output>(task, row + (pair ? 1 : 0));
+  const float* const directions = task.directions + first * n;
+  const size_t begin = output == Output::far ? std::min(n, (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes) : 0;
+  const size_t end = begin + (n - begin) / lanes * lanes;
   Vec<float> squares = hn::Zero(d);
-  const auto value = [&](float* from, const float* left, float* out, size_t c) HWY_ATTR __attribute__((always_inline)) {
-    auto x = hn::LoadU(d, from + c);
+  const auto value = [&](const SketchRow& r, size_t c) HWY_ATTR __attribute__((always_inline)) {
+    auto x = hn::LoadU(d, r.from + c);
     if constexpr (residual != Residual::none) {
-      const auto e = hn::LoadU(d, left + c);
+      const auto e = hn::LoadU(d, r.left + c);
       if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
       else x = hn::Add(x, e);
-      if constexpr (moves) squares = hn::MulAdd(e, e, squares);
+      if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
     }
-    if constexpr (output == Output::in_place) hn::StoreU(x, d, from + c);
-    if constexpr (output == Output::apart) hn::StoreU(x, d, out + c);
-    if constexpr (output == Output::far) hn::Stream(x, d, out + c);
-    if constexpr (moves) hn::StoreU(hn::Zero(d), d, from + c);
+    if constexpr (output == Output::in_place) hn::StoreU(x, d, r.from + c);
+    if constexpr (output == Output::apart) hn::StoreU(x, d, r.out + c);
+    if constexpr (output == Output::far) hn::Stream(x, d, r.out + c);
+    if constexpr (moves(output)) hn::StoreU(hn::Zero(d), d, r.from + c);
     return x;
   };
   Vec<float> a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
   Vec<float> b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0;
-  for (size_t c = before; c < whole; c += lanes) {
-    const auto x = value(a, ra, out_a, c), y = pair ? value(b, rb, out_b, c) : x;
+  for (size_t c = begin; c < end; c += lanes) {
+    const auto x = value(a, c), y = pair ? value(b, c) : x;
     const auto add = [&](Vec<float>& to_a, Vec<float>& to_b, size_t j) HWY_ATTR __attribute__((always_inline)) {
-      const auto v = hn::LoadU(d, v0 + j * n + c);
+      const auto v = hn::LoadU(d, directions + j * n + c);
       to_a = hn::MulAdd(x, v, to_a);
       if constexpr (pair) to_b = hn::MulAdd(y, v, to_b);
     };
@@ -80,23 +105,9 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
     if constexpr (count > 6) add(a6, b6, 6);
     if constexpr (count > 7) add(a7, b7, 7);
   }
-  // The first and the last ones, which fill no vector.
   float edges[2][directions_at_once] = {};
-  double kept = 0;
-  const auto edge = [&](float* from, const float* left, float* out, float* edge_sums, size_t c) {
-    float x = from[c];
-    if constexpr (residual == Residual::added) x += left[c];
-    if constexpr (residual == Residual::subtracted) x -= left[c];
-    if constexpr (moves && residual == Residual::added) kept += double{left[c]} * left[c];
-    if constexpr (output == Output::in_place) from[c] = x;
-    if constexpr (moves) out[c] = x, from[c] = 0;
-    for (uint32_t j = 0; j < count; ++j) edge_sums[j] += x * v0[j * n + c];
-  };
-  for (size_t c = before == 0 ? whole : 0; c < n; c = c + 1 == before ? whole : c + 1) {
-    edge(a, ra, out_a, edges[0], c);
-    if constexpr (pair) edge(b, rb, out_b, edges[1], c);
-  }
-  // Inlined, as above: otherwise compilers forget to clear the upper halves of registers, and the caller's code without AVX takes four times as long.
+  double kept = sketch_edges<count, residual, output>(a, begin, end, n, directions, edges[0]);
+  if constexpr (pair) kept += sketch_edges<count, residual, output>(b, begin, end, n, directions, edges[1]);
   const auto finish = [&](Vec<float> sum_a, Vec<float> sum_b, uint32_t j) HWY_ATTR __attribute__((always_inline)) {
     task.sketch[row * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_a)) + edges[0][j]);
     if constexpr (pair) task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + edges[1][j]);
@@ -109,7 +120,7 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   if constexpr (count > 5) finish(a5, b5, 5);
   if constexpr (count > 6) finish(a6, b6, 6);
   if constexpr (count > 7) finish(a7, b7, 7);
-  if constexpr (moves && residual == Residual::added) kept += hn::GetLane(hn::SumOfLanes(d, squares));
+  if constexpr (moves(output) && residual == Residual::added) kept += hn::GetLane(hn::SumOfLanes(d, squares));
   return kept;
 }
 
