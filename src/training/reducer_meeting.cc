@@ -60,7 +60,7 @@ Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<con
 }
 
 Result<Resumed> Reducer::resume(const Group& group) {
-  if (!present_.empty()) static_cast<void>(finish());  // in the former group: it fails, and what was given is kept
+  if (!present_.empty() || refused_) static_cast<void>(finish());  // in the former group: it fails, and what was given is kept
   if (auto status = meet(group, true); !status.ok()) return status;
   return resumed_;
 }
@@ -145,6 +145,7 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
     for (auto* bucket : failed_) bucket->feedback->delivered();
   }
   present_.clear(), last_.clear(), failed_.clear();
+  begun_ = refused_ = false;
   seen_.assign(seen_.size(), false);
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
