@@ -58,7 +58,9 @@ struct CompressionPlan {
   std::vector<PlannedParameter> parameters;  // as they were given
   uint64_t elements = 0, payload = 0;        // values in all, and those that are averaged in a compressed step
   uint64_t state_bytes = 0;                  // that each rank will keep from step to step
-  uint64_t buffer_bytes = 0;                 // and what it needs to work in, if all parameters are one bucket's; without codecs' own
+  // And what it needs to work in, if all parameters are one bucket's; without codecs' own. (A step that is sent whole, as EF21M's first one, has a copy
+  // of its bucket beside if that has something left over.)
+  uint64_t buffer_bytes = 0;
   // "58 of 75 parameters compressed: 12070656 of 58073600 values per step (0.208); 232 MB kept from step to step, 48 MB to work in"
   UNISONO_EXPORT std::string to_string() const;
 };
@@ -118,7 +120,8 @@ class UNISONO_EXPORT GradientReducer {
   ~GradientReducer();
 
   // These gradients are complete, and belong to the reducer until finish(). All ranks give the same buckets in the same order; other buckets in other
-  // steps are fine. invalid: a name that is not known, or comes twice in a step; nothing of the bucket has been sent then.
+  // steps are fine. invalid: a name that is not known, or comes twice in a step; nothing of the bucket has been sent then. unavailable: out of memory;
+  // the bucket stays the caller's, and finish() will say the same.
   Status reduce(std::span<const Gradient> bucket);
   // Waits until everything is averaged. Errors: those of all-reduces; config_mismatch; index_mismatch (ranks have chosen different rows). Then the step
   // is as if it had not been, but for this rank's gradients, which are kept and sent later. After peer_lost and late: Group::reform(), then resume().

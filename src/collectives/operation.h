@@ -94,6 +94,8 @@ class Operation {
   Progress progress(std::vector<Rank>& awaited) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
   // To and from one of the plan's partners.
+  // False: there was no memory to begin with it, and neither flows nor progress are its own.
+  bool is_prepared() const { return prepared_; }
   const Flow& flow(Rank partner) const { return flows_[partner]; }
   Rank last_rank() const { return last_rank_; }  // whose first message came last; UINT32_MAX: none was awaited
   std::string label() const;  // "all_reduce 17"
@@ -227,7 +229,7 @@ class Operation {
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
   uint32_t oldest_ = 0;                  // the first lane that is not finished; lanes have one order on all ranks
-  bool done_ = true, running_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
+  bool done_ = true, running_ = false, prepared_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;

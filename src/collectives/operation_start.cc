@@ -26,7 +26,7 @@ void Operation::start(Port& port, Nanos now) {
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
   first_send_ = last_receive_ = 0;
-  done_ = running_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = false;
+  done_ = running_ = prepared_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
@@ -43,6 +43,7 @@ void Operation::start(Port& port, Nanos now) {
   const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, plan_->partners.size());
   setup_.limits.window_bytes = std::max<uint64_t>({setup_.limits.window_bytes, share, 2 * slice_elements_ * element_size_});
   make_lanes();
+  prepared_ = true;
   if (lanes_left_ == 0) return finish({});
   if (setup_.is_sent) count_as_sent(0, plan_->stages[lanes_[0].stage]);
   for (const auto rank : plan_->partners) {

@@ -76,13 +76,14 @@ void Engine::record_end(const Active& active) {
   const auto times = operation.times();
   const bool ok = operation.status().ok();
   auto awaited = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
-  if (!ok) {
+  if (!ok && operation.is_prepared()) {
     operation.progress(awaited_);
     const auto lost = std::find_if(awaited_.begin(), awaited_.end(), [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
     if (!awaited_.empty()) awaited = static_cast<int32_t>(lost == awaited_.end() ? awaited_.front() : *lost);
   }
   moved_.clear();
   for (const auto rank : operation.setup().plan->partners) {
+    if (!operation.is_prepared()) break;
     const auto& flow = operation.flow(rank);
     moved_.push_back({.rank = rank,
                       .sent_bytes = flow.send_used + flow.sent_messages * sizeof(FrameHeader),

@@ -104,7 +104,10 @@ std::shared_ptr<WorkState> start(GroupState& group, Call call) {
     if (ended(group)) return failed_work(why_ended(group, call.what));
     const auto now = monotonic_now();
     const auto overdue = now + call.request->timeout + Node::overdue_by;
-    return std::make_shared<WorkState>(WorkState{group.node, group.node->engine().submit(*group.core, std::move(*call.request), call.id, now), overdue});
+    // All memory first: nobody could wait for an operation that is under way without it.
+    auto work = std::make_shared<WorkState>(WorkState{group.node, nullptr, overdue});
+    work->completion = group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
+    return work;
   });
 }
 

@@ -23,7 +23,8 @@ struct AutoOffOptions {
 
 class AutoOff {
  public:
-  explicit AutoOff(const AutoOffOptions& options) : options_(options) {}
+  // Steps' times need no memory later on.
+  explicit AutoOff(const AutoOffOptions& options) : options_(options) { whole_us_.reserve(options.window + 1), compressed_us_.reserve(options.window + 1); }
 
   // How the next step is sent. whole: the first of some, which leaves nothing over.
   Sending next(uint64_t step) const;

@@ -1,6 +1,7 @@
 #include "training/error_feedback.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,14 @@ namespace unisono {
 namespace {
 
 constexpr size_t near_bytes = 1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
+
+// False: there is no memory for it, and what was kept is as it was. (Where something was kept, there is.)
+bool keep(std::vector<float>& kept, std::span<const float> values) try {
+  kept.assign(values.begin(), values.end());
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
 
 }  // namespace
 
@@ -23,15 +32,16 @@ std::vector<float> Spares::take(size_t count) {
   return memory;
 }
 
-void Spares::give(std::vector<float> memory) {
+void Spares::give(std::vector<float> memory) try {
   if (memory.empty()) return;
-  bytes_ += sizeof(float) * memory.size();
-  const size_t count = memory.size();
-  by_size_[count].push_back(std::move(memory));
+  const size_t bytes = sizeof(float) * memory.size();
+  by_size_[memory.size()].push_back(std::move(memory));
+  bytes_ += bytes;
+} catch (const std::bad_alloc&) {  // so little is left that it had better go
 }
 
 ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares)
-    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), spares_(spares != nullptr ? *spares : own_spares_), next_(states_.size()), cleared_(states_.size()) {}
+    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), spares_(spares != nullptr ? *spares : own_spares_), next_(states_.size()), gradients_(states_.size()), outputs_(states_.size()), cleared_(states_.size()) {}
 
 ErrorFeedback::~ErrorFeedback() {
   settle();
@@ -117,11 +127,13 @@ std::span<float> ErrorFeedback::pack_whole() {
 
 std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gradients, Sending sending) {
   UNISONO_CHECK(gradients.size() == states_.size());
-  gradients_.assign(gradients.begin(), gradients.end());
+  std::copy(gradients.begin(), gradients.end(), gradients_.begin());
+  in_place_ = false;
   sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
   if (is_whole() || options_.lossy) settle();
+  if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};  // as much as all gradients, for a step that is rare
   unsettled_ = false;  // whatever becomes of this step, the last one is over
-  added_ = committed_ = false;
+  added_ = committed_ = finished_ = false;
   if (sending_ == Sending::plain) return pack_whole();
   reserve();
   add_up();
@@ -226,7 +238,12 @@ void ErrorFeedback::commit_values() {
     }
   }
   unsettled_ = committed_ = options_.kind == Feedback::ef14;
-  compressor_->unpack(gradients_);
+  for (size_t i = 0; i < states_.size(); ++i) outputs_[i] = compressed(i) ? gradients_[i] : nullptr;
+  compressor_->unpack(outputs_);
+  // What dense tensors gave stays there until the next step: it may have to be kept.
+  each_piece([&](size_t i, size_t, std::span<float> piece) {
+    if (!compressed(i)) std::swap_ranges(piece.begin(), piece.end(), gradients_[i]);
+  });
 }
 
 void ErrorFeedback::commit_whole() {
@@ -250,17 +267,25 @@ Status ErrorFeedback::finish() {
     // A step that is sent as without compression is not looked at either.
     if (sending_ == Sending::whole && !all_finite(whole_)) return not_finite("the average");
     commit_whole();
-    return {};
+  } else {
+    if (auto status = compressor_->accept(); !status.ok()) return status;
+    if (options_.kind == Feedback::ef21m) commit_difference();
+    else commit_values();
   }
-  if (auto status = compressor_->accept(); !status.ok()) return status;
-  if (options_.kind == Feedback::ef21m) commit_difference();
-  else commit_values();
+  finished_ = true;
   return {};
 }
 
 void ErrorFeedback::abandon() {
+  if (finished_) {
+    step_skipped();
+    if (options_.kind != Feedback::ef14 || is_whole() || options_.lossy) return;
+    return each_piece([&](size_t i, size_t, std::span<float> piece) {
+      if (!compressed(i)) keep(states_[i]->residual, piece);
+    });
+  }
   if (sending_ == Sending::plain || (is_whole() && in_place_)) return;
-  if (!added_) settle();
+  if (!added_) settle(), add_up();
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     float* const values = gradients_[i];
@@ -268,10 +293,11 @@ void ErrorFeedback::abandon() {
     for (size_t k = 0; !added_ && k < state.residual.size(); ++k) values[k] += state.residual[k];
     // A rank whose numbers are not finite would keep them for ever.
     if (!all_finite({moved ? next_[i].data() : values, elements(i)})) continue;
-    if (options_.kind == Feedback::ef14) cleared_[i].clear();
-    if (moved) state.residual.swap(next_[i]);
-    else if (options_.kind == Feedback::ef14) state.residual.assign(values, values + elements(i));
-    if (options_.kind == Feedback::ef21m && !state.momentum.empty()) state.momentum.assign(values, values + elements(i));
+    if (options_.kind == Feedback::ef14) {
+      if (moved) state.residual.swap(next_[i]);
+      if (moved || keep(state.residual, {values, elements(i)})) cleared_[i].clear();
+    }
+    if (options_.kind == Feedback::ef21m && !state.momentum.empty()) keep(state.momentum, {values, elements(i)});
   }
 }
 

@@ -66,7 +66,8 @@ class ErrorFeedback {
   static Result<std::unique_ptr<ErrorFeedback>> make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares = nullptr);
   ~ErrorFeedback();
 
-  // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing.
+  // Takes this rank's gradients, which belong to the step until it is over. What is to be averaged first; empty: nothing. This and all up to finish()
+  // may throw std::bad_alloc: then abandon() is to follow, which does not.
   std::span<float> begin(uint64_t step, std::span<float* const> gradients, Sending sending = Sending::compressed);
   // After that was averaged. corrupt (nonfinite): the step is over on all ranks, and as if it had not been.
   Status choose();
@@ -78,8 +79,8 @@ class ErrorFeedback {
   // The averages are where the gradients were. Errors: as choose().
   Status finish();
 
-  // The step is over without a result, and what had been added up is kept. (Of one that was sent whole while nothing was left over from before,
-  // nothing is: as without compression.)
+  // The step is over without a result, or nobody uses it because it failed elsewhere, and what had been added up is kept. (Of one that was sent whole while nothing was left over from before,
+  // nothing is: as without compression. Nor of a tensor of which nothing was kept before, if there is no memory for it.)
   void abandon();
   // After finish() and before anything else: the averages are not used by any rank. EF14: what had been added up is kept, as if nothing had
   // been sent, to the bit; of a step that was sent whole each rank keeps the mean of it.
@@ -127,6 +128,7 @@ class ErrorFeedback {
   Spares& spares_;
   std::vector<std::vector<float>> next_;  // by tensor: what will be its residual; empty between steps for most
   std::vector<float*> gradients_;
+  std::vector<float*> outputs_;  // where averages go that are not exchanged for what was sent
   std::vector<CompressorInput> inputs_;
   std::span<float> packed_;      // what is averaged last, of the compressor
   std::vector<float> lost_;      // of it, one by one
@@ -134,6 +136,7 @@ class ErrorFeedback {
   std::span<float> whole_;
   Sending sending_ = Sending::compressed;
   bool added_ = false, committed_ = false;  // the residuals are in the gradients; rows that were sent are known, and what encoding lost of them
+  bool finished_ = false;        // the averages are where the gradients were
   bool in_place_ = false, with_residual_ = false;
   bool unsettled_ = false;       // EF14 has kept also the rows that were sent
   std::vector<std::vector<uint8_t>> cleared_;  // then: which these are, by tensor and row

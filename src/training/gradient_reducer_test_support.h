@@ -66,7 +66,8 @@ class Ledger {
   Ledger() {
     for (const auto& parameter : model) given_.emplace_back(matrix_of(parameter.shape).elements()), delivered_.emplace_back(given_.back().size()), left_.emplace_back(given_.back().size());
   }
-  void give(const Rank& rank) { add(given_, rank.values, 1); }
+  void give(const Rank& rank) { give(rank.values); }
+  void give(const std::vector<Values>& gradients) { add(given_, gradients, 1); }
   void deliver(const Rank& rank) { add(delivered_, rank.values, 1); }
   void keep(Rank& rank) {
     auto store = kept_by(rank);

@@ -20,6 +20,9 @@ using Method = Compression::Method;
 constexpr uint64_t growth_period = 64;     // steps between two looks at how long gradients are
 constexpr uint64_t decision_id = 0xFFFFF;  // beyond the buckets of a round
 
+// Short enough to need no memory itself.
+Status no_memory() { return {Code::unavailable, "out of memory"}; }
+
 int64_t us_since(Clock::time_point start) { return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(); }
 
 }  // namespace
@@ -75,6 +78,15 @@ void Reducer::add_notes(Bucket& bucket) {
 }
 
 Status Reducer::reduce(std::span<const Gradient> bucket) {
+  try {
+    return give(bucket);
+  } catch (const std::bad_alloc&) {
+    refused_ = pipeline_ != nullptr;
+    return no_memory();
+  }
+}
+
+Status Reducer::give(std::span<const Gradient> bucket) {
   std::vector<uint32_t> tensors;
   std::vector<float*> values;
   for (const auto& gradient : bucket) {
@@ -89,18 +101,15 @@ Status Reducer::reduce(std::span<const Gradient> bucket) {
   if (pipeline_ == nullptr) return deliver_alone(tensors, values), Status();
   if (tensors.empty()) return {};
   if (present_.size() >= decision_id / 2) return {Code::invalid, "bad_option: more than " + std::to_string(decision_id / 2) + " buckets in a step"};
-  if (present_.empty()) begin_step();
-  try {
-    auto found = bucket_of(std::move(tensors));
-    if (!found.ok()) return found.status();
-    return submit(**found, std::move(values));
-  } catch (const std::bad_alloc&) {
-    return {Code::unavailable, "no memory to compress gradients"};
-  }
+  if (!std::exchange(begun_, true)) begin_step();
+  auto found = bucket_of(std::move(tensors));
+  if (!found.ok()) return found.status();
+  submit(**found, std::move(values));
+  return {};
 }
 
-Status Reducer::submit(Bucket& next, std::vector<float*> values) {
-  for (const auto tensor : next.tensors) seen_[tensor] = true;
+void Reducer::submit(Bucket& next, std::vector<float*> values) {
+  present_.reserve(present_.size() + 1);
   next.sending = !next.off ? sending_ : settling_ ? Sending::whole : Sending::plain;
   next.gradients = std::move(values);
   next.notes.clear();
@@ -108,9 +117,9 @@ Status Reducer::submit(Bucket& next, std::vector<float*> values) {
   next.finite = true;
   next.costs = {};
   add_notes(next);
-  present_.push_back(&next);
   pipeline_->submit(next);
-  return {};
+  present_.push_back(&next);
+  for (const auto tensor : next.tensors) seen_[tensor] = true;
 }
 
 CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
@@ -143,32 +152,42 @@ CompressionReport Reducer::report_of(const std::vector<Bucket*>& buckets) {
   return report;
 }
 
+// What is always known.
+CompressionReport Reducer::brief_report() const { return {.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank, .off = {}}; }
+
 Result<CompressionReport> Reducer::finish() {
+  const bool refused = std::exchange(refused_, false);
+  begun_ = false;
+  if (present_.empty() && refused) return no_memory();
   if (present_.empty()) {
-    CompressionReport report{.step = step_, .ratio = ratio_at(compression_, step_), .rank = compression_.rank, .total_us = 0, .off = {}};
+    auto report = brief_report();
     holds_ = static_cast<int64_t>(++step_);
     ++total_.step;
     return report;
   }
   const auto entered = Clock::now();
-  const auto buckets = end_buckets();
-  Status failure;
+  auto buckets = end_buckets();
+  Status failure = refused ? no_memory() : Status();
   bool finite = true;
-  for (const auto* bucket : buckets) {
-    if (failure.ok() && !bucket->status.ok()) failure = bucket->status;
+  for (auto* bucket : buckets) {
+    if (failure.ok() && !bucket->status.ok()) failure = std::move(bucket->status);
     finite = finite && bucket->finite;
   }
-  if (!failure.ok()) return give_up(buckets), failure;
-  if (!finite) take_back(buckets);
-  auto report = report_of(buckets);
+  if (!failure.ok()) return give_up(std::move(buckets)), failure;
+  if (!finite) take_back(buckets, false);
+  auto report = brief_report();
+  try {
+    report = report_of(buckets);
+  } catch (const std::bad_alloc&) {  // the step is done all the same: other ranks go on from it
+  }
   report.applied = finite;
   report.wait_us = us_since(entered);
   report.total_us = us_since(started_);
   if (auto status = end_step(report); !status.ok()) {
-    if (finite) give_up(buckets);
+    if (finite) give_up(std::move(buckets));
     return status;
   }
-  if (finite) last_ = buckets, used_ = report.step;
+  if (finite) last_ = std::move(buckets), used_ = report.step;
   return report;
 }
 
@@ -179,16 +198,15 @@ std::vector<Bucket*> Reducer::end_buckets() {
   return std::exchange(present_, {});
 }
 
-void Reducer::give_up(const std::vector<Bucket*>& buckets) {
-  take_back(buckets);
-  failed_ = buckets;
+void Reducer::give_up(std::vector<Bucket*> buckets) {
+  take_back(buckets, true);
+  failed_ = std::move(buckets);
 }
 
 // A step that has failed in some of its buckets, or was not finite in some, is none in the others either.
-void Reducer::take_back(const std::vector<Bucket*>& buckets) {
-  const bool failed = std::any_of(buckets.begin(), buckets.end(), [](const Bucket* bucket) { return !bucket->status.ok(); });
+void Reducer::take_back(const std::vector<Bucket*>& buckets, bool failed) {
   for (auto* bucket : buckets) {
-    if (bucket->status.ok() && bucket->finite) bucket->feedback->step_skipped();
+    if (!failed && bucket->finite) bucket->feedback->step_skipped();
     else if (bucket->finite) bucket->feedback->abandon();
     else if (!failed && compression_.on_nonfinite == Compression::OnNonfinite::poison) {
       for (size_t i = 0; i < bucket->gradients.size(); ++i) std::fill_n(bucket->gradients[i], bucket->feedback->compressor().decisions()[i].matrix.elements(), NAN);
@@ -196,7 +214,7 @@ void Reducer::take_back(const std::vector<Bucket*>& buckets) {
   }
 }
 
-Status Reducer::end_step(CompressionReport& report) {
+Status Reducer::end_step(CompressionReport& report) try {
   const auto us = static_cast<double>(last_end_ ? us_since(*last_end_) : report.total_us);
   if (const auto question = auto_off_.took(step_, sending_, us)) {
     float medians[] = {static_cast<float>(question->whole_us), static_cast<float>(question->compressed_us)};
@@ -211,6 +229,13 @@ Status Reducer::end_step(CompressionReport& report) {
   last_end_ = Clock::now();
   holds_ = static_cast<int64_t>(++step_);
   settling_ = false;
+  add_to_total(report);
+  return {};
+} catch (const std::bad_alloc&) {  // whether to go on compressing could not be settled
+  return no_memory();
+}
+
+void Reducer::add_to_total(const CompressionReport& report) try {
   auto total = report;
   total.step = total_.step + 1;
   total.elements += total_.elements;
@@ -219,7 +244,8 @@ Status Reducer::end_step(CompressionReport& report) {
   add(total.costs, total_.costs);
   total.warnings.insert(total.warnings.begin(), total_.warnings.begin(), total_.warnings.end());
   total_ = std::move(total);
-  return {};
+} catch (const std::bad_alloc&) {  // one step is missing in it
+  ++total_.step;
 }
 
 void Reducer::step_skipped() {

@@ -49,15 +49,18 @@ class Reducer {
   bool weighs() const { return compression_.auto_off && compression_.method != Compression::Method::dense; }
   uint64_t options_digest() const;
   Result<Bucket*> bucket_of(std::vector<uint32_t> tensors);
-  Status submit(Bucket& next, std::vector<float*> values);
+  Status give(std::span<const Gradient> bucket);
+  void submit(Bucket& next, std::vector<float*> values);
   void deliver_alone(const std::vector<uint32_t>& tensors, const std::vector<float*>& values);
   void begin_step();
   void add_notes(Bucket& bucket);
   std::vector<Bucket*> end_buckets();
-  void give_up(const std::vector<Bucket*>& buckets);
-  void take_back(const std::vector<Bucket*>& buckets);
+  void give_up(std::vector<Bucket*> buckets);
+  void take_back(const std::vector<Bucket*>& buckets, bool failed);
   CompressionReport report_of(const std::vector<Bucket*>& buckets);
+  CompressionReport brief_report() const;
   Status end_step(CompressionReport& report);
+  void add_to_total(const CompressionReport& report);
 
   const Compression compression_;
   std::vector<Parameter> parameters_;           // sorted by name: a tensor's number is its place
@@ -75,6 +78,8 @@ class Reducer {
   std::map<uint32_t, Bucket> buckets_;           // by place in the step
   double bucket_ratio_ = 0;                      // that they were made for
   std::vector<Bucket*> present_;                 // of this step
+  bool begun_ = false;                           // it is
+  bool refused_ = false;                         // there was no memory for one of its buckets
   std::vector<Bucket*> last_;                    // of the last one, until the next begins
   std::vector<Bucket*> failed_;                  // of one that failed on this rank, until the next begins
   std::optional<uint64_t> used_;                 // the last step whose averages some rank uses

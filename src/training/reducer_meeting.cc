@@ -146,6 +146,7 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
     for (auto* bucket : failed_) bucket->feedback->delivered();
   }
   last_.clear(), failed_.clear();
+  begun_ = refused_ = false;
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
   for (auto& [name, state] : store_) state.known = {}, state.mean = {};

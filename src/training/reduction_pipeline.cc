@@ -31,6 +31,16 @@ class Lap {
   const Clock::time_point start_ = Clock::now();
 };
 
+// The text is short enough to need no memory itself.
+template <typename Does>
+void or_unavailable(Bucket& bucket, Does does) {
+  try {
+    does();
+  } catch (const std::bad_alloc&) {
+    bucket.status = Status(Code::unavailable, "out of memory");
+  }
+}
+
 }  // namespace
 
 ReductionPipeline::ReductionPipeline(Group group, const Calls& calls) : group_(std::move(group)), calls_(calls), thread_([this] { work(); }) {
@@ -57,13 +67,15 @@ void ReductionPipeline::begin_step(uint64_t step, uint64_t round) {
 }
 
 void ReductionPipeline::submit(Bucket& bucket) {
+  std::list<Flight> flight;
+  flight.push_back({.bucket = &bucket});
   if (bucket.sending == Sending::plain) {
-    plain_.push_back({.bucket = &bucket});
-    return sketch(plain_.back());
+    plain_.splice(plain_.end(), flight);
+    return or_unavailable(bucket, [&] { sketch(plain_.back()); });
   }
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(&bucket);
+    queue_.splice(queue_.end(), flight);
     ++unfinished_;
   }
   changed_.notify_all();
@@ -75,7 +87,7 @@ void ReductionPipeline::finish() {
     complete_ = true;
     changed_.wait(lock, [&] { return unfinished_ == 0; });
   }
-  for (auto& flight : plain_) unpack(flight);
+  for (auto& flight : plain_) or_unavailable(*flight.bucket, [&] { unpack(flight); });
   plain_.clear();
 }
 
@@ -96,7 +108,7 @@ bool ReductionPipeline::take_new() {
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (queue_.empty()) return false;
   }
-  for (; !queue_.empty(); queue_.pop_front()) flights_.push_back({.bucket = queue_.front()});
+  flights_.splice(flights_.end(), queue_);
   return true;
 }
 
@@ -105,7 +117,8 @@ bool ReductionPipeline::send_next() {
   const auto in_flight = std::count_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent; });
   const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued || flight.phase == Phase::sketched; });
   if (next == flights_.end() || next->phase != Phase::sketched || static_cast<size_t>(in_flight) >= sent_at_once || (next->work && !next->work.done())) return false;
-  send(*next);
+  next->phase = Phase::sent;
+  or_unavailable(*next->bucket, [&] { send(*next); });
   return true;
 }
 
@@ -114,14 +127,15 @@ bool ReductionPipeline::sketch_next() {
   if (next == flights_.end()) return false;
   const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::over; });
   if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_at_once) return false;
-  sketch(*next);
+  next->phase = Phase::sketched;
+  or_unavailable(*next->bucket, [&] { sketch(*next); });
   return true;
 }
 
 bool ReductionPipeline::unpack_one() {
   const auto done = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::sent && (!flight.work || flight.work.done()); });
   if (done == flights_.end()) return false;
-  unpack(*done);
+  or_unavailable(*done->bucket, [&] { unpack(*done); });
   done->phase = Phase::over;
   {
     const std::lock_guard lock(mutex_);
@@ -139,7 +153,10 @@ void ReductionPipeline::wait_a_little() {
   if (target == flights_.end()) target = in_phase(Phase::sent);
   if (target == flights_.end()) return;
   const bool complete = [&] { const std::lock_guard lock(mutex_); return complete_; }();
-  static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
+  try {
+    static_cast<void>(target->work.wait_for(complete ? long_glance : glance));
+  } catch (const std::bad_alloc&) {  // to say how it ended, which account() is told, too
+  }
 }
 
 CallOptions ReductionPipeline::call(const CallOptions& base, const Bucket& bucket, uint64_t which, uint64_t agreement) const {
@@ -152,29 +169,24 @@ CallOptions ReductionPipeline::call(const CallOptions& base, const Bucket& bucke
 
 void ReductionPipeline::sketch(Flight& flight) {
   auto& bucket = *flight.bucket;
-  flight.phase = Phase::sketched;
-  try {
-    std::span<float> first;
-    {
-      const Lap lap(bucket.costs.sketch_us);
-      first = bucket.feedback->begin(step_, bucket.gradients, bucket.sending);
-      const auto notes = bucket.feedback->compressor().notes();
-      if (bucket.sending == Sending::compressed && notes.size() == bucket.notes.size()) {
-        std::copy(bucket.notes.begin(), bucket.notes.end(), notes.begin());
-        if (!notes.empty()) notes[notes_per_rank * group_.rank()] = static_cast<float>(bucket.feedback->kept_energy());
-      } else {
-        bucket.notes.clear();
-      }
+  std::span<float> first;
+  {
+    const Lap lap(bucket.costs.sketch_us);
+    first = bucket.feedback->begin(step_, bucket.gradients, bucket.sending);
+    const auto notes = bucket.feedback->compressor().notes();
+    if (bucket.sending == Sending::compressed && notes.size() == bucket.notes.size()) {
+      std::copy(bucket.notes.begin(), bucket.notes.end(), notes.begin());
+      if (!notes.empty()) notes[notes_per_rank * group_.rank()] = static_cast<float>(bucket.feedback->kept_energy());
+    } else {
+      bucket.notes.clear();
     }
-    if (first.empty()) return;
-    auto options = call(calls_.sketch, bucket, 0, bucket.digest ^ mix64(step_) ^ static_cast<uint64_t>(bucket.sending));
-    // Of a step that is not compressed this is all there is.
-    if (bucket.feedback->is_whole()) options.codec = Codec{};
-    flight.work = group_.all_reduce_async(first, options);
-    bucket.costs.payload_elements += first.size() - bucket.notes.size();
-  } catch (const std::bad_alloc&) {
-    bucket.status = Status(Code::unavailable, "no memory to compress gradients");
   }
+  if (first.empty()) return;
+  auto options = call(calls_.sketch, bucket, 0, bucket.digest ^ mix64(step_) ^ static_cast<uint64_t>(bucket.sending));
+  // Of a step that is not compressed this is all there is.
+  if (bucket.feedback->is_whole()) options.codec = Codec{};
+  flight.work = group_.all_reduce_async(first, options);
+  bucket.costs.payload_elements += first.size() - bucket.notes.size();
 }
 
 void ReductionPipeline::account(Flight& flight, int64_t& us) {
@@ -194,7 +206,6 @@ void ReductionPipeline::account(Flight& flight, int64_t& us) {
 
 void ReductionPipeline::send(Flight& flight) {
   auto& bucket = *flight.bucket;
-  flight.phase = Phase::sent;
   if (bucket.feedback->is_whole()) return;  // its only all-reduce goes on
   account(flight, bucket.costs.sketch_reduce_us);
   if (!bucket.status.ok()) return;

@@ -4,7 +4,7 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -51,6 +51,7 @@ class ReductionPipeline {
   // round: another number for each step that is tried.
   void begin_step(uint64_t step, uint64_t round);
   // What is sent as it is goes at once, by the caller's thread: a reducer that does not compress costs what an all-reduce costs.
+  // std::bad_alloc: it has not been submitted. (Later on, a bucket for which there is no memory fails with unavailable.)
   void submit(Bucket& bucket);
   // Waits until all buckets are through, or have failed.
   void finish();
@@ -63,7 +64,7 @@ class ReductionPipeline {
     Bucket* bucket = nullptr;
     Phase phase = Phase::queued;
     Work work{};
-    std::string if_different = "config_mismatch: ";  // what it means if the ranks' calls differ
+    const char* if_different = "config_mismatch: ";  // what it means if the ranks' calls differ
   };
   void work();
   bool take_new();
@@ -81,13 +82,13 @@ class ReductionPipeline {
   const Calls calls_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Bucket*> queue_;   // submitted, not yet taken
+  std::list<Flight> queue_;      // submitted, not yet taken
   size_t unfinished_ = 0;
   bool stop_ = false;
   bool complete_ = true;         // no bucket will follow before finish() has returned
-  std::vector<Flight> plain_;    // of the present step, sent as they are; the caller's
+  std::list<Flight> plain_;      // of the present step, sent as they are; the caller's
   uint64_t step_ = 0, round_ = 0;
-  std::vector<Flight> flights_;  // of the present step, in order; the thread's own
+  std::list<Flight> flights_;    // of the present step, in order; the thread's own. Taken over from the queue as they are: that needs no memory
   std::thread thread_;
 };
 
