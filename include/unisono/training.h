@@ -58,7 +58,7 @@ struct CompressionPlan {
   std::vector<PlannedParameter> parameters;  // as they were given
   uint64_t elements = 0, payload = 0;        // values in all, and those that are averaged in a compressed step
   uint64_t state_bytes = 0;                  // that each rank will keep from step to step
-  // And what it needs to work in, if all parameters are one bucket's; without codecs' own. (A step that is sent whole, as EF21M's first one, has a copy
+  // And what it needs to work in, at most, with buckets of 25 MB; without codecs' own. (A step that is sent whole, as EF21M's first one, has a copy
   // of its bucket beside if that has something left over.)
   uint64_t buffer_bytes = 0;
   // "58 of 75 parameters compressed: 12070656 of 58073600 values per step (0.208); 232 MB kept from step to step, 48 MB to work in"

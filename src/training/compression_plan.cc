@@ -3,6 +3,7 @@
 #include <set>
 
 #include "training/compression_rules.h"
+#include "training/reduction_pipeline.h"
 #include "unisono/training.h"
 
 namespace unisono {
@@ -31,6 +32,8 @@ double ratio_at(const Compression& compression, uint64_t step) {
 
 namespace {
 
+constexpr uint64_t usual_bucket = 25 << 20;  // bytes
+
 // What a rank keeps of a tensor from step to step, in numbers for each of its elements.
 uint64_t kept_per_element(const FeedbackOptions& feedback, bool compressed) {
   if (feedback.kind == Feedback::none) return 0;
@@ -45,7 +48,7 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
   const auto feedback = feedback_options(compression);
   CompressionPlan plan;
   std::set<std::string_view> names;
-  uint64_t widest = 0;
+  uint64_t widest = 0, moved = 0, largest = 0;
   for (const auto& parameter : parameters) {
     if (parameter.name.empty()) return Status(Code::invalid, "bad_option: a parameter without a name");
     if (!names.insert(parameter.name).second) return Status(Code::invalid, "bad_option: two parameters are called " + parameter.name);
@@ -59,10 +62,11 @@ Result<CompressionPlan> CompressionPlan::make(std::span<const Parameter> paramet
     plan.elements += elements;
     plan.payload += payload;
     plan.buffer_bytes += sizeof(float) * (payload + (feedback.lossy ? decision.value_elements() : 0));
+    if (compressed && feedback.kind == Feedback::ef14) moved += sizeof(float) * elements, largest = std::max(largest, sizeof(float) * elements);
     if (sketched) widest = std::max(widest, decision.matrix.columns);
     if (compression.method != Compression::Method::dense) plan.state_bytes += sizeof(float) * elements * kept_per_element(feedback, compressed);
   }
-  plan.buffer_bytes += sizeof(float) * widest * (2 * compression.rank + 1);
+  plan.buffer_bytes += sizeof(float) * widest * (2 * compression.rank + 1) + std::min(moved, open_buckets * std::max(usual_bucket, largest));
   return plan;
 }
 

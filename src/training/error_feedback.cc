@@ -24,20 +24,21 @@ bool keep(std::vector<float>& kept, std::span<const float> values) try {
 }  // namespace
 
 std::vector<float> Spares::take(size_t count) {
-  const auto found = by_size_.find(count);
-  if (found == by_size_.end() || found->second.empty()) return std::vector<float>(count);
-  auto memory = std::move(found->second.back());
-  found->second.pop_back();
-  bytes_ -= sizeof(float) * count;
+  auto& shelf = by_size_[count];
+  // Whatever comes back later needs no memory then.
+  shelf.free.reserve(shelf.free.size() + shelf.taken + 1);
+  auto memory = shelf.free.empty() ? std::vector<float>(count) : std::move(shelf.free.back());
+  if (!shelf.free.empty()) shelf.free.pop_back(), bytes_ -= sizeof(float) * count;
+  ++shelf.taken;
   return memory;
 }
 
-void Spares::give(std::vector<float> memory) try {
-  if (memory.empty()) return;
-  const size_t bytes = sizeof(float) * memory.size();
-  by_size_[memory.size()].push_back(std::move(memory));
-  bytes_ += bytes;
-} catch (const std::bad_alloc&) {  // so little is left that it had better go
+void Spares::give(std::vector<float> memory) {
+  const auto found = by_size_.find(memory.size());
+  if (found == by_size_.end() || found->second.taken == 0) return;
+  --found->second.taken;
+  bytes_ += sizeof(float) * memory.size();
+  found->second.free.push_back(std::move(memory));
 }
 
 ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares)

@@ -49,11 +49,16 @@ using FeedbackStore = std::map<std::string, FeedbackState>;
 class Spares {
  public:
   std::vector<float> take(size_t count);
+  // For one that was taken, one as large, perhaps another; allocates nothing. Others are thrown away.
   void give(std::vector<float> memory);
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_; }  // of what is not taken
 
  private:
-  std::map<size_t, std::vector<std::vector<float>>> by_size_;
+  struct Shelf {
+    std::vector<std::vector<float>> free;
+    size_t taken = 0;
+  };
+  std::map<size_t, Shelf> by_size_;
   size_t bytes_ = 0;
 };
 

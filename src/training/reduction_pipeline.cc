@@ -15,7 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t sent_at_once = 2;  // buckets: one is on its way, and the next one is there when it is through
-constexpr size_t open_at_once = 4;  // of which there is a sketch, and no average yet: each needs memory of its own
 constexpr Milliseconds glance{1};   // how long something else may go unnoticed
 constexpr Milliseconds long_glance{100};  // if no more buckets will come
 
@@ -126,7 +125,7 @@ bool ReductionPipeline::sketch_next() {
   const auto next = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.phase == Phase::queued; });
   if (next == flights_.end()) return false;
   const auto open = std::count_if(flights_.begin(), next, [](const Flight& flight) { return flight.phase != Phase::over; });
-  if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_at_once) return false;
+  if (next->bucket->sending == Sending::compressed && static_cast<size_t>(open) >= open_buckets) return false;
   next->phase = Phase::sketched;
   or_unavailable(*next->bucket, [&] { sketch(*next); });
   return true;

@@ -20,6 +20,8 @@ namespace unisono {
 
 // What ranks tell each other beside sketches, two numbers each: sums of squares of what they had kept, and now and then of their gradients.
 constexpr uint32_t notes_per_rank = 2;
+// Of which there is a sketch, and no average yet: each needs memory of its own.
+constexpr uint64_t open_buckets = 4;
 
 struct Bucket {
   uint32_t number = 0;                      // in its step, from 0
