@@ -78,7 +78,7 @@ class Job {
 // 24. ARC-Top-K's two all-reduces follow each other.
 TEST(GradientTime, of_a_billion_parameters_is_what_the_specification_says) {
   const auto model = llama(2048, 5461, 24);
-  const auto plan = plan_compression(model, *Compression::parse("arc:ratio=0.2,rank=4,min_elements=0,max_payload=1"));
+  const auto plan = CompressionPlan::make(model, *Compression::parse("arc:ratio=0.2,rank=4,min_elements=0,max_payload=1"));
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ(plan->elements, 1'339'082'752u);
   ASSERT_EQ(plan->payload, 270'394'096u);
