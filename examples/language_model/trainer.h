@@ -49,6 +49,8 @@ struct TrainingTimes {
 struct TrainingHistory {
   std::vector<float> losses;  // per step, mean over the batch before the step's update, nats per byte
   std::vector<ValidationPoint> validation;
+  std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
+  std::vector<double> seconds;       // of the steps so far, without validation
   TrainingTimes times;
 };
 
