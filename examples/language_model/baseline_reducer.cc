@@ -103,7 +103,7 @@ class PowerSgd final : public Method {
 Result<std::unique_ptr<Method>> make_method(const GradientCompression& compression, uint32_t number, const Bucket& bucket) {
   const auto& options = compression.options;
   std::vector<unisono::GroupTensor> tensors;
-  for (uint32_t i = 0; i < bucket.parameters.size(); ++i) tensors.push_back({.number = bucket.first + i, .shape = bucket.parameters[i].shape});
+  for (uint32_t i = 0; i < bucket.parameters.size(); ++i) tensors.push_back({.number = bucket.first + i, .shape = shape_of(bucket.parameters[i])});
   const auto rule = unisono::row_rule(options, options.ratio);
   if (compression.by == GradientCompression::By::top_k) {
     auto top_k = unisono::GatheredTopK::make({.rule = rule}, tensors);
@@ -133,7 +133,7 @@ class BaselineReducer final : public BucketReducer {
       std::vector<float*> places;
       for (float* at = gradients.data(); const auto& parameter : lane.bucket.parameters) {
         places.push_back(at);
-        at += unisono::matrix_of(parameter.shape).elements();
+        at += parameter.count();
       }
       lane.method->first(step_, places, firsts_, lane.flight);
     } else {

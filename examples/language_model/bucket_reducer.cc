@@ -1,8 +1,5 @@
 #include "language_model/bucket_reducer.h"
 
-#include <algorithm>
-#include <functional>
-#include <numeric>
 #include <utility>
 
 namespace language_model {
@@ -13,10 +10,6 @@ using unisono::Status;
 
 namespace {
 
-size_t count_of(const unisono::Parameter& parameter) {
-  return std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_t{1}, std::multiplies<>());
-}
-
 class LibraryReducer final : public BucketReducer {
  public:
   LibraryReducer(GradientReducer reducer, std::span<const Bucket> buckets) : reducer_(std::move(reducer)), buckets_(buckets.begin(), buckets.end()) {}
@@ -25,7 +18,7 @@ class LibraryReducer final : public BucketReducer {
     std::vector<unisono::Gradient> given;
     for (float* at = gradients.data(); const auto& parameter : buckets_[bucket].parameters) {
       given.push_back({.name = parameter.name, .values = at});
-      at += count_of(parameter);
+      at += parameter.count();
     }
     return reducer_.reduce(given);
   }
@@ -49,13 +42,18 @@ class LibraryReducer final : public BucketReducer {
 
 }  // namespace
 
-std::vector<Bucket> make_buckets(std::span<const unisono::Parameter> parameters, size_t elements) {
+std::vector<uint64_t> shape_of(const ExchangedParameter& parameter) {
+  if (parameter.rows == 1) return {parameter.columns};
+  return parameter.by_columns ? std::vector<uint64_t>{parameter.columns, parameter.rows} : std::vector<uint64_t>{parameter.rows, parameter.columns};
+}
+
+std::vector<Bucket> make_buckets(std::span<const ExchangedParameter> parameters, size_t elements) {
   std::vector<Bucket> buckets;
   size_t offset = 0;
-  for (const auto& parameter : parameters) offset += count_of(parameter);
+  for (const auto& parameter : parameters) offset += parameter.count();
   Bucket open;
   for (size_t i = parameters.size(); i > 0; --i) {
-    const size_t count = count_of(parameters[i - 1]);
+    const size_t count = parameters[i - 1].count();
     offset -= count;
     open.offset = offset;
     open.count += count;
@@ -68,7 +66,9 @@ std::vector<Bucket> make_buckets(std::span<const unisono::Parameter> parameters,
 
 Result<std::unique_ptr<BucketReducer>> make_library_reducer(unisono::Group& group, std::span<const Bucket> buckets, const unisono::Compression& compression) {
   std::vector<unisono::Parameter> parameters;
-  for (const auto& bucket : buckets) parameters.insert(parameters.end(), bucket.parameters.begin(), bucket.parameters.end());
+  for (const auto& bucket : buckets) {
+    for (const auto& parameter : bucket.parameters) parameters.push_back({.name = parameter.name, .shape = shape_of(parameter)});
+  }
   auto reducer = GradientReducer::make(group, parameters, compression);
   if (!reducer.ok()) return reducer.status();
   return std::unique_ptr<BucketReducer>(std::make_unique<LibraryReducer>(*std::move(reducer), buckets));

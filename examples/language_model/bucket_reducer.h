@@ -11,19 +11,21 @@
 #include <string>
 #include <vector>
 
-#include "language_model/gradient_compression.h"
+#include "language_model/data_parallel.h"
 #include "unisono/unisono.h"
 
 namespace language_model {
 
 // Parameters that lie one after the other, and travel together.
 struct Bucket {
-  size_t offset = 0, count = 0;             // of its values, among those of all parameters
-  uint32_t first = 0;                       // number of its first parameter
-  std::vector<unisono::Parameter> parameters;
+  size_t offset = 0, count = 0;  // of its values, among those of all parameters
+  uint32_t first = 0;            // number of its first parameter
+  std::vector<ExchangedParameter> parameters;
 };
 // Those at the end first, as the backward pass completes them; each has as many parameters as make it `elements` long, or longer.
-std::vector<Bucket> make_buckets(std::span<const unisono::Parameter> parameters, size_t elements);
+std::vector<Bucket> make_buckets(std::span<const ExchangedParameter> parameters, size_t elements);
+// As compression sees it: rows are what is chosen, and one row of numbers is no matrix.
+std::vector<uint64_t> shape_of(const ExchangedParameter& parameter);
 
 // What one step came to, on this rank.
 struct StepOutcome {
@@ -37,7 +39,8 @@ struct StepOutcome {
 class BucketReducer {
  public:
   virtual ~BucketReducer() = default;
-  // The bucket's gradients are complete, and may not be touched until finish(). All ranks give the same buckets in the same order.
+  // The bucket's gradients, in the shapes of shape_of, are complete, and may not be touched until finish(). All ranks give the same
+  // buckets in the same order.
   virtual unisono::Status reduce(size_t bucket, std::span<float> gradients) = 0;
   // Waits until all that was given is averaged, in place.
   virtual unisono::Result<StepOutcome> finish() = 0;

@@ -28,9 +28,9 @@ def set_defaults(options, model):
             setattr(options, name, value)
 
 
-def program_words(options, model, place, seed, validate_every, more):
+def program_words(options, model, place, seed, steps, validate_every, more):
     """language_model with its options: all that differs between two settings is `more`."""
-    words = [options.build / PROGRAM, "--text", options.text, "--out", place, "--steps", options.steps, "--validate-every", validate_every,
+    words = [options.build / PROGRAM, "--text", options.text, "--out", place, "--steps", steps, "--validate-every", validate_every,
              "--seed", seed, "--reference-steps", 0, "--sample", 0, *more]
     words += [word for name in model for word in (f"--{name}", getattr(options, name))]
     return [str(word) for word in words]

@@ -21,11 +21,42 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
+// From rows to columns, or back: in squares, because a whole column would take a line of the cache for each of its values.
+void transpose(const float* from, size_t rows, size_t columns, float* to) {
+  constexpr size_t side = 16;
+  for (size_t top = 0; top < rows; top += side) {
+    for (size_t left = 0; left < columns; left += side) {
+      for (size_t r = top; r < std::min(rows, top + side); ++r) {
+        for (size_t c = left; c < std::min(columns, left + side); ++c) to[c * rows + r] = from[r * columns + c];
+      }
+    }
+  }
+}
+
+// Gradients from where they lie to the shapes that compression sees, and back.
+void arrange(const Bucket& bucket, std::span<const float> gradients, std::span<float> out) {
+  size_t at = 0;
+  for (const auto& parameter : bucket.parameters) {
+    if (parameter.by_columns) transpose(&gradients[at], parameter.rows, parameter.columns, &out[at]);
+    else std::copy_n(&gradients[at], parameter.count(), &out[at]);
+    at += parameter.count();
+  }
+}
+void put_back(const Bucket& bucket, std::span<const float> averages, std::span<float> gradients) {
+  size_t at = 0;
+  for (const auto& parameter : bucket.parameters) {
+    if (parameter.by_columns) transpose(&averages[at], parameter.columns, parameter.rows, &gradients[at]);
+    else std::copy_n(&averages[at], parameter.count(), &gradients[at]);
+    at += parameter.count();
+  }
+}
+
 class CompressedExchange final : public GradientExchange {
  public:
   CompressedExchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer, std::string method)
       : group_(std::move(group)), buckets_(std::move(buckets)), reducer_(std::move(reducer)) {
     if (!buckets_.empty()) elements_ = buckets_.front().offset + buckets_.front().count;
+    arranged_.resize(elements_);
     notes_.method = std::move(method);
   }
 
@@ -47,7 +78,10 @@ class CompressedExchange final : public GradientExchange {
       if (gradients_.size() > elements_) tail_ = group_.all_reduce_async(unisono::Tensor(gradients_.subspan(elements_)), averaging);
     }
     for (; failure_.ok() && next_ < buckets_.size() && buckets_[next_].offset >= first; ++next_) {
-      failure_ = reducer_->reduce(next_, gradients_.subspan(buckets_[next_].offset, buckets_[next_].count));
+      const auto& bucket = buckets_[next_];
+      const auto arranged = std::span(arranged_).subspan(bucket.offset, bucket.count);
+      arrange(bucket, gradients_.subspan(bucket.offset, bucket.count), arranged);
+      failure_ = reducer_->reduce(next_, arranged);
     }
     starting_ += Clock::now() - entered;
   }
@@ -58,6 +92,9 @@ class CompressedExchange final : public GradientExchange {
     auto tail = tail_ ? std::exchange(tail_, {}).wait() : Result<unisono::Report>(unisono::Report{});
     if (failure_.ok()) failure_ = outcome.ok() ? tail.status() : outcome.status();
     if (!failure_.ok()) return failure_;
+    for (const auto& bucket : std::span(buckets_).first(next_)) {
+      put_back(bucket, std::span(arranged_).subspan(bucket.offset, bucket.count), gradients_.subspan(bucket.offset, bucket.count));
+    }
     take(*outcome);
     if (gradients_.size() > elements_) ++statistics_.operations;
     statistics_.sent_bytes += tail->sent_bytes;
@@ -97,6 +134,7 @@ class CompressedExchange final : public GradientExchange {
   const std::vector<Bucket> buckets_;
   const std::unique_ptr<BucketReducer> reducer_;
   size_t elements_ = 0;  // of all parameters; what lies behind them is averaged exactly
+  std::vector<float> arranged_;  // all parameters' gradients, in the shapes that compression sees
   std::span<float> gradients_;
   size_t next_ = 0;  // bucket to be given to the reducer
   unisono::Work tail_;

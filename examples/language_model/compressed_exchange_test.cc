@@ -32,14 +32,6 @@ TrainingOptions small_training() {
   return options;
 }
 
-std::vector<unisono::Parameter> parameters_of(const ModelShape& shape) {
-  std::vector<unisono::Parameter> parameters;
-  for (const Region& region : ParameterLayout(shape).regions) {
-    parameters.push_back({.name = region.name, .shape = region.rows > 1 ? std::vector<uint64_t>{region.rows, region.columns} : std::vector<uint64_t>{region.columns}});
-  }
-  return parameters;
-}
-
 struct Trained {
   std::vector<float> losses;
   uint64_t hash = 0;
@@ -50,7 +42,7 @@ struct Trained {
 std::vector<Trained> train(uint32_t ranks, const GradientCompression& compression, const TrainingOptions& options = small_training()) {
   const Text text = repeating_text(options.shape.context);
   std::vector<Trained> all(ranks);
-  const ExchangeOptions exchange_options{.bucket_bytes = 32 << 10, .exact_tail = 1, .compression = compression, .parameters = parameters_of(options.shape)};
+  const ExchangeOptions exchange_options{.bucket_bytes = 32 << 10, .exact_tail = 1, .compression = compression, .parameters = exchanged_parameters(ParameterLayout(options.shape))};
   with_group(ranks, exchange_options, [&](GradientExchange& exchange) {
     const uint32_t rank = exchange.rank();
     auto trainer = Trainer::make(options, {.first = rank, .count = 1, .total = ranks}, text, exchange).value();
@@ -62,7 +54,7 @@ std::vector<Trained> train(uint32_t ranks, const GradientCompression& compressio
 }
 
 TEST(Buckets, whole_parameters_from_the_end_as_many_as_fill_one) {
-  const std::vector<unisono::Parameter> parameters{{"a", {4, 5}}, {"b", {3}}, {"c", {10, 2}}, {"d", {1}}};
+  const std::vector<ExchangedParameter> parameters{{"a", 4, 5}, {"b", 1, 3}, {"c", 10, 2, true}, {"d", 1, 1}};
   const auto buckets = make_buckets(parameters, 21);
   ASSERT_EQ(buckets.size(), 2u);
   EXPECT_EQ(buckets[0].offset, 23u);
@@ -73,6 +65,31 @@ TEST(Buckets, whole_parameters_from_the_end_as_many_as_fill_one) {
   EXPECT_EQ(buckets[1].parameters[1].name, "b");
   EXPECT_EQ(make_buckets(parameters, 1).size(), 4u);
   EXPECT_TRUE(make_buckets({}, 1).empty());
+  EXPECT_EQ(shape_of(parameters[0]), (std::vector<uint64_t>{4, 5}));
+  EXPECT_EQ(shape_of(parameters[1]), (std::vector<uint64_t>{3}));
+  EXPECT_EQ(shape_of(parameters[2]), (std::vector<uint64_t>{2, 10}));
+}
+
+TEST(CompressedExchange, of_a_matrix_by_columns_whole_columns_are_sent_and_of_another_whole_rows) {
+  constexpr size_t rows = 40, columns = 70;
+  for (const bool by_columns : {false, true}) {
+    with_group(2, {.compression = compress("arc:ratio=0.1,start=0,auto_off=off"), .parameters = {{"a", rows, columns, by_columns}}}, [&](GradientExchange& exchange) {
+      std::vector<float> values(rows * columns);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(1 + i % 13);
+      const auto given = values;
+      exchange.begin(values);
+      exchange.ready(0);
+      ASSERT_TRUE(exchange.finish().ok());
+      size_t sent = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        const size_t neighbour = by_columns ? (i + columns) % values.size() : i / columns * columns + (i + 1) % columns;
+        EXPECT_EQ(values[i] == 0, values[neighbour] == 0) << i;
+        EXPECT_TRUE(values[i] == 0 || values[i] == given[i]) << i;
+        sent += values[i] != 0;
+      }
+      EXPECT_EQ(sent, by_columns ? 7 * rows : 4 * columns);
+    });
+  }
 }
 
 TEST(CompressedExchange, every_method_leaves_the_same_parameters_on_all_ranks_and_the_loss_falls) {
@@ -123,7 +140,7 @@ TEST(CompressedExchange, power_sgd_gives_no_more_values_to_collectives_than_arc)
 
 TEST(CompressedExchange, what_lies_behind_the_parameters_is_averaged_exactly) {
   for (const auto& method : all_methods()) {
-    with_group(3, {.compression = method, .parameters = {{"a", {64, 64}}}}, [&](GradientExchange& exchange) {
+    with_group(3, {.compression = method, .parameters = {{"a", 64, 64}}}, [&](GradientExchange& exchange) {
       std::vector<float> values(64 * 64 + 1, 1.0f);
       values.back() = static_cast<float>(exchange.rank()) + 0.5f;
       exchange.begin(values);
@@ -139,7 +156,7 @@ TEST(CompressedExchange, what_lies_behind_the_parameters_is_averaged_exactly) {
 }
 
 TEST(CompressedExchange, a_gradient_that_is_not_finite_skips_the_step_on_all_ranks) {
-  with_group(3, {.compression = compress("arc:start=0,auto_off=off"), .parameters = {{"a", {64, 64}}}}, [](GradientExchange& exchange) {
+  with_group(3, {.compression = compress("arc:start=0,auto_off=off"), .parameters = {{"a", 64, 64}}}, [](GradientExchange& exchange) {
     std::vector<float> values(64 * 64 + 1, 1.0f);
     for (const bool finite : {true, false, true}) {
       std::fill(values.begin(), values.end(), 1.0f);
@@ -204,7 +221,7 @@ std::vector<Status> met(const std::vector<ExchangeOptions>& options) {
 }
 
 TEST(CompressedExchange, ranks_with_other_options_end_with_an_error_that_has_both) {
-  const std::vector<unisono::Parameter> parameters{{"a", {64, 64}}};
+  const std::vector<ExchangedParameter> parameters{{"a", 64, 64}};
   const auto with = [&](GradientCompression method) { return ExchangeOptions{.compression = std::move(method), .parameters = parameters}; };
   for (const auto& other : {compress("arc:ratio=0.1"), compress("arc:ratio=0.2,seed=3"), baseline("top-k"), GradientCompression{}}) {
     for (const auto& status : met({with(compress("arc:ratio=0.2")), with(compress("arc:ratio=0.2")), with(other)})) {
@@ -217,7 +234,7 @@ TEST(CompressedExchange, ranks_with_other_options_end_with_an_error_that_has_bot
 }
 
 TEST(CompressedExchange, ranks_with_other_shapes_are_told_by_the_library) {
-  for (const auto& status : met({{.compression = compress("arc"), .parameters = {{"a", {64, 64}}}}, {.compression = compress("arc"), .parameters = {{"a", {64, 65}}}}})) {
+  for (const auto& status : met({{.compression = compress("arc"), .parameters = {{"a", 64, 64}}}, {.compression = compress("arc"), .parameters = {{"a", 64, 65}}}})) {
     EXPECT_EQ(status.code(), unisono::Code::invalid);
     EXPECT_NE(status.message().find("config_mismatch: parameters or options of compression differ"), std::string::npos) << status.message();
   }
@@ -225,7 +242,7 @@ TEST(CompressedExchange, ranks_with_other_shapes_are_told_by_the_library) {
 
 TEST(CompressedExchange, a_rank_that_leaves_ends_the_step_of_the_others_with_an_error) {
   for (const auto& method : all_methods()) {
-    with_group(3, {.compression = method, .parameters = {{"a", {64, 64}}}}, [&](GradientExchange& exchange) {
+    with_group(3, {.compression = method, .parameters = {{"a", 64, 64}}}, [&](GradientExchange& exchange) {
       if (exchange.rank() == 2) return;  // its links close
       std::vector<float> values(64 * 64 + 1, 1.0f);
       exchange.begin(values);

@@ -37,8 +37,8 @@ def band(curves):
 
 def losses_shown(lines, axis):
     """From the lowest to what the curves have come down to after a tenth of their way, where they differ in more than their start."""
-    ends = [mean for curves in lines.values() for _, mean, _ in band(curves[axis])[-1:]]
-    tops = [points[len(points) // 10][1] for points in (band(curves[axis]) for curves in lines.values()) if points]
+    ends = [mean for line in lines for _, mean, _ in band(line["curves"][axis])[-1:]]
+    tops = [points[len(points) // 10][1] for points in (band(line["curves"][axis]) for line in lines) if points]
     low, high = min(ends), max(tops)
     distance = tick_distance(high - low or 1e-6)
     return math.floor(low / distance) * distance, math.ceil(high / distance) * distance, distance
@@ -51,7 +51,7 @@ def ticks(span):
 
 def panel(lines, axis, words, x0, losses):
     low, high, distance = losses
-    right = max(points[-1][0] for points in (band(curves[axis]) for curves in lines.values()))
+    right = max(points[-1][0] for points in (band(line["curves"][axis]) for line in lines) if points)
 
     def x_of(place):
         return x0 + place / right * WIDTH
@@ -65,29 +65,31 @@ def panel(lines, axis, words, x0, losses):
     for place in ticks(right):
         out += [f'<line x1="{x_of(place):.1f}" y1="{TOP + HEIGHT}" x2="{x_of(place):.1f}" y2="{TOP + HEIGHT + 4}" stroke="#444"/>',
                 text(x_of(place), TOP + HEIGHT + 16, f"{place:g}")]
-    for (_, curves), colour in zip(lines.items(), COLOURS):
-        points = [point for point in band(curves[axis]) if point[1] <= high]
+    for line in lines:
+        colour, dash = COLOURS[line["colour"]], "5 3" if line["dashed"] else ""
+        points = [point for point in band(line["curves"][axis]) if point[1] <= high]
         upper = [f"{x_of(place):.1f},{y_of(mean + deviation):.1f}" for place, mean, deviation in points]
         lower = [f"{x_of(place):.1f},{y_of(mean - deviation):.1f}" for place, mean, deviation in reversed(points)]
         out.append(f'<polygon points="{" ".join(upper + lower)}" fill="{colour}" fill-opacity="0.15"/>')
-        out.append(f'<polyline points="{" ".join(f"{x_of(place):.1f},{y_of(mean):.1f}" for place, mean, _ in points)}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        out.append(f'<polyline points="{" ".join(f"{x_of(place):.1f},{y_of(mean):.1f}" for place, mean, _ in points)}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-dasharray="{dash}"/>')
         if points:
             out.append(f'<circle cx="{x_of(points[-1][0]):.1f}" cy="{y_of(points[-1][1]):.1f}" r="3" fill="{colour}"/>')
     return [*out, rectangle(x0, TOP, WIDTH, HEIGHT, 'fill="none" stroke="#444"'), text(x0 + WIDTH / 2, TOP + HEIGHT + 34, words)]
 
 
 def curves_svg(lines, axes, heading):
-    """lines: per name, per axis, a (places, values) for each seed. axes: (key, words)."""
-    columns = 4
+    """lines: name, number of the colour, dashed or not, and curves: per axis, (places, values) of each seed. axes: (key, words)."""
+    columns, named = 4, [line for line in lines if not line["dashed"]]
     width = len(axes) * (WIDTH + LEFT) + 30
-    height = TOP + HEIGHT + 60 + 20 * math.ceil(len(lines) / columns)
+    height = TOP + HEIGHT + 60 + 20 * math.ceil(len(named) / columns)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">',
            rectangle(0, 0, width, height, 'fill="white"'), text(width / 2, 26, heading, size=14)]
     losses = losses_shown(lines, axes[0][0])
     for index, (axis, words) in enumerate(axes):
         out += panel(lines, axis, words, LEFT + index * (WIDTH + LEFT), losses)
-    for index, (name, colour) in enumerate(zip(lines, COLOURS)):
+    for index, line in enumerate(named):
+        colour = COLOURS[line["colour"]]
         x, y = LEFT + index % columns * (width - LEFT) / columns, TOP + HEIGHT + 62 + 20 * (index // columns)
         out.append(f'<line x1="{x:.1f}" y1="{y - 4}" x2="{x + 24:.1f}" y2="{y - 4}" stroke="{colour}" stroke-width="2"/>')
-        out.append(text(x + 30, y, name, "start"))
+        out.append(text(x + 30, y, line["name"], "start"))
     return "\n".join([*out, "</svg>"]) + "\n"

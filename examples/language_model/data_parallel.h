@@ -21,7 +21,6 @@
 #include "unisono/codec.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
-#include "unisono/training.h"
 
 namespace language_model {
 
@@ -69,14 +68,25 @@ class GradientExchange {
   virtual std::span<const float> residuals() const = 0;
 };
 
+// Something whose gradient is compressed as a whole: a matrix, or one row of numbers.
+struct ExchangedParameter {
+  std::string name;
+  size_t rows = 1, columns = 0;  // as its values lie
+  // Compression chooses whole rows. What belongs together, of a matrix that inputs are multiplied with from the left, are columns: all
+  // weights of one output.
+  bool by_columns = false;
+  size_t count() const { return rows * columns; }
+  friend bool operator==(const ExchangedParameter&, const ExchangedParameter&) = default;
+};
+
 struct ExchangeOptions {
   size_t bucket_bytes = 1u << 20;  // all-reduced at once; less overlaps earlier, more costs fewer operations
   unisono::Options join = {};      // as it is: the group that the environment names (unisono launch, torchrun, Slurm, Open MPI)
   unisono::Codec codec = {};       // of gradients. Not plain: used for every bucket, however fast the links are
   bool error_feedback = false;     // residuals are kept from step to step, as long as the number of gradients stays
   size_t exact_tail = 0;           // elements at the end that no codec touches: among gradients they would be outliers
-  GradientCompression compression = {};              // instead of a codec
-  std::vector<unisono::Parameter> parameters = {};   // for it: what the gradients are of, one after the other; what lies behind them stays exact
+  GradientCompression compression = {};             // instead of a codec
+  std::vector<ExchangedParameter> parameters = {};  // for it: what the gradients are of, one after the other; what lies behind them stays exact
 };
 
 // All ranks call it. invalid: compression differs between ranks; the message has both.

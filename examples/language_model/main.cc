@@ -300,15 +300,6 @@ Result<unisono::Codec> choose_gradients(Settings& s) {
   return codec;
 }
 
-std::vector<unisono::Parameter> parameters_of(const ModelShape& shape) {
-  std::vector<unisono::Parameter> parameters;
-  for (const Region& region : ParameterLayout(shape).regions) {
-    auto& parameter = parameters.emplace_back(unisono::Parameter{.name = region.name, .shape = {region.columns}});
-    if (region.rows > 1) parameter.shape = {region.rows, region.columns};
-  }
-  return parameters;
-}
-
 // The ways there are to train, and this process's part.
 Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const unisono::Codec& codec, Parts& parts) {
   if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
@@ -319,7 +310,7 @@ Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const
                                        .error_feedback = s.error_feedback,
                                        .exact_tail = 1,
                                        .compression = s.compression,
-                                       .parameters = parameters_of(s.training.shape)});
+                                       .parameters = exchanged_parameters(ParameterLayout(s.training.shape))});
   if (exchange.ok()) parts = {.first = (*exchange)->rank(), .count = 1, .total = (*exchange)->world_size()};
   return exchange;
 }

@@ -35,6 +35,14 @@ uint64_t hash_of(std::span<const float> values) {
   return hash;
 }
 
+std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout) {
+  std::vector<ExchangedParameter> parameters;
+  for (const Region& region : layout.regions) {
+    parameters.push_back({.name = region.name, .rows = region.rows, .columns = region.columns, .by_columns = region.rows > 1 && region.offset != layout.embedding});
+  }
+  return parameters;
+}
+
 Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, Parts parts, const Text& text,
                                                GradientExchange& exchange) {
   if (auto shape = options.shape.validate(); !shape.ok()) return shape;

@@ -57,6 +57,10 @@ struct TrainingHistory {
 // A 64-bit hash of the bits of the values.
 uint64_t hash_of(std::span<const float> values);
 
+// What the gradients are of, in their order. Inputs are multiplied with matrices from the left, so the weights of one output are a column; of the
+// embedding those of one token are a row.
+std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout);
+
 class Trainer {
  public:
   // Called after each step, and with the validation loss where one was taken.
