@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "language_model/bucket_reducer.h"
 #include "language_model/group_calls.h"
 
 namespace language_model {
@@ -153,8 +152,11 @@ Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Grou
   auto reducer = options.compression.by == GradientCompression::By::reducer ? make_library_reducer(group, buckets, options.compression.options)
                                                                             : make_baseline_reducer(group, buckets, options.compression);
   if (!reducer.ok()) return reducer.status();
-  return std::unique_ptr<GradientExchange>(
-      std::make_unique<CompressedExchange>(std::move(group), std::move(buckets), *std::move(reducer), options.compression.to_string()));
+  return make_compressed_exchange(std::move(group), std::move(buckets), *std::move(reducer), options.compression.to_string());
+}
+
+std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer, std::string method) {
+  return std::make_unique<CompressedExchange>(std::move(group), std::move(buckets), std::move(reducer), std::move(method));
 }
 
 }  // namespace language_model

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "language_model/bucket_reducer.h"
 #include "language_model/data_parallel.h"
 #include "unisono/unisono.h"
 
@@ -10,5 +13,8 @@ namespace language_model {
 
 // options.compression says how; it is not `nothing`. Errors: as make_library_reducer and make_baseline_reducer.
 unisono::Result<std::unique_ptr<GradientExchange>> make_compressed_exchange(unisono::Group group, const ExchangeOptions& options);
+// The same with a reducer of the caller's. method: what the notes call it.
+std::unique_ptr<GradientExchange> make_compressed_exchange(unisono::Group group, std::vector<Bucket> buckets, std::unique_ptr<BucketReducer> reducer,
+                                                           std::string method);
 
 }  // namespace language_model

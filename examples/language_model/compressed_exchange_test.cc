@@ -200,12 +200,43 @@ TEST(CompressedExchange, a_trainer_does_not_touch_its_parameters_in_a_step_that_
   EXPECT_EQ(trainer->history().losses.size(), 3u);
 }
 
-TEST(CompressedExchange, where_it_does_not_pay_it_says_why_and_warnings_are_told_once) {
+TEST(CompressedExchange, why_it_was_off_is_told_and_a_warning_once) {
+  class Telling final : public BucketReducer {
+   public:
+    Status reduce(size_t, std::span<float>) override { return {}; }
+    unisono::Result<StepOutcome> finish() override {
+      ++step_;
+      return StepOutcome{.elements = 4, .payload = step_ < 3 ? 4u : 1u, .off = step_ < 3 ? "it would not pay" : "", .warnings = {"beware", step_ < 3 ? "beware" : "and so on"}};
+    }
+
+   private:
+    int step_ = 0;
+  };
+  unisono::Options alone;
+  alone.rank = 0;
+  alone.world_size = 1;
+  auto group = unisono::Group::join(alone);
+  ASSERT_TRUE(group.ok()) << group.status().to_string();
+  const std::vector<ExchangedParameter> parameters{{"a", 2, 2}};
+  const auto exchange = make_compressed_exchange(*std::move(group), make_buckets(parameters, 1), std::make_unique<Telling>(), "some method");
+  std::vector<float> values(4);
+  for (int step = 0; step < 4; ++step) {
+    exchange->begin(values);
+    exchange->ready(0);
+    ASSERT_TRUE(exchange->finish().ok());
+  }
+  const auto& notes = exchange->compression();
+  EXPECT_EQ(notes.method, "some method");
+  EXPECT_EQ(notes.off_steps, 2u);
+  EXPECT_EQ(notes.off, "it would not pay");
+  EXPECT_EQ(notes.warnings, (std::vector<std::string>{"beware", "and so on"}));
+  EXPECT_EQ(notes.elements, 16u);
+  EXPECT_EQ(notes.payload, 10u);
+}
+
+TEST(CompressedExchange, the_library_s_warning_of_feedback_that_is_not_for_adam_arrives) {
   auto options = small_training();
   options.optimizer.steps = 6;
-  const auto off = train(2, compress("arc:start=0"), options);  // threads of one process
-  EXPECT_GT(off[0].notes.off_steps, 0u);
-  EXPECT_NE(off[0].notes.off.find("whole"), std::string::npos) << off[0].notes.off;
   const auto warned = train(2, compress("arc:start=0,auto_off=off,feedback=ef21"), options);
   ASSERT_EQ(warned[0].notes.warnings.size(), 1u);
   EXPECT_NE(warned[0].notes.warnings[0].find("for SGD"), std::string::npos);

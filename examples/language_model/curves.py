@@ -9,7 +9,7 @@ from versus_lib.plot import rectangle, text
 
 COLOURS = ("#222222", "#7f7f7f", "#9467bd", "#ff7f0e", "#2ca02c", "#d62728", "#1f77b4", "#8c564b")
 WIDTH, HEIGHT, LEFT, TOP = 400, 320, 66, 64
-GRID = 120  # places at which curves of different seeds are compared
+GRID = 60  # places at which curves of different seeds are compared
 
 
 def value_at(places, values, place):
