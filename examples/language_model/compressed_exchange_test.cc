@@ -94,14 +94,14 @@ TEST(CompressedExchange, of_a_matrix_by_columns_whole_columns_are_sent_and_of_an
 
 TEST(CompressedExchange, every_method_leaves_the_same_parameters_on_all_ranks_and_the_loss_falls) {
   auto options = small_training();
-  options.optimizer.steps = 40;
+  options.optimizer.steps = 16;
   for (const auto& method : all_methods()) {
     const auto all = train(3, method, options);
     for (const auto& rank : all) {
       EXPECT_EQ(rank.hash, all[0].hash) << method.to_string();
       EXPECT_EQ(rank.losses, all[0].losses) << method.to_string();
     }
-    EXPECT_LT(all[0].losses.back(), 4.2f) << method.to_string();
+    EXPECT_LT(all[0].losses.back(), 5.1f) << method.to_string();
     EXPECT_GT(all[0].losses.front(), 5.3f) << method.to_string();
     EXPECT_EQ(all[0].notes.method, method.to_string());
     EXPECT_LT(all[0].notes.payload, all[0].notes.elements / 2) << method.to_string();
