@@ -4,6 +4,7 @@ The bridge is in a namespace of its own, so nothing of this machine's network is
 that was killed left behind is removed by the next one.
 """
 
+import argparse
 import json
 import os
 import re
@@ -35,6 +36,16 @@ def why_not():
         return "only root may make network namespaces"
     answer = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
     return f"unshare --net: {answer.stderr.strip()}" if answer.returncode else ""
+
+
+def rate_of(words):
+    """Bits per second, as an option of a program: 1G, 100M, 2.5G; 0 for none."""
+    if words == "none":
+        return 0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", words)
+    if not found or float(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"'{words}' is no rate: 1G, 100M")
+    return int(float(found[1]) * {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3}[found[2]])
 
 
 def remove_leftovers():

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "language_model/compressed_exchange.h"
+#include "language_model/group_calls.h"
 #include "unisono/unisono.h"
 
 namespace language_model {
@@ -19,14 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// Plain by name: a codec that the environment gives the group (UNISONO_CODEC) is not meant for losses.
-constexpr unisono::CallOptions averaging{
-    .op = unisono::ReduceOp::avg, .order = unisono::Order::in_rank_order, .codec = unisono::Codec{}};
-
-// Ranks that have nothing to compute wait here for those that compute the reference run: longer than the default deadline.
-constexpr unisono::CallOptions patient{.timeout = std::chrono::minutes(30)};
-
-struct Bucket {
+struct Piece {
   unisono::Work work;
   Clock::time_point started;
 };
@@ -70,7 +65,7 @@ class GroupExchange final : public GradientExchange {
     Status failure;
     auto busy_until = Clock::time_point::min();
     Clock::duration overlapped{0};
-    for (Bucket& bucket : buckets_) {
+    for (Piece& bucket : buckets_) {
       const auto report = bucket.work.wait();
       if (!report.ok()) {
         if (failure.ok()) failure = report.status();  // the others are waited for all the same: they use the buffer
@@ -90,6 +85,7 @@ class GroupExchange final : public GradientExchange {
     starting_ = {};
     return failure;
   }
+  bool applied() const override { return true; }
 
   Status broadcast(std::span<float> values) override { return group_.broadcast(unisono::Tensor(values), 0).status(); }
   Status average(std::span<float> values) override { return group_.all_reduce(unisono::Tensor(values), averaging).status(); }
@@ -97,6 +93,7 @@ class GroupExchange final : public GradientExchange {
     return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return residuals_; }
 
  private:
@@ -124,9 +121,10 @@ class GroupExchange final : public GradientExchange {
   std::span<float> gradients_;
   size_t exact_from_ = 0;
   size_t open_ = 0;  // elements before this one are not yet in a bucket
-  std::vector<Bucket> buckets_;
+  std::vector<Piece> buckets_;
   Clock::duration starting_{0};
   ExchangeStatistics statistics_;
+  CompressionNotes notes_;
 };
 
 class LocalExchange final : public GradientExchange {
@@ -136,6 +134,7 @@ class LocalExchange final : public GradientExchange {
   void begin(std::span<float>) override {}
   void ready(size_t) override {}
   Status finish() override { return {}; }
+  bool applied() const override { return true; }
   Status broadcast(std::span<float>) override { return {}; }
   Status average(std::span<float>) override { return {}; }
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
@@ -144,17 +143,41 @@ class LocalExchange final : public GradientExchange {
     return {};
   }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
 
  private:
   ExchangeStatistics statistics_;
+  CompressionNotes notes_;
 };
+
+// Better than a step of which ranks start different operations.
+Status check_compression(unisono::Group& group, const std::string& own) {
+  constexpr size_t bytes = 512;
+  std::vector<uint8_t> mine(bytes), all(bytes * group.world_size());
+  std::copy_n(own.begin(), std::min(own.size(), bytes), mine.begin());
+  if (auto gathered = group.all_gather(unisono::ConstTensor(mine.data(), bytes, unisono::DType::u8), unisono::Tensor(all.data(), all.size(), unisono::DType::u8)); !gathered.ok()) {
+    return gathered.status();
+  }
+  const auto text_of = [&](size_t rank) {
+    const std::string text(all.begin() + static_cast<ptrdiff_t>(rank * bytes), all.begin() + static_cast<ptrdiff_t>((rank + 1) * bytes));
+    const auto end = text.find('\0');
+    return end == 0 ? std::string("without compression of gradients") : "to compress gradients as \"" + text.substr(0, end) + "\"";
+  };
+  for (size_t rank = 1; rank < group.world_size(); ++rank) {
+    if (text_of(rank) == text_of(0)) continue;
+    return {Code::invalid, "config_mismatch: rank 0 was started " + text_of(0) + ", and rank " + std::to_string(rank) + " " + text_of(rank)};
+  }
+  return {};
+}
 
 }  // namespace
 
 Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options) {
   auto group = unisono::Group::join(options.join);
   if (!group.ok()) return group.status();
+  if (auto agreed = check_compression(*group, options.compression.to_string()); !agreed.ok()) return agreed;
+  if (options.compression.by != GradientCompression::By::nothing) return make_compressed_exchange(*std::move(group), options);
   return std::unique_ptr<GradientExchange>(std::make_unique<GroupExchange>(std::move(group).value(), options));
 }
 

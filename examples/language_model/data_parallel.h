@@ -7,13 +7,17 @@
 // With a codec gradients travel in few bits, and the average is only near the exact one, though equal on all ranks and in every
 // run. Error feedback (EF14: the compressor's error is added to the next input) keeps what encoding loses of every element and
 // adds it to that element's next gradient: over the steps nothing is lost, for memory as large as the gradients once more.
+//
+// With a compression (compressed_exchange.h) gradients travel in buckets of whole parameters, of which only a part is sent in each step.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "language_model/gradient_compression.h"
 #include "unisono/codec.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
@@ -29,6 +33,16 @@ struct ExchangeStatistics {
   double overlapped_s = 0;  // time in which at least one bucket was on its way while the backward pass went on
 };
 
+// What a compression told, over all steps so far.
+struct CompressionNotes {
+  std::string method = {};             // as GradientCompression::to_string says it; empty: there is none
+  uint64_t elements = 0, payload = 0;  // values in all, and those (of four bytes) that collectives were given instead
+  uint64_t skipped_steps = 0;          // because some rank's gradients were not finite
+  uint64_t off_steps = 0;              // in which not all was compressed, although it was asked for
+  std::string off = {};                // and why, the last time
+  std::vector<std::string> warnings = {};  // each once
+};
+
 class GradientExchange {
  public:
   virtual ~GradientExchange() = default;
@@ -40,6 +54,8 @@ class GradientExchange {
   virtual void begin(std::span<float> gradients) = 0;
   virtual void ready(size_t first) = 0;  // the elements from first on are final and may not be touched until finish()
   virtual unisono::Status finish() = 0;
+  // After an ok finish(). false: some rank's gradients were not finite, and all ranks skip the step.
+  virtual bool applied() const = 0;
 
   virtual unisono::Status broadcast(std::span<float> values) = 0;  // rank 0's
   virtual unisono::Status average(std::span<float> values) = 0;
@@ -47,8 +63,20 @@ class GradientExchange {
   virtual unisono::Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) = 0;
 
   virtual const ExchangeStatistics& statistics() const = 0;
-  // What error feedback will add to this rank's next gradients, one by one; empty without it. Between finish() and ready().
+  virtual const CompressionNotes& compression() const = 0;
+  // What error feedback of a codec will add to this rank's next gradients, one by one; empty without it. Between finish() and ready().
   virtual std::span<const float> residuals() const = 0;
+};
+
+// Something whose gradient is compressed as a whole: a matrix, or one row of numbers.
+struct ExchangedParameter {
+  std::string name;
+  size_t rows = 1, columns = 0;  // as its values lie
+  // Compression chooses whole rows. What belongs together, of a matrix that inputs are multiplied with from the left, are columns: all
+  // weights of one output.
+  bool by_columns = false;
+  size_t count() const { return rows * columns; }
+  friend bool operator==(const ExchangedParameter&, const ExchangedParameter&) = default;
 };
 
 struct ExchangeOptions {
@@ -57,8 +85,11 @@ struct ExchangeOptions {
   unisono::Codec codec = {};       // of gradients. Not plain: used for every bucket, however fast the links are
   bool error_feedback = false;     // residuals are kept from step to step, as long as the number of gradients stays
   size_t exact_tail = 0;           // elements at the end that no codec touches: among gradients they would be outliers
+  GradientCompression compression = {};             // instead of a codec
+  std::vector<ExchangedParameter> parameters = {};  // for it: what the gradients are of, one after the other; what lies behind them stays exact
 };
 
+// All ranks call it. invalid: compression differs between ranks; the message has both.
 unisono::Result<std::unique_ptr<GradientExchange>> make_group_exchange(const ExchangeOptions& options);
 std::unique_ptr<GradientExchange> make_local_exchange();
 

@@ -1,44 +1,18 @@
 #include "language_model/data_parallel.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <filesystem>
-#include <functional>
 #include <iostream>
 #include <random>
-#include <thread>
 #include <vector>
+
+#include "language_model/test_support.h"
 
 namespace language_model {
 namespace {
 
 constexpr uint64_t seed = 7;
-
-// Runs body(exchange) for every rank of a new group, each in a thread of its own. `options` need not say whom to join.
-void with_group(uint32_t ranks, const ExchangeOptions& options, const std::function<void(GradientExchange&)>& body) {
-  static std::atomic<int> group_count{0};
-  const auto place = std::filesystem::temp_directory_path() /
-                     ("language_model_exchange_" + std::to_string(getpid()) + "_" + std::to_string(group_count++));
-  std::filesystem::create_directory(place);
-  std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto own = options;
-      own.join.rank = static_cast<int32_t>(rank);
-      own.join.world_size = static_cast<int32_t>(ranks);
-      own.join.rendezvous = "file://" + place.string();
-      auto exchange = make_group_exchange(own);
-      ASSERT_TRUE(exchange.ok()) << exchange.status().to_string();
-      ASSERT_EQ((*exchange)->rank(), rank);
-      body(**exchange);
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  std::filesystem::remove_all(place);
-}
 
 std::vector<float> gradients_of(uint32_t rank, size_t count, size_t step = 0) {
   std::mt19937_64 generator(seed + rank + 1000 * step);

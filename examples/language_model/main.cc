@@ -2,6 +2,7 @@
 //
 //   unisono launch -n 4 -- language_model --text text.txt --out out      four processes, a quarter of every batch each
 //   unisono launch -n 4 -- language_model --text text.txt --codec int4 --error-feedback    gradients in four bits
+//   unisono launch -n 4 -- language_model --text text.txt --compress arc:ratio=0.2,rank=4  a fifth of the rows of each gradient
 //   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
 //   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
 //
@@ -39,15 +40,37 @@ struct Settings {
   std::string reference;  // "", "parts" or "whole"
   size_t parts = 4;       // of --reference parts
   size_t reference_steps = 200;
+  size_t validation_sequences = 0;
   double held_out = 0.05;
   double tolerance_parts = 0;
   double tolerance_whole = 0.02;
   size_t bucket_kib = 1024;
   std::string codec = "plain";
   bool error_feedback = false;
+  std::string compress, feedback, baseline;
+  GradientCompression compression;  // what those three say
   size_t sample_bytes = 400;
   bool json = false;
 };
+
+void declare_gradient_options(CLI::App& app, Settings& s, CLI::Option* reference) {
+  auto* codec = app.add_option("--codec", s.codec,
+                               "how gradients travel: plain, bf16, int8 ... int2, or whatever Codec::parse reads; the loss "
+                               "stays exact, and differences from one process are told but not judged")
+                    ->capture_default_str();
+  app.add_flag("--error-feedback", s.error_feedback,
+               "what a codec loses of a gradient is added to the next one (EF14): memory as large as the gradients once more")
+      ->needs(codec);
+  auto* compress = app.add_option("--compress", s.compress,
+                                  "gradients are reduced by the library's GradientReducer: arc:ratio=0.2,rank=4, random-k:ratio=0.2, or "
+                                  "whatever Compression::parse reads; the loss stays exact, and differences from one process are told "
+                                  "but not judged");
+  app.add_option("--feedback", s.feedback, "short for feedback= in --compress: ef14, ef21, ef21m or none");
+  auto* baseline = app.add_option("--baseline", s.baseline,
+                                  "what --compress is compared with: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
+                                  "or power-sgd:ratio=0.2,rank=4 (as many bytes as arc with the same options); both with EF14");
+  for (auto* option : {codec, compress, baseline}) option->excludes(reference);
+}
 
 void declare_options(CLI::App& app, Settings& s) {
   TrainingOptions& t = s.training;
@@ -66,22 +89,18 @@ void declare_options(CLI::App& app, Settings& s) {
   app.add_option("--seed", t.seed, "of the first parameters and of the batches")->capture_default_str();
   app.add_option("--validate-every", t.validation_every, "steps between losses on the held-out text; 0 = never")
       ->capture_default_str();
+  app.add_option("--validation-sequences", s.validation_sequences,
+                 "of the held-out text, per loss taken of it; 0 = 64, and 256 at the end")
+      ->capture_default_str();
   app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
   app.add_option("--bucket-kib", s.bucket_kib, "gradients are all-reduced in pieces of this size")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  auto* codec = app.add_option("--codec", s.codec,
-                               "how gradients travel: plain, bf16, int8 ... int2, or whatever Codec::parse reads; the loss "
-                               "stays exact, and differences from one process are told but not judged")
-                    ->capture_default_str();
-  app.add_flag("--error-feedback", s.error_feedback,
-               "what a codec loses of a gradient is added to the next one (EF14): memory as large as the gradients once more")
-      ->needs(codec);
   auto* reference = app.add_option("--reference", s.reference,
                  "do not join a group: train as one process, on the same parts one after another "
                  "(parts) or on the whole batch at once (whole)")
       ->check(CLI::IsMember({"parts", "whole"}));
-  codec->excludes(reference);
+  declare_gradient_options(app, s, reference);
   app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--reference-steps", s.reference_steps,
                  "steps that one process repeats after a data-parallel training, to "
@@ -113,15 +132,19 @@ class LossNote {
   std::string validation_ = "  -  ";
 };
 
-// Runs `steps` steps of a trainer; shows them if title is not empty.
-Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title) {
+// Runs `steps` steps of a trainer; shows them, and what compression warns of, if title is not empty.
+Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title, const GradientExchange& exchange) {
   Progress progress({.title = title,
                      .steps = steps,
                      .tokens_per_step = s.training.batch * s.training.shape.context,
                      .out = s.json ? stderr : stdout});
   LossNote note;
+  size_t warned = 0;
   return trainer.run(steps, [&](const Trainer::Progress& p) {
-    if (!title.empty()) progress.show(p.step, note.after(p));
+    if (title.empty()) return;
+    progress.show(p.step, note.after(p));
+    const auto& warnings = exchange.compression().warnings;
+    for (; warned < warnings.size(); ++warned) fmt::print(stderr, "language_model: step {}: {}\n", p.step, warnings[warned]);
   });
 }
 
@@ -132,7 +155,7 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
   const auto start = std::chrono::steady_clock::now();
   auto trainer = Trainer::make(options, parts, text, *exchange);
   if (!trainer.ok()) return trainer.status();
-  if (auto done = run_shown(**trainer, s, s.reference_steps, title); !done.ok()) return done;
+  if (auto done = run_shown(**trainer, s, s.reference_steps, title, *exchange); !done.ok()) return done;
   return ReferenceRun{.losses = (*trainer)->history().losses,
                       .parameter_hash = hash_of((*trainer)->parameters()),
                       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
@@ -238,6 +261,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
                               t.validation_every,
                               s.bucket_kib,
                               s.error_feedback,
+                              s.validation_sequences,
                               s.reference_steps};
   uint64_t options = 0, content = 0;
   for (const uint64_t number : numbers) options = mixed(options, number, 1);
@@ -258,42 +282,77 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
   return {};
 }
 
+// --codec, --compress, --feedback and --baseline: at most one way, and what it is.
+Result<unisono::Codec> choose_gradients(Settings& s) {
+  auto compress = parse_compress(s.compress, s.feedback);
+  if (!compress.ok()) return compress.status();
+  auto baseline = parse_baseline(s.baseline);
+  if (!baseline.ok()) return baseline.status();
+  auto codec = unisono::Codec::parse(s.codec);
+  if (!codec.ok()) return codec.status();
+  s.codec = codec->to_string();
+  if (!s.compress.empty() && !s.baseline.empty()) return Status(Code::invalid, "--compress and --baseline are two ways for the same gradients: give one of them");
+  if (!(s.compress + s.baseline).empty() && (!codec->is_plain() || s.error_feedback)) {
+    return Status(Code::invalid, "--codec and --error-feedback are for gradients that travel whole; what the rows of --compress travel with is its values=, "
+                                 "as in --compress arc:values=int8, and their feedback is its own");
+  }
+  s.compression = s.compress.empty() ? *std::move(baseline) : *std::move(compress);
+  return codec;
+}
+
+// The ways there are to train, and this process's part.
+Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const unisono::Codec& codec, Parts& parts) {
+  if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
+  if (!s.reference.empty()) return make_local_exchange();
+  // The loss is the last of the gradients (trainer.h).
+  auto exchange = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
+                                       .codec = codec,
+                                       .error_feedback = s.error_feedback,
+                                       .exact_tail = 1,
+                                       .compression = s.compression,
+                                       .parameters = exchanged_parameters(ParameterLayout(s.training.shape))});
+  if (exchange.ok()) parts = {.first = (*exchange)->rank(), .count = 1, .total = (*exchange)->world_size()};
+  return exchange;
+}
+
+// What all ranks have come to.
+Status gather_results(const Trainer& trainer, GradientExchange& exchange, Results& results) {
+  auto ranks = gather<RankResult>(exchange, {rank_result(trainer, exchange)});
+  if (!ranks.ok()) return ranks.status();
+  results.ranks = std::move(ranks).value();
+  const auto sent = gather(exchange, trainer.history().sent_bytes);
+  if (!sent.ok()) return sent.status();
+  const size_t steps = trainer.history().sent_bytes.size();
+  results.sent_bytes.assign(steps, 0);
+  for (size_t i = 0; i < sent->size(); ++i) results.sent_bytes[i % steps] += static_cast<double>((*sent)[i]) / exchange.world_size();
+  return {};
+}
+
 Result<int> run(Settings s) {
   if (auto shape = s.training.shape.validate(); !shape.ok()) return shape;
   s.reference_steps = std::min(s.reference_steps, s.training.optimizer.steps);
   s.training.optimizer.warm_up_steps = std::max<size_t>(1, s.training.optimizer.steps / 20);
+  if (s.validation_sequences > 0) s.training.validation_sequences = s.training.final_validation_sequences = s.validation_sequences;
+  const auto codec = choose_gradients(s);
+  if (!codec.ok()) return codec.status();
   const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
   if (!text.ok()) return text.status();
-
-  const auto codec = unisono::Codec::parse(s.codec);
-  if (!codec.ok()) return codec.status();
-  s.codec = codec->to_string();
-
-  std::unique_ptr<GradientExchange> exchange = make_local_exchange();
   Parts parts;
-  if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
-  if (s.reference.empty()) {
-    // The loss is the last of the gradients (trainer.h).
-    auto joined = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
-                                       .codec = *codec,
-                                       .error_feedback = s.error_feedback,
-                                       .exact_tail = 1});
-    if (!joined.ok()) return joined.status();
-    exchange = std::move(joined).value();
-    parts = {.first = exchange->rank(), .count = 1, .total = exchange->world_size()};
-  }
-  if (auto agreed = check_agreement(s, *text, *exchange); !agreed.ok()) return agreed;
-  const bool speaks = exchange->rank() == 0;
+  auto joined = make_exchange(s, *codec, parts);
+  if (!joined.ok()) return joined.status();
+  GradientExchange& exchange = **joined;
+  if (auto agreed = check_agreement(s, *text, exchange); !agreed.ok()) return agreed;
+  const bool speaks = exchange.rank() == 0;
   if (speaks) {
     // Better to learn now than after the training that nothing can be written there.
     if (auto made = make_directory(s.out); !made.ok()) return made;
   }
-  auto made = Trainer::make(s.training, parts, *text, *exchange);
+  auto made = Trainer::make(s.training, parts, *text, exchange);
   if (!made.ok()) return made.status();
   Trainer& trainer = **made;
   trainer.remember_hash_after(s.reference_steps);
-  const std::string title = s.reference.empty() ? fmt::format("{} processes", exchange->world_size()) : "one process";
-  if (auto done = run_shown(trainer, s, s.training.optimizer.steps, speaks ? title : ""); !done.ok()) return done;
+  const std::string title = s.reference.empty() ? fmt::format("{} processes", exchange.world_size()) : "one process";
+  if (auto done = run_shown(trainer, s, s.training.optimizer.steps, speaks ? title : "", exchange); !done.ok()) return done;
 
   Results results{.options = s.training,
                   .text = s.text,
@@ -301,14 +360,14 @@ Result<int> run(Settings s) {
                   .kernels = kernels<float>().name,
                   .codec = s.codec,
                   .error_feedback = s.error_feedback,
+                  .compression = exchange.compression(),
                   .history = trainer.history()};
-  auto ranks = gather<RankResult>(*exchange, {rank_result(trainer, *exchange)});
-  if (!ranks.ok()) return ranks.status();
-  results.ranks = std::move(ranks).value();
+  if (auto done = gather_results(trainer, exchange, results); !done.ok()) return done;
   if (s.reference.empty() && s.reference_steps > 0) {
-    if (auto done = run_references(s, *text, *exchange, results); !done.ok()) return done;
+    if (auto done = run_references(s, *text, exchange, results); !done.ok()) return done;
     const uint64_t hash = results.ranks.front().early_hash;
-    const auto judged = [&](double tolerance) { return codec->is_plain() ? std::optional(tolerance) : std::nullopt; };
+    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing;
+    const auto judged = [&](double tolerance) { return exact ? std::optional(tolerance) : std::nullopt; };
     results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, judged(s.tolerance_parts));
     results.whole_comparison = compare(results.history.losses, hash, *results.whole, judged(s.tolerance_whole));
   }

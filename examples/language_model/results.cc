@@ -85,7 +85,7 @@ std::vector<Panel> panels_of(const Results& r) {
 }
 
 std::string csv(const Results& r) {
-  std::string out = "step,loss,validation,one_process_in_order,one_process_whole_batch\n";
+  std::string out = "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds\n";
   auto validation = r.history.validation.begin();
   const auto value = [](const std::optional<ReferenceRun>& run, size_t i) {
     return run && i < run->losses.size() ? fmt::format("{:.9g}", run->losses[i]) : std::string();
@@ -94,8 +94,9 @@ std::string csv(const Results& r) {
     std::string measured;
     if (validation != r.history.validation.end() && validation->step == i + 1)
       measured = fmt::format("{:.9g}", (validation++)->loss);
-    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
-                   value(r.whole, i));
+    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
+                   value(r.whole, i), i < r.sent_bytes.size() ? fmt::format("{:.0f}", r.sent_bytes[i]) : std::string(),
+                   i < r.history.seconds.size() ? fmt::format("{:.6g}", r.history.seconds[i]) : std::string());
   }
   return out;
 }
@@ -105,6 +106,32 @@ Status write_file(const std::filesystem::path& path, const std::string& content)
   file << content;
   file.close();
   return file ? Status() : Status(Code::unavailable, "cannot write " + path.string());
+}
+
+// A gradient reducer does not say what came in.
+bool known_received(const Results& r, const RankResult& x) { return r.compression.method.empty() || x.received_bytes > 0; }
+
+double payload_ratio(const CompressionNotes& notes) {
+  return notes.elements == 0 ? 0 : static_cast<double>(notes.payload) / static_cast<double>(notes.elements);
+}
+
+std::string describe(const CompressionNotes& notes) {
+  if (notes.method.empty()) return {};
+  auto out = fmt::format("gradients are compressed as {}\n  given to collectives: {:.4f} of all values, over all steps\n", notes.method, payload_ratio(notes));
+  if (notes.off_steps > 0) out += fmt::format("  not all compressed in {} steps: {}\n", notes.off_steps, notes.off);
+  if (notes.skipped_steps > 0) out += fmt::format("  {} steps skipped: gradients were not finite\n", notes.skipped_steps);
+  for (const auto& warning : notes.warnings) out += fmt::format("  warning: {}\n", warning);
+  return out + "\n";
+}
+
+nlohmann::json to_json(const CompressionNotes& notes) {
+  if (notes.method.empty()) return nullptr;
+  return {{"method", notes.method},
+          {"payload_ratio", payload_ratio(notes)},
+          {"skipped_steps", notes.skipped_steps},
+          {"off_steps", notes.off_steps},
+          {"off", notes.off},
+          {"warnings", notes.warnings}};
 }
 
 nlohmann::json to_json(const std::optional<Comparison>& c) {
@@ -191,15 +218,16 @@ std::string table(const Results& r) {
   if (r.codec != "plain") {
     print("gradients travel as {}, {} error feedback\n\n", r.codec, r.error_feedback ? "with" : "without");
   }
+  out += describe(r.compression);
   print(
       "rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
     const RankResult& x = r.ranks[rank];
     const double ideal = ideal_bytes(r) * steps;
-    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12.0f}  {:>12}\n", rank,
+    print("{:>4}  {:016x}  {:<9}  {:>9.2f}  {:>8.2f}  {:>12.2f}  {:>7.2f}  {:>8.0f}  {:>12}  {:>12}\n", rank,
           x.parameter_hash, yes_or_no(x.parameter_hash == r.ranks.front().parameter_hash), x.compute_s, x.waited_s,
           x.overlapped_s, x.cpu_s, static_cast<double>(x.sent_bytes) / mebibyte,
-          static_cast<double>(x.received_bytes) / mebibyte,
+          known_received(r, x) ? fmt::format("{:.0f}", static_cast<double>(x.received_bytes) / mebibyte) : std::string("-"),
           ideal > 0 ? fmt::format("{:.4f}", static_cast<double>(x.sent_bytes) / ideal) : std::string("-"));
   }
   print("\n  waited: communication that the process stood still for; overlapped: communication behind the backward pass\n");
@@ -223,7 +251,7 @@ std::string summary_json(const Results& r) {
                      {"cpu_s", x.cpu_s},
                      {"total_s", x.total_s},
                      {"sent_bytes", x.sent_bytes},
-                     {"received_bytes", x.received_bytes},
+                     {"received_bytes", known_received(r, x) ? nlohmann::json(x.received_bytes) : nlohmann::json(nullptr)},
                      {"operations", x.operations}});
   }
   const auto& shape = r.options.shape;
@@ -240,6 +268,7 @@ std::string summary_json(const Results& r) {
       {"kernels", r.kernels},
       {"codec", r.codec},
       {"error_feedback", r.error_feedback},
+      {"compression", to_json(r.compression)},
       {"seed", r.options.seed},
       {"batch", r.options.batch},
       {"steps", r.history.losses.size()},

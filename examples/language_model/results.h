@@ -48,7 +48,9 @@ struct Results {
   std::string kernels;
   std::string codec = "plain";  // of the gradients
   bool error_feedback = false;
+  CompressionNotes compression = {};  // rank 0's
   TrainingHistory history;  // rank 0's; the losses are the means over all ranks
+  std::vector<double> sent_bytes = {};  // up to and with each step, mean over ranks
   std::vector<RankResult> ranks = {};
   std::optional<ReferenceRun> in_order = {}, whole = {};
   std::optional<Comparison> in_order_comparison = {}, whole_comparison = {};

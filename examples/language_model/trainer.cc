@@ -35,6 +35,14 @@ uint64_t hash_of(std::span<const float> values) {
   return hash;
 }
 
+std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout) {
+  std::vector<ExchangedParameter> parameters;
+  for (const Region& region : layout.regions) {
+    parameters.push_back({.name = region.name, .rows = region.rows, .columns = region.columns, .by_columns = region.rows > 1 && region.offset != layout.embedding});
+  }
+  return parameters;
+}
+
 Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, Parts parts, const Text& text,
                                                GradientExchange& exchange) {
   if (auto shape = options.shape.validate(); !shape.ok()) return shape;
@@ -92,11 +100,13 @@ Status Trainer::step(size_t index) {
   }
   if (auto exchanged = exchange_.finish(); !exchanged.ok()) return exchanged;
   history_.losses.push_back(gradients_.back());
-  optimizer_.step(std::span<const float>(gradients_).first(parameters_.size()), parameters_);
+  if (exchange_.applied()) optimizer_.step(std::span<const float>(gradients_).first(parameters_.size()), parameters_);
   const double total = wall_s() - start;
   history_.times.total_s += total;
   history_.times.compute_s += total - (exchange_.statistics().waited_s - waited_before);
   history_.times.cpu_s += cpu_s() - start_cpu;
+  history_.sent_bytes.push_back(exchange_.statistics().sent_bytes);
+  history_.seconds.push_back(history_.times.total_s);
   return {};
 }
 

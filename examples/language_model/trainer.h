@@ -49,11 +49,17 @@ struct TrainingTimes {
 struct TrainingHistory {
   std::vector<float> losses;  // per step, mean over the batch before the step's update, nats per byte
   std::vector<ValidationPoint> validation;
+  std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
+  std::vector<double> seconds;       // of the steps so far, without validation
   TrainingTimes times;
 };
 
 // A 64-bit hash of the bits of the values.
 uint64_t hash_of(std::span<const float> values);
+
+// What the gradients are of, in their order. Inputs are multiplied with matrices from the left, so the weights of one output are a column; of the
+// embedding those of one token are a row.
+std::vector<ExchangedParameter> exchanged_parameters(const ParameterLayout& layout);
 
 class Trainer {
  public:

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "language_model/results.h"
+#include "language_model/test_support.h"
 #include "language_model/text.h"
 #include "language_model/trainer.h"
 
@@ -20,13 +21,6 @@ namespace {
 
 using unisono::Code;
 using unisono::Status;
-
-Text repeating_text(size_t context) {
-  std::string text;
-  while (text.size() < 20'000)
-    text += "the quick brown fox jumps over the lazy dog; " + std::to_string(text.size() % 97) + "\n";
-  return Text::from_bytes({text.begin(), text.end()}, 0.1, context).value();
-}
 
 TrainingOptions small_training() {
   TrainingOptions options;
@@ -56,6 +50,7 @@ class ThreadExchange final : public GradientExchange {
   Status finish() override {
     return lowest_ == 0 ? average(gradients_) : Status(Code::internal, "not all gradients were ready");
   }
+  bool applied() const override { return true; }
   Status broadcast(std::span<float> values) override {
     meeting_.inputs[rank_] = values;
     meeting_.barrier.arrive_and_wait();
@@ -77,6 +72,7 @@ class ThreadExchange final : public GradientExchange {
   }
   Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {Code::unsupported, "not needed here"}; }
   const ExchangeStatistics& statistics() const override { return statistics_; }
+  const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
 
  private:
@@ -85,6 +81,7 @@ class ThreadExchange final : public GradientExchange {
   std::span<float> gradients_;
   size_t lowest_ = 1;
   ExchangeStatistics statistics_;
+  CompressionNotes notes_;
 };
 
 struct Outcome {
@@ -175,15 +172,18 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
     void begin(std::span<float>) override {}
     void ready(size_t) override {}
     Status finish() override { return ++steps_ < 3 ? Status() : Status(Code::peer_lost, "rank 1 is gone"); }
+    bool applied() const override { return true; }
     Status broadcast(std::span<float>) override { return {}; }
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
     const ExchangeStatistics& statistics() const override { return statistics_; }
+    const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }
 
    private:
     int steps_ = 0;
     ExchangeStatistics statistics_;
+    CompressionNotes notes_;
   };
   const auto options = small_training();
   const Text text = repeating_text(options.shape.context);
@@ -271,6 +271,8 @@ Results some_results() {
   results.parameter_count = 1000;
   results.history.losses = {5, 4, 3, 2};
   results.history.validation = {{2, 3.5f}, {4, 2.5f}};
+  results.history.seconds = {0.5, 1, 1.5, 2};
+  results.sent_bytes = {10, 20, 30, 40};
   results.ranks = {
       {.parameter_hash = 1, .sent_bytes = 24000}, {.parameter_hash = 1}, {.parameter_hash = 1}, {.parameter_hash = 1}};
   results.in_order = ReferenceRun{.losses = {5, 4}};
@@ -308,6 +310,22 @@ TEST(Results, bytes_are_compared_with_the_ideal) {
   EXPECT_NE(table(some_results()).find("1.0000"), std::string::npos) << table(some_results());
 }
 
+TEST(Results, table_and_summary_say_what_compression_did) {
+  Results results = some_results();
+  EXPECT_TRUE(nlohmann::json::parse(summary_json(results))["compression"].is_null());
+  EXPECT_EQ(table(results).find("compressed"), std::string::npos);
+  results.compression = {.method = "arc", .elements = 1000, .payload = 250, .skipped_steps = 1, .off_steps = 2, .off = "it did not pay", .warnings = {"beware"}};
+  const auto json = nlohmann::json::parse(summary_json(results))["compression"];
+  EXPECT_EQ(json["method"], "arc");
+  EXPECT_EQ(json["payload_ratio"], 0.25);
+  EXPECT_EQ(json["off"], "it did not pay");
+  EXPECT_EQ(json["warnings"][0], "beware");
+  const auto shown = table(results);
+  for (const char* part : {"compressed as arc", "0.2500 of all values", "2 steps: it did not pay", "1 steps skipped", "warning: beware"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
+  }
+}
+
 TEST(Results, files_are_written_and_can_be_read_back) {
   const auto directory = std::filesystem::temp_directory_path() / ("language_model_test_" + std::to_string(getpid()));
   const auto written = write_files(some_results(), (directory / "deep" / "er").string());
@@ -321,7 +339,7 @@ TEST(Results, files_are_written_and_can_be_read_back) {
   std::stringstream csv;
   csv << csv_file.rdbuf();
   EXPECT_EQ(csv.str(),
-            "step,loss,validation,one_process_in_order,one_process_whole_batch\n1,5,,5,\n2,4,3.5,4,\n3,3,,,\n4,2,2.5,,\n");
+            "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds\n1,5,,5,,10,0.5\n2,4,3.5,4,,20,1\n3,3,,,,30,1.5\n4,2,2.5,,,40,2\n");
   std::filesystem::remove_all(directory);
 }
 
