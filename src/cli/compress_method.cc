@@ -32,9 +32,9 @@ class Stopwatch {
   Nanos last_ = monotonic_now();
 };
 
-void tell_compensated(const MethodStep& step, Stopwatch& watch) {
+void tell_compensated(const MethodStep& step, std::span<const float* const> values, Stopwatch& watch) {
   if (!step.compensated) return;
-  step.compensated();
+  step.compensated(values);
   watch.restart();
 }
 
@@ -51,8 +51,9 @@ Status average(Group& group, std::span<float> values, const CallOptions& call, S
 }
 
 // Where each tensor begins.
-std::vector<float*> pointers_to(const std::vector<GroupTensor>& tensors, std::span<float> gradients) {
-  std::vector<float*> all;
+template <typename Value>
+std::vector<Value*> pointers_to(const std::vector<GroupTensor>& tensors, std::span<float> gradients) {
+  std::vector<Value*> all;
   for (float* at = gradients.data(); const auto& tensor : tensors) {
     all.push_back(at);
     at += matrix_of(tensor.shape).elements();
@@ -64,10 +65,10 @@ std::string whole_text(const Decision& decision) { return fmt::format("whole: {}
 
 class Dense final : public CompressMethod {
  public:
-  explicit Dense(const CallOptions& call) : call_(call) {}
+  Dense(const CompressPlan& plan, const CallOptions& call) : tensors_(plan.gradients.tensors()), call_(call) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
-    tell_compensated(step, watch);
+    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
     auto status = average(group, step.gradients, call_, cost);
     watch.lap(Phase::second);
     return status;
@@ -75,6 +76,7 @@ class Dense final : public CompressMethod {
   std::string treatment(size_t) const override { return "whole"; }
 
  private:
+  const std::vector<GroupTensor> tensors_;
   const CallOptions call_;
 };
 
@@ -87,9 +89,13 @@ class TwoAverages final : public CompressMethod {
       : tensors_(plan.gradients.tensors()), feedback_(std::move(feedback)), first_(first), second_(second), text_(std::move(text)) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
-    const auto first = feedback_->begin(step.number, pointers_to(tensors_, step.gradients));
+    const auto first = feedback_->begin(step.number, pointers_to<float>(tensors_, step.gradients));
     watch.lap(Phase::begin);
-    tell_compensated(step, watch);
+    auto compensated = pointers_to<const float>(tensors_, step.gradients);
+    if constexpr (requires { feedback_->compensated(0); }) {
+      for (size_t i = 0; i < compensated.size(); ++i) compensated[i] = feedback_->compensated(i);
+    }
+    tell_compensated(step, compensated, watch);
     if (auto status = average(group, first, first_, cost); !status.ok()) return status;
     watch.lap(Phase::first);
     if (auto status = feedback_->choose(); !status.ok()) return status;
@@ -158,9 +164,9 @@ class Gathered final : public CompressMethod {
   Gathered(const CompressPlan& plan, std::unique_ptr<GatheredTopK> top_k, const CallOptions& call) : tensors_(plan.gradients.tensors()), rule_(plan.rule), top_k_(std::move(top_k)), call_(call) {}
   Status run(Group& group, const MethodStep& step, StepCost& cost) override {
     Stopwatch watch(cost);
-    const auto own = top_k_->begin(pointers_to(tensors_, step.gradients));
+    const auto own = top_k_->begin(pointers_to<float>(tensors_, step.gradients));
     watch.lap(Phase::begin);
-    tell_compensated(step, watch);
+    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
     gathered_.resize(own.size() * group.world_size());
     if (!own.empty()) {
       auto call = call_;
@@ -198,7 +204,7 @@ Result<std::unique_ptr<CompressMethod>> make_compress_method(const CompressPlan&
   auto values = plain;
   values.codec = codec;
   switch (method) {
-    case Method::dense: return std::unique_ptr<CompressMethod>(std::make_unique<Dense>(values));
+    case Method::dense: return std::unique_ptr<CompressMethod>(std::make_unique<Dense>(plan, values));
     case Method::arc: return ByRows::make(plan, false, plain, values);
     case Method::random_k: return ByRows::make(plan, true, plain, values);
     case Method::power_sgd: return make_power(plan, plain);

@@ -29,7 +29,8 @@ struct StepCost {
 struct MethodStep {
   uint64_t number = 0;
   std::span<float> gradients;           // all tensors, one after the other
-  std::function<void()> compensated{};  // if set, called when the gradients have what was left over from before; no time of it counts
+  // If set, told where each tensor's gradient is with what was left over from before; no time of it counts.
+  std::function<void(std::span<const float* const> compensated)> compensated{};
 };
 
 class CompressMethod {

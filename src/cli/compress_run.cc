@@ -57,8 +57,11 @@ Status run_timed(Group& group, const MethodStep& step, Entrant& entrant, bool co
 // One more step, whose result is compared with the mean of what went in; no time of it counts.
 Status examine(Group& group, const CompressPlan& plan, uint64_t number, std::span<float> gradients, Entrant& entrant) {
   std::vector<float> mean;
+  const auto copy = [&](std::span<const float* const> compensated) {
+    for (size_t i = 0; i < compensated.size(); ++i) mean.insert(mean.end(), compensated[i], compensated[i] + matrix_of(plan.gradients.shapes[i]).elements());
+  };
   StepCost cost;
-  if (auto status = entrant.method->run(group, {.number = number, .gradients = gradients, .compensated = [&] { mean.assign(gradients.begin(), gradients.end()); }}, cost); !status.ok()) return status;
+  if (auto status = entrant.method->run(group, {.number = number, .gradients = gradients, .compensated = copy}, cost); !status.ok()) return status;
   if (auto done = group.all_reduce(std::span<float>(mean), {.op = ReduceOp::avg, .timeout = plan.timeout, .codec = Codec{}}); !done.ok()) return done.status();
   double energy = 0, out = 0, off = 0;
   for (size_t k = 0; k < mean.size(); ++k) {

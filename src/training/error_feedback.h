@@ -101,6 +101,8 @@ class ErrorFeedback {
   bool is_whole() const { return sending_ != Sending::compressed; }
   Compressor& compressor() { return *compressor_; }
   const Compressor& compressor() const { return *compressor_; }
+  // From begin() to finish(): the gradient of the i-th tensor with what was left over from before.
+  const float* compensated(size_t i) const { return moves(i) ? next_[i].data() : gradients_[i]; }
   // Sums of squares over all tensors: of what EF14 had kept before the present step, from begin() on, and of the averages that the last one gave.
   double kept_energy() const { return compressor_->residual_energy(); }
   double output_energy() const { return output_energy_; }
