@@ -65,8 +65,8 @@ class Run {
 
  private:
   void work() {
-    std::vector<float> numbers(1 << 13, 1.0f);
-    for (int i = 0; i < 12; ++i) EXPECT_TRUE(group_.all_reduce(std::span<float>(numbers), {.op = ReduceOp::avg}).ok());
+    std::vector<float> numbers(1 << 12, 1.0f);
+    for (int i = 0; i < 60; ++i) EXPECT_TRUE(group_.all_reduce(std::span<float>(numbers), {.op = ReduceOp::avg}).ok());
   }
 
   Group& group_;
