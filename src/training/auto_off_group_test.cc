@@ -37,7 +37,7 @@ class Run {
     auto made = internal::Reducer::make(group, test::model, *Compression::parse("arc:min_elements=0,start=" + std::to_string(start)), promising);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     reducer_ = std::move(*made);
-    EXPECT_TRUE(beside_.make(*Compression::parse("dense")).ok());
+    EXPECT_TRUE(beside_.make(test::arc()).ok());
   }
   void step(uint64_t number) {
     rank_.fill(number);
@@ -65,7 +65,7 @@ class Run {
   }
 
  private:
-  // Five times what is to be timed, whole and of the same size: whatever else the machine does, it takes longer.
+  // Five times the longer one of what is to be timed: whatever else the machine does, it takes longer.
   void work() {
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(beside_.step(0).ok());
   }
