@@ -115,5 +115,28 @@ TEST(AutoOffInGroup, goes_on_compressing_where_it_pays) {
   ledger.expect_balanced();
 }
 
+// Before anything is timed: what the rates of links and memory say. Two buckets, of which none pays.
+TEST(AutoOffInGroup, sends_whole_what_would_not_pay_by_what_is_measured_and_says_so) {
+  constexpr MachineRates hopeless{.ranks = 2, .latency_s = 1e-6, .link_bytes_per_s = 1e12, .memory_bytes_per_s = 1e6};
+  for (const bool pays : {false, true}) {
+    in_group(2, [&](Group& group) {
+      auto rates = pays ? promising : hopeless;
+      rates.ranks = 2;
+      const auto reducer = std::move(*internal::Reducer::make(group, test::model, *Compression::parse("arc:start=0,min_elements=0"), rates));
+      Rank rank(group);
+      rank.fill(0);
+      for (const size_t i : {0, 4}) {
+        const Gradient bucket[] = {{.name = test::model[i].name, .values = rank.values[i].data()}};
+        ASSERT_TRUE(reducer->reduce(bucket).ok());
+      }
+      const auto report = reducer->finish();
+      ASSERT_TRUE(report.ok());
+      EXPECT_EQ(report->compressed, pays ? 2u : 0u);
+      EXPECT_EQ(report->costs.collectives, pays ? 4u : 2u);
+      EXPECT_EQ(report->off.find("2 of 2 buckets are sent whole") != std::string::npos, !pays) << report->off;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace unisono
