@@ -76,8 +76,9 @@ class Ledger {
       residuals[i] = store[model[i].name].residual;
       residuals[i].resize(left_[i].size());
     }
-    add(left_, residuals, 1);
+    keep(residuals);
   }
+  void keep(const std::vector<Values>& residuals) { add(left_, residuals, 1); }
   void expect_balanced(double tolerance = 1e-5) {
     double off = 0, all = 0;
     for (size_t i = 0; i < given_.size(); ++i) {

@@ -24,7 +24,8 @@ namespace unisono::internal {
 
 class Reducer {
  public:
-  static Result<std::unique_ptr<Reducer>> make(const Group& group, std::span<const Parameter> parameters, const Compression& compression);
+  // rates: for tests, taken for measured.
+  static Result<std::unique_ptr<Reducer>> make(const Group& group, std::span<const Parameter> parameters, const Compression& compression, const std::optional<MachineRates>& rates = {});
 
   Status reduce(std::span<const Gradient> bucket);
   Result<CompressionReport> finish();
@@ -71,6 +72,7 @@ class Reducer {
   std::vector<Member> members_;
   std::vector<double> names_;                    // by rank
   MachineRates rates_;
+  std::optional<MachineRates> given_rates_;
   Resumed resumed_;
   std::unique_ptr<ReductionPipeline> pipeline_;  // null: one rank
   FeedbackStore store_;

@@ -50,11 +50,12 @@ Reducer::Reducer(std::vector<Parameter> parameters, const Compression& compressi
   for (uint32_t i = 0; i < parameters_.size(); ++i) numbers_.emplace(parameters_[i].name, i);
 }
 
-Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<const Parameter> parameters, const Compression& compression) {
+Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<const Parameter> parameters, const Compression& compression, const std::optional<MachineRates>& rates) {
   if (auto plan = CompressionPlan::make(parameters, compression); !plan.ok()) return plan.status();
   std::vector<Parameter> sorted(parameters.begin(), parameters.end());
   std::sort(sorted.begin(), sorted.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   std::unique_ptr<Reducer> reducer(new Reducer(std::move(sorted), compression));
+  reducer->given_rates_ = rates;
   if (auto status = reducer->meet(group, false); !status.ok()) return status;
   return reducer;
 }
@@ -82,6 +83,7 @@ Status Reducer::meet(const Group& group, bool was_there) {
   double rate = 0;
   for (const auto& each : *told) rate += each.memory_rate / static_cast<double>(told->size());
   rates_ = {.ranks = world_, .latency_s = link.latency_us * 1e-6, .link_bytes_per_s = link.bytes_per_us * 1e6, .memory_bytes_per_s = rate};
+  if (given_rates_) rates_ = *given_rates_;
   pipeline_.reset();
   if (world_ == 1) return {};
   ReductionPipeline::Calls calls;

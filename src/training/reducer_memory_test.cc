@@ -230,7 +230,7 @@ class TwoRanks {
   // False: fewer allocations were made.
   bool run() {
     Options hurried;
-    hurried.timeout = Milliseconds(50);
+    hurried.timeout = Milliseconds(25);
     std::array<std::optional<Group>, 2> scarce;
     in_group(2, [&](Group& group) { scarce[group.rank()] = group; }, hurried);
     in_group(2, [&](Group& group) { run(group, *scarce[group.rank()]); });
@@ -318,7 +318,7 @@ class TwoRanks {
 void expect_to_lose_nothing(Watch who) {
   uint64_t n = 1, tried = 0, failed = 0, apart = 0;
   // Not all of the later ones, which are many and alike: all were tried once.
-  for (bool more = true; more && !::testing::Test::HasFailure(); n += 1 + n / 16) {
+  for (bool more = true; more && !::testing::Test::HasFailure(); n += 1 + n / 32) {
     SCOPED_TRACE("allocation " + std::to_string(n));
     TwoRanks ranks(who, n);
     more = ranks.run();

@@ -30,16 +30,17 @@ Answer Training::state() const { return Answer().add("step", reducer_->step()).a
 Answer Training::make(Group& group, const Command& command) {
   std::vector<Parameter> model;
   names_.clear();
+  columns_ = command.number("columns", 96);
   for (size_t i = 0; i < tensors; ++i) {
     names_.push_back("w" + std::to_string(i));
-    model.push_back({names_.back(), {rows, columns}});
+    model.push_back({names_.back(), {rows, columns_}});
   }
-  const auto compression = Compression::parse("arc:ratio=0.1,start=0,auto_off=off,values=" + command.text("values", "plain"));
+  const auto compression = Compression::parse("arc:ratio=0.1,start=0,auto_off=off,values=" + command.text("values", "plain") + ",values_schedule=" + command.text("schedule", "auto"));
   if (!compression) return {compression.status(), {}};
   auto made = GradientReducer::make(group, model, *compression);
   if (!made) return {made.status(), {}};
   reducer_ = *std::move(made);
-  parameters_.assign(tensors * rows * columns, 0);
+  parameters_.assign(tensors * rows * columns_, 0);
   return state();
 }
 
@@ -49,7 +50,7 @@ Status Training::reduce_all(uint64_t giver) {
   gradients_.resize(parameters_.size());
   for (auto& value : gradients_) value = static_cast<float>(random.unit() - 0.5);
   for (size_t i = 0; i < tensors; i += 2) {
-    const Gradient bucket[] = {{.name = names_[i], .values = gradients_.data() + i * rows * columns}, {.name = names_[i + 1], .values = gradients_.data() + (i + 1) * rows * columns}};
+    const Gradient bucket[] = {{.name = names_[i], .values = gradients_.data() + i * rows * columns_}, {.name = names_[i + 1], .values = gradients_.data() + (i + 1) * rows * columns_}};
     if (auto status = reducer_->reduce(bucket); !status.ok()) return status;
   }
   return {};
