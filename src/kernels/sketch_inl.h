@@ -45,11 +45,11 @@ SketchRow sketch_row(const SketchTask& task, size_t row) {
   return {task.values + at, residual != Residual::none ? residual_of(task, row) : nullptr, moves(output) ? task.moved + at : nullptr};
 }
 
-// A row's numbers that fill no vector: those before `begin`, and those from `end` on. Adds to the sums; the sum of squares of what was added to them.
+// Of a row that fills no vector. Adds to the sums; the sum of squares of what was added to its values.
 template <uint32_t count, Residual residual, Output output>
-double sketch_edges(const SketchRow& row, size_t begin, size_t end, size_t columns, const float* directions, float* sums) {
+double sketch_short_row(const SketchRow& row, size_t columns, const float* directions, float* sums) {
   double kept = 0;
-  for (size_t c = begin == 0 ? end : 0; c < columns; c = c + 1 == begin ? end : c + 1) {
+  for (size_t c = 0; c < columns; ++c) {
     float x = row.from[c];
     if constexpr (residual == Residual::added) x += row.left[c];
     if constexpr (residual == Residual::subtracted) x -= row.left[c];
@@ -61,6 +61,42 @@ double sketch_edges(const SketchRow& row, size_t begin, size_t end, size_t colum
   return kept;
 }
 
+// One vector of a row, compensated and stored where it belongs.
+template <Residual residual, Output output>
+HWY_INLINE Vec<float> sketch_value(const SketchRow& row, size_t c, Vec<float>& squares) {
+  const Tag<float> d;
+  auto x = hn::LoadU(d, row.from + c);
+  if constexpr (residual != Residual::none) {
+    const auto e = hn::LoadU(d, row.left + c);
+    if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
+    else x = hn::Add(x, e);
+    if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
+  }
+  if constexpr (output == Output::in_place) hn::StoreU(x, d, row.from + c);
+  if constexpr (output == Output::apart) hn::StoreU(x, d, row.out + c);
+  if constexpr (output == Output::far) hn::Stream(x, d, row.out + c);
+  if constexpr (moves(output)) hn::StoreU(hn::Zero(d), d, row.from + c);
+  return x;
+}
+
+using Some = hn::Mask<Tag<float>>;
+
+// Some lanes of it; the others are zeros.
+template <Residual residual, Output output>
+HWY_INLINE Vec<float> sketch_part(const SketchRow& row, size_t c, Some some, Vec<float>& squares) {
+  const Tag<float> d;
+  auto x = hn::LoadU(d, row.from + c);
+  if constexpr (residual != Residual::none) {
+    const auto e = hn::IfThenElseZero(some, hn::LoadU(d, row.left + c));
+    if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
+    else x = hn::Add(x, e);
+    if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
+  }
+  if constexpr (output == Output::in_place) hn::BlendedStore(x, some, d, row.from + c);
+  if constexpr (moves(output)) hn::BlendedStore(x, some, d, row.out + c), hn::BlendedStore(hn::Zero(d), some, d, row.from + c);
+  return hn::IfThenElseZero(some, x);
+}
+
 // One or two rows times `count` directions. The sum of squares of the residual that went elsewhere with the values. Plain variables: compilers keep
 // arrays of vectors in memory. Lambdas are inlined by force: otherwise compilers forget to clear the upper halves of registers, and the caller's code
 // without AVX takes four times as long.
@@ -70,27 +106,13 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const size_t n = task.columns, lanes = hn::Lanes(d);
   const auto a = sketch_row<residual, output>(task, row), b = sketch_row<residual, output>(task, row + (pair ? 1 : 0));
   const float* const directions = task.directions + first * n;
-  const size_t begin = output == Output::far ? std::min(n, (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes) : 0;
-  const size_t end = begin + (n - begin) / lanes * lanes;
+  // Vectors from `begin` on; what stands before, and behind the last of them, is in parts of two more.
+  const size_t begin = output == Output::far && n >= lanes ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes : 0;
+  const size_t end = n < lanes ? 0 : begin + (n - begin) / lanes * lanes;
   Vec<float> squares = hn::Zero(d);
-  const auto value = [&](const SketchRow& r, size_t c) HWY_ATTR __attribute__((always_inline)) {
-    auto x = hn::LoadU(d, r.from + c);
-    if constexpr (residual != Residual::none) {
-      const auto e = hn::LoadU(d, r.left + c);
-      if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
-      else x = hn::Add(x, e);
-      if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
-    }
-    if constexpr (output == Output::in_place) hn::StoreU(x, d, r.from + c);
-    if constexpr (output == Output::apart) hn::StoreU(x, d, r.out + c);
-    if constexpr (output == Output::far) hn::Stream(x, d, r.out + c);
-    if constexpr (moves(output)) hn::StoreU(hn::Zero(d), d, r.from + c);
-    return x;
-  };
   Vec<float> a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
   Vec<float> b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0;
-  for (size_t c = begin; c < end; c += lanes) {
-    const auto x = value(a, c), y = pair ? value(b, c) : x;
+  const auto add_all = [&](Vec<float> x, Vec<float> y, size_t c) HWY_ATTR __attribute__((always_inline)) {
     const auto add = [&](Vec<float>& to_a, Vec<float>& to_b, size_t j) HWY_ATTR __attribute__((always_inline)) {
       const auto v = hn::LoadU(d, directions + j * n + c);
       to_a = hn::MulAdd(x, v, to_a);
@@ -104,13 +126,24 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
     if constexpr (count > 5) add(a5, b5, 5);
     if constexpr (count > 6) add(a6, b6, 6);
     if constexpr (count > 7) add(a7, b7, 7);
+  };
+  const auto add_part = [&](size_t c, Some some) HWY_ATTR __attribute__((always_inline)) {
+    const auto x = sketch_part<residual, output>(a, c, some, squares);
+    add_all(x, pair ? sketch_part<residual, output>(b, c, some, squares) : x, c);
+  };
+  if (n >= lanes && begin > 0) add_part(0, hn::FirstN(d, begin));
+  if (n >= lanes && end < n) add_part(n - lanes, hn::Not(hn::FirstN(d, lanes - (n - end))));
+  for (size_t c = begin; c < end; c += lanes) {
+    const auto x = sketch_value<residual, output>(a, c, squares);
+    add_all(x, pair ? sketch_value<residual, output>(b, c, squares) : x, c);
   }
-  float edges[2][directions_at_once] = {};
-  double kept = sketch_edges<count, residual, output>(a, begin, end, n, directions, edges[0]);
-  if constexpr (pair) kept += sketch_edges<count, residual, output>(b, begin, end, n, directions, edges[1]);
+  float short_sums[2][directions_at_once] = {};
+  double kept = 0;
+  if (n < lanes) kept = sketch_short_row<count, residual, output>(a, n, directions, short_sums[0]);
+  if (pair && n < lanes) kept += sketch_short_row<count, residual, output>(b, n, directions, short_sums[1]);
   const auto finish = [&](Vec<float> sum_a, Vec<float> sum_b, uint32_t j) HWY_ATTR __attribute__((always_inline)) {
-    task.sketch[row * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_a)) + edges[0][j]);
-    if constexpr (pair) task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + edges[1][j]);
+    task.sketch[row * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_a)) + short_sums[0][j]);
+    if constexpr (pair) task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + short_sums[1][j]);
   };
   if constexpr (count > 0) finish(a0, b0, 0);
   if constexpr (count > 1) finish(a1, b1, 1);

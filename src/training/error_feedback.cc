@@ -234,7 +234,7 @@ void ErrorFeedback::commit_values() {
       state.residual.assign(gradients_[i], gradients_[i] + elements(i));
       cleared_[i].assign(decision(i).matrix.rows, 1);
     } else {
-      state.residual = {};  // of one that was compressed before
+      state.residual = std::vector<float>();  // of one that was compressed before
       if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
     }
   }
@@ -253,7 +253,7 @@ void ErrorFeedback::commit_whole() {
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = *states_[i];
     const size_t count = elements(i);
-    if (sending_ == Sending::whole) state.residual = {};
+    if (sending_ == Sending::whole) state.residual = std::vector<float>();
     if (sending_ == Sending::whole && options_.kind == Feedback::ef21m) {
       state.momentum.assign(gradients_[i], gradients_[i] + count);
       if (tracked(i)) state.known = state.momentum, state.mean.assign(mean, mean + count);
@@ -318,7 +318,7 @@ void ErrorFeedback::step_skipped() {
 void ErrorFeedback::delivered() {
   if (options_.kind != Feedback::ef14 || sending_ == Sending::plain) return;
   for (size_t i = 0; i < states_.size(); ++i) {
-    if (is_whole()) states_[i]->residual = {};
+    if (is_whole()) states_[i]->residual = std::vector<float>();
     cleared_[i].clear();
     if (states_[i]->residual.empty()) continue;
     cleared_[i].assign(decision(i).matrix.rows, compressed(i) ? 0 : 1);

@@ -246,7 +246,8 @@ void fall_behind(const std::string& options, bool whole) {
     for (uint64_t step = 4; step < 7; ++step) step_with(ledger, rank, step);
     ledger.keep(rank);
   });
-  ledger.expect_balanced();
+  // What encoding lost on rank 1 is not known if its averages were still on their way.
+  ledger.expect_balanced(options.find("values=") == std::string::npos ? 1e-5 : 1e-3);
 }
 
 TEST(GradientReducerResume, a_rank_that_fell_behind_counts_as_sent_what_the_others_have_used) {

@@ -266,7 +266,7 @@ void Reducer::deliver_alone(const std::vector<uint32_t>& tensors, const std::vec
     if (found == store_.end()) continue;
     auto& residual = found->second.residual;
     for (size_t k = 0; k < residual.size(); ++k) values[i][k] += residual[k];
-    residual = {};
+    residual = std::vector<float>();
   }
 }
 

@@ -151,7 +151,7 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
   begun_ = refused_ = false;
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
-  for (auto& [name, state] : store_) state.known = {}, state.mean = {};
+  for (auto& [name, state] : store_) state.known = std::vector<float>(), state.mean = std::vector<float>();
   if (again) auto_off_.restart(off);
   settling_ = again;
   forget_ = off;
