@@ -31,7 +31,7 @@ class CompareCodecs(unittest.TestCase):
     def test_every_setting_is_compared_with_exact_gradients_seed_by_seed(self):
         out = self.place / "out"
         subprocess.run([HERE / "compare_codecs", "--text", self.text, "--quick", "--out", out, "--build", BUILD],
-                       check=True, timeout=100, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                       check=True, timeout=300, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         result = json.loads((out / "training_codecs.json").read_text())
         rows = {(row["codec"], row["error_feedback"]): row for row in result["rows"]}
         self.assertEqual(set(rows), {("plain", False), ("int8", False), ("int8", True), ("int2", False), ("int2", True)})

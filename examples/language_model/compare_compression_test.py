@@ -43,7 +43,7 @@ class CompareCompression(unittest.TestCase):
 
     def compare(self, *words, **environment):
         return subprocess.run([HERE / "compare_compression", "--text", self.text, "--build", BUILD, *words], capture_output=True, text=True,
-                              timeout=100, check=False, env={**os.environ, **environment})
+                              timeout=300, check=False, env={**os.environ, **environment})
 
     def test_every_method_is_compared_with_dense_seed_by_seed(self):
         out = self.place / "out"
