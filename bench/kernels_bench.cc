@@ -115,10 +115,10 @@ void blocks(benchmark::State& state, BlockWork work, const BlockFormat& format, 
 void sketch_rows(benchmark::State& state, bool apart) {
   const auto columns = static_cast<size_t>(state.range(0)), rows = (size_t{16} << 20) / columns;
   const auto rank = static_cast<uint32_t>(state.range(1));
-  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), moved = memory(apart ? rows * columns * 4 : 0), directions = memory(rank * columns * 4), out = memory(rows * rank * 4);
+  const auto values = memory(rows * columns * 4), left = memory(rows * columns * 4), moved = memory(apart ? rows * columns * 4 : 0), directions = memory(rank * direction_stride(columns) * 4), out = memory(rows * rank * 4);
   const auto floats = [](const Memory& m) { return reinterpret_cast<float*>(m.get()); };
   for (auto _ : state) {
-    sketch({.values = floats(values), .residual = floats(left), .moved = apart ? floats(moved) : nullptr, .far = apart, .rows = rows, .columns = columns, .directions = floats(directions), .rank = rank, .sketch = floats(out)});
+    sketch({.values = floats(values), .residual = floats(left), .moved = apart ? floats(moved) : nullptr, .far = apart, .rows = rows, .columns = columns, .directions = floats(directions), .stride = direction_stride(columns), .rank = rank, .sketch = floats(out)});
     benchmark::ClobberMemory();
   }
   count_bytes(state, rows * columns * (apart ? 16 : 12));

@@ -34,7 +34,7 @@ class ArcTopK final : public Compressor {
     notes_ = needs_sketch ? notes : 0;
     zeros_.resize(columns);
     // Steps allocate nothing.
-    if (needs_sketch) normals_.resize(columns * options.rule.rank), directions_.resize(columns * options.rule.rank);
+    if (needs_sketch) normals_.resize(columns * options.rule.rank), directions_.resize(kernels::direction_stride(columns) * options.rule.rank);
     if (needs_sketch) scores_.reserve(rows);
     flagged_ = sketched > 0 && !needs_sketch;
     sent_.resize(sent + (flagged_ ? 1 : 0));
@@ -81,10 +81,10 @@ class ArcTopK final : public Compressor {
 
 // Direction j has number c * rank + j for column c.
 void ArcTopK::make_directions(uint32_t tensor, size_t columns) {
-  const size_t rank = options_.rule.rank;
+  const size_t rank = options_.rule.rank, stride = kernels::direction_stride(columns);
   RandomStream{.seed = options_.seed, .step = step_, .tensor = tensor, .purpose = RandomStream::Purpose::sketch}.normals(0, std::span(normals_).first(columns * rank));
   for (size_t c = 0; c < columns; ++c) {
-    for (size_t j = 0; j < rank; ++j) directions_[j * columns + c] = normals_[c * rank + j];
+    for (size_t j = 0; j < rank; ++j) directions_[j * stride + c] = normals_[c * rank + j];
   }
 }
 
@@ -100,6 +100,7 @@ std::span<float> ArcTopK::begin(uint64_t step, std::span<const CompressorInput> 
     if (decisions_[i].treatment == Treatment::compressed && !sketch_.empty()) {
       make_directions(tensors_[i].number, columns);
       task.directions = directions_.data();
+      task.stride = kernels::direction_stride(columns);
       task.rank = options_.rule.rank;
       task.scale = 1 / std::sqrt(static_cast<float>(task.rank));
       task.sketch = out;

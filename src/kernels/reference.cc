@@ -173,6 +173,7 @@ void convert_reference(DType to, void* destination, DType from, const void* sour
 }
 
 double sketch_reference(const SketchTask& task) {
+  const size_t stride = task.stride != 0 ? task.stride : task.columns;
   double squares = 0;
   for (size_t i = 0; i < task.rows; ++i) {
     float* const row = task.values + i * task.columns;
@@ -180,7 +181,7 @@ double sketch_reference(const SketchTask& task) {
     for (size_t c = 0; left != nullptr && !task.difference && c < task.columns; ++c) row[c] += left[c];
     for (uint32_t j = 0; j < task.rank; ++j) {
       double sum = 0;
-      for (size_t c = 0; c < task.columns; ++c) sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * task.columns + c];
+      for (size_t c = 0; c < task.columns; ++c) sum += double{left != nullptr && task.difference ? row[c] - left[c] : row[c]} * task.directions[j * stride + c];
       task.sketch[i * task.rank + j] = static_cast<float>(task.scale * sum);
     }
     for (size_t c = 0; task.moved != nullptr && c < task.columns; ++c) {

@@ -20,10 +20,15 @@ struct SketchTask {
   const float* zeros = nullptr;       // with it: as many zeros as there are columns
   size_t rows = 0, columns = 0;
   const float* directions = nullptr;  // rank x columns
+  size_t stride = 0;                  // floats from one direction to the next; 0: as many as columns
   uint32_t rank = 0;
   float scale = 1;
   float* sketch = nullptr;            // rows x rank
 };
+// A stride with which several directions stay in a first cache together: an odd number of its lines, so that no two of them are in one set. With the
+// 4 KiB of 1024 columns they all would be, and so would the rows.
+constexpr size_t direction_stride(size_t columns) { return ((columns + 15) / 16 | 1) * 16; }
+
 // With `moved`: the sum of squares of the residual, in fp32 for each row. Else 0.
 double sketch(const SketchTask& task);
 double sketch_reference(const SketchTask& task);  // sums in double

@@ -45,9 +45,26 @@ SketchRow sketch_row(const SketchTask& task, size_t row) {
   return {task.values + at, residual != Residual::none ? residual_of(task, row) : nullptr, moves(output) ? task.moved + at : nullptr};
 }
 
+// A vector that is loaded once. Compilers load it for each row anew, as an operand, though registers are left; and loads are what this kernel has most of.
+HWY_INLINE Vec<float> loaded_once(Vec<float> v) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
+inline size_t stride_of(const SketchTask& task) { return task.stride != 0 ? task.stride : task.columns; }
+
+// To a near cache, not the first: rows that follow each other compete for places there. How far ahead is measured; processors by themselves do not look
+// beyond a page of 4 KiB. Nothing is read, so it may be past the end.
+constexpr size_t floats_ahead = 1024, floats_of_line = 16;
+HWY_INLINE void soon(const float* at, size_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(at) + ahead * sizeof(float)), 0, 2);
+}
+
 // Of a row that fills no vector. Adds to the sums; the sum of squares of what was added to its values.
 template <uint32_t count, Residual residual, Output output>
-double sketch_short_row(const SketchRow& row, size_t columns, const float* directions, float* sums) {
+double sketch_short_row(const SketchRow& row, size_t columns, const float* directions, size_t stride, float* sums) {
   double kept = 0;
   for (size_t c = 0; c < columns; ++c) {
     float x = row.from[c];
@@ -56,7 +73,7 @@ double sketch_short_row(const SketchRow& row, size_t columns, const float* direc
     if constexpr (moves(output) && residual == Residual::added) kept += double{row.left[c]} * row.left[c];
     if constexpr (output == Output::in_place) row.from[c] = x;
     if constexpr (moves(output)) row.out[c] = x, row.from[c] = 0;
-    for (uint32_t j = 0; j < count; ++j) sums[j] += x * directions[j * columns + c];
+    for (uint32_t j = 0; j < count; ++j) sums[j] += x * directions[j * stride + c];
   }
   return kept;
 }
@@ -67,7 +84,7 @@ HWY_INLINE Vec<float> sketch_value(const SketchRow& row, size_t c, Vec<float>& s
   const Tag<float> d;
   auto x = hn::LoadU(d, row.from + c);
   if constexpr (residual != Residual::none) {
-    const auto e = hn::LoadU(d, row.left + c);
+    const auto e = loaded_once(hn::LoadU(d, row.left + c));
     if constexpr (residual == Residual::subtracted) x = hn::Sub(x, e);
     else x = hn::Add(x, e);
     if constexpr (moves(output)) squares = hn::MulAdd(e, e, squares);
@@ -103,9 +120,9 @@ HWY_INLINE Vec<float> sketch_part(const SketchRow& row, size_t c, Some some, Vec
 template <uint32_t count, bool pair, Residual residual, Output output>
 double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   const Tag<float> d;
-  const size_t n = task.columns, lanes = hn::Lanes(d);
+  const size_t n = task.columns, stride = stride_of(task), lanes = hn::Lanes(d);
   const auto a = sketch_row<residual, output>(task, row), b = sketch_row<residual, output>(task, row + (pair ? 1 : 0));
-  const float* const directions = task.directions + first * n;
+  const float* const directions = task.directions + first * stride;
   // Vectors from `begin` on; what stands before, and behind the last of them, is in parts of two more.
   const size_t begin = output == Output::far && n >= lanes ? (lanes - reinterpret_cast<uintptr_t>(a.out) / sizeof(float) % lanes) % lanes : 0;
   const size_t end = n < lanes ? 0 : begin + (n - begin) / lanes * lanes;
@@ -114,7 +131,7 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   Vec<float> b0 = a0, b1 = a0, b2 = a0, b3 = a0, b4 = a0, b5 = a0, b6 = a0, b7 = a0;
   const auto add_all = [&](Vec<float> x, Vec<float> y, size_t c) HWY_ATTR __attribute__((always_inline)) {
     const auto add = [&](Vec<float>& to_a, Vec<float>& to_b, size_t j) HWY_ATTR __attribute__((always_inline)) {
-      const auto v = hn::LoadU(d, directions + j * n + c);
+      const auto v = loaded_once(hn::LoadU(d, directions + j * stride + c));
       to_a = hn::MulAdd(x, v, to_a);
       if constexpr (pair) to_b = hn::MulAdd(y, v, to_b);
     };
@@ -133,14 +150,20 @@ double sketch_block(const SketchTask& task, size_t row, uint32_t first) {
   };
   if (n >= lanes && begin > 0) add_part(0, hn::FirstN(d, begin));
   if (n >= lanes && end < n) add_part(n - lanes, hn::Not(hn::FirstN(d, lanes - (n - end))));
+  const size_t ahead = std::min(floats_ahead, n);
   for (size_t c = begin; c < end; c += lanes) {
+    if (pair && (c - begin) % floats_of_line < lanes) {
+      const size_t there = c + ahead + (c + ahead < n ? 0 : n);  // in these rows, or at the same place of the next two
+      soon(a.from, there), soon(b.from, there);
+      if constexpr (residual != Residual::none) soon(a.left, there), soon(b.left, there);
+    }
     const auto x = sketch_value<residual, output>(a, c, squares);
     add_all(x, pair ? sketch_value<residual, output>(b, c, squares) : x, c);
   }
   float short_sums[2][directions_at_once] = {};
   double kept = 0;
-  if (n < lanes) kept = sketch_short_row<count, residual, output>(a, n, directions, short_sums[0]);
-  if (pair && n < lanes) kept += sketch_short_row<count, residual, output>(b, n, directions, short_sums[1]);
+  if (n < lanes) kept = sketch_short_row<count, residual, output>(a, n, directions, stride, short_sums[0]);
+  if (pair && n < lanes) kept += sketch_short_row<count, residual, output>(b, n, directions, stride, short_sums[1]);
   const auto finish = [&](Vec<float> sum_a, Vec<float> sum_b, uint32_t j) HWY_ATTR __attribute__((always_inline)) {
     task.sketch[row * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_a)) + short_sums[0][j]);
     if constexpr (pair) task.sketch[(row + 1) * task.rank + first + j] = task.scale * (hn::GetLane(hn::SumOfLanes(d, sum_b)) + short_sums[1][j]);

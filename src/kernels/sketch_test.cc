@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -89,6 +90,42 @@ TEST(Sketch, takes_the_residual_of_a_cleared_row_for_zeros) {
     }
   }
   force_target("");
+}
+
+TEST(Sketch, is_the_same_to_the_bit_however_far_apart_its_directions_lie) {
+  for (const char* target : targets()) {
+    ASSERT_TRUE(force_target(target));
+    for (const size_t columns : {1, 7, 16, 33, 200, 1024, 1027}) {
+      const size_t stride = direction_stride(columns);
+      for (const uint32_t rank : {1u, 4u, 5u, 8u, 9u, 17u}) {
+        for (const bool far : {false, true}) {
+          const auto left = values(5 * columns, 2), directions = values(rank * columns, 3);
+          std::vector<float> apart(rank * stride, NAN), moved(5 * columns), together_sketch(5 * rank), apart_sketch(5 * rank), expected(5 * rank);  // NaN between them would be in the sums
+          for (size_t j = 0; j < rank; ++j) std::copy_n(directions.begin() + static_cast<std::ptrdiff_t>(j * columns), columns, apart.begin() + static_cast<std::ptrdiff_t>(j * stride));
+          const auto run = [&](double (*function)(const SketchTask&), const std::vector<float>& from, size_t floats, std::vector<float>& out) {
+            auto matrix = values(5 * columns, 1);
+            function({.values = matrix.data(), .residual = left.data(), .moved = far ? moved.data() : nullptr, .far = far, .rows = 5, .columns = columns, .directions = from.data(), .stride = floats, .rank = rank, .sketch = out.data()});
+          };
+          run(sketch, directions, 0, together_sketch);
+          run(sketch, apart, stride, apart_sketch);
+          ASSERT_EQ(apart_sketch, together_sketch) << target << " " << columns << ", rank " << rank;
+          run(sketch_reference, directions, 0, expected);
+          run(sketch_reference, apart, stride, apart_sketch);
+          ASSERT_EQ(apart_sketch, expected);
+        }
+      }
+    }
+  }
+  force_target("");
+}
+
+TEST(Sketch, has_directions_an_odd_number_of_cache_lines_apart) {
+  for (size_t columns = 1; columns < 5000; ++columns) {
+    const size_t stride = direction_stride(columns);
+    ASSERT_GE(stride, columns);
+    ASSERT_LT(stride, columns + 32);
+    ASSERT_EQ(stride % 32, 16u) << columns;  // floats of two lines
+  }
 }
 
 TEST(Sketch, of_what_is_no_number_is_no_number) {

@@ -20,8 +20,8 @@ uint64_t text_hash(std::string_view text) { return hash_of(std::as_bytes(std::sp
 double memory_rate() {
   constexpr size_t rows = 1024, columns = 2048;
   constexpr uint32_t rank = 4;
-  std::vector<float> values(rows * columns, 1.0f), residual(rows * columns, 1.0f), directions(rank * columns, 1.0f), sketch(rows * rank);
-  const kernels::SketchTask task{.values = values.data(), .residual = residual.data(), .rows = rows, .columns = columns, .directions = directions.data(), .rank = rank, .sketch = sketch.data()};
+  std::vector<float> values(rows * columns, 1.0f), residual(rows * columns, 1.0f), directions(rank * kernels::direction_stride(columns), 1.0f), sketch(rows * rank);
+  const kernels::SketchTask task{.values = values.data(), .residual = residual.data(), .rows = rows, .columns = columns, .directions = directions.data(), .stride = kernels::direction_stride(columns), .rank = rank, .sketch = sketch.data()};
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 3; ++i) {
     const auto start = Clock::now();
