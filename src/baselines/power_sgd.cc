@@ -99,11 +99,12 @@ class PowerSgd final : public Compressor {
   std::vector<size_t> ranks_;
   uint64_t step_ = 0;
   std::vector<std::vector<float>> start_;  // by tensor: Q', rank x columns, from which the next step begins; empty before the first
+  std::vector<float> directions_;          // Q' of the tensor in hand, with room between its rows
   std::vector<float> first_, second_;      // as the all-reduces have them: P, rows x rank; then Q' of all, and dense tensors behind
 };
 
 size_t PowerSgd::buffer_bytes() const {
-  size_t numbers = first_.capacity() + second_.capacity();
+  size_t numbers = first_.capacity() + second_.capacity() + directions_.capacity();
   for (const auto& start : start_) numbers += start.capacity();
   return sizeof(float) * numbers;
 }
@@ -126,7 +127,11 @@ std::span<float> PowerSgd::begin(uint64_t step, std::span<const CompressorInput>
       for (size_t row = 0; row < ranks_[i]; ++row) draw(i, row);
     }
     kernels::SketchTask task{.values = inputs[i].values, .residual = inputs[i].residual, .rows = rows, .columns = columns};
-    task.directions = start_[i].data();
+    // As ARC-Top-K lays its directions (kernels/sketch.h).
+    task.stride = kernels::direction_stride(columns);
+    directions_.resize(std::max(directions_.size(), task.stride * ranks_[i]));
+    for (size_t row = 0; row < ranks_[i]; ++row) std::copy_n(start_[i].begin() + static_cast<ptrdiff_t>(row * columns), columns, directions_.begin() + static_cast<ptrdiff_t>(row * task.stride));
+    task.directions = directions_.data();
     task.rank = static_cast<uint32_t>(ranks_[i]);  // 0 of tensors that are sent whole: only compensated
     task.sketch = out;
     if (task.rank > 0 || task.residual != nullptr) kernels::sketch(task);
