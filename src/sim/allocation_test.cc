@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/replaced_new.h"
 #include "node/calls.h"
 #include "node/engine.h"
 #include "node/inline_compute.h"
@@ -23,46 +24,18 @@ thread_local bool armed = false;
 thread_local uint64_t allocations = 0, fails_from = 0, fails_to = 0;
 thread_local int64_t live = 0;  // what this thread has allocated and not freed
 
-void* allocate(size_t bytes, size_t alignment) {
+}  // namespace
+
+void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
   if (armed && ++allocations >= fails_from && allocations <= fails_to) return nullptr;
   ++live;
-  if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes == 0 ? 1 : bytes);
-  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  return from_heap(bytes, alignment);
 }
 
-void release(void* memory) {
+void unisono::replaced_new::release(void* memory) {
   live -= memory != nullptr;
   std::free(memory);
 }
-
-void* allocate_or_throw(size_t bytes, size_t alignment) {
-  auto* memory = allocate(bytes, alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return allocate_or_throw(bytes, 0); }
-void* operator new[](size_t bytes) { return allocate_or_throw(bytes, 0); }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<size_t>(alignment));
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 0); }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 0); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
 
 namespace unisono {
 namespace {

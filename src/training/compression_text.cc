@@ -1,39 +1,23 @@
 // Compression as people write it, and whether it makes sense.
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <functional>
 #include <string>
 
 #include "compressors/row_rule.h"
+#include "training/option_text.h"
 #include "unisono/compression.h"
 
 namespace unisono {
 namespace {
 
+using option_text::set_choice;
+using option_text::set_number;
+using option_text::shortest;
+using option_text::wrong;
+
 constexpr std::array method_names{"dense", "arc", "random-k"};
 constexpr std::array feedback_names{"none", "ef14", "ef21", "ef21m"};
 constexpr std::array schedule_names{"auto", "ring", "two_step", "halving_doubling", "hierarchical", "one_shot", "direct", "tree"};
-
-Status wrong(const std::string& what) { return {Code::invalid, "bad_option: " + what}; }
-
-template <typename Number>
-Status set_number(Number& number, std::string_view key, std::string_view value) {
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error == std::errc() && end == value.data() + value.size()) return {};
-  return wrong(std::string(key) + "=" + std::string(value) + " is no number that it can be");
-}
-
-// One of the names, by its place.
-template <typename Choice, size_t count>
-Status set_choice(Choice& choice, std::string_view key, std::string_view value, const std::array<const char*, count>& names) {
-  std::string all;
-  for (size_t i = 0; i < count; ++i) {
-    if (value == names[i]) return choice = static_cast<Choice>(i), Status();
-    all += std::string(i > 0 ? ", " : "") + names[i];
-  }
-  return wrong(std::string(key) + " \"" + std::string(value) + "\" is none of " + all);
-}
 
 Status set_codec(Codec& codec, std::string_view key, std::string_view value) {
   auto parsed = Codec::parse(value);
@@ -58,14 +42,9 @@ Status set_schedule(std::vector<Compression::RatioFrom>& schedule, std::string_v
   return {};
 }
 
-struct Option {
-  const char* key;
-  std::function<Status(Compression& c, std::string_view key, std::string_view value)> set;
-};
-
-const std::vector<Option>& all_options() {
+const std::vector<option_text::Option<Compression>>& all_options() {
   constexpr std::array off_on{"off", "on"};
-  static const std::vector<Option> options{
+  static const std::vector<option_text::Option<Compression>> options{
       {"ratio", [](auto& c, auto k, auto v) { return set_number(c.ratio, k, v); }},
       {"rank", [](auto& c, auto k, auto v) { return set_number(c.rank, k, v); }},
       {"round", [](auto& c, auto k, auto v) { return set_choice(c.round_down, k, v, std::array{"up", "down"}); }},
@@ -88,35 +67,14 @@ const std::vector<Option>& all_options() {
   return options;
 }
 
-Status set_option(Compression& c, std::string_view option) {
-  const auto equals = option.find('=');
-  if (equals == option.npos) return wrong("\"" + std::string(option) + "\" is no option: they look like ratio=0.2");
-  const auto key = option.substr(0, equals);
-  std::string known;
-  for (const auto& each : all_options()) {
-    if (key == each.key) return each.set(c, key, option.substr(equals + 1));
-    known += std::string(known.empty() ? "" : ", ") + each.key;
-  }
-  return wrong("option \"" + std::string(key) + "\" is none of " + known);
-}
-
-// As short as it can be read back.
-template <typename Number>
-std::string shortest(Number number) {
-  char text[32];
-  return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
-}
-
 }  // namespace
 
 Result<Compression> Compression::parse(std::string_view text) {
   Compression c;
   const auto colon = std::min(text.find(':'), text.size());
   if (auto status = set_choice(c.method, "method", text.substr(0, colon), method_names); !status.ok()) return status;
-  for (size_t begin = colon + 1; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (auto status = set_option(c, text.substr(begin, end - begin)); !status.ok()) return status;
-    begin = end + 1;
+  if (colon < text.size()) {
+    if (auto status = option_text::set_options(c, text.substr(colon + 1), all_options(), "ratio=0.2"); !status.ok()) return status;
   }
   if (auto status = c.check(); !status.ok()) return status;
   return c;
@@ -124,10 +82,8 @@ Result<Compression> Compression::parse(std::string_view text) {
 
 std::string Compression::to_string() const {
   const Compression usual;
-  std::string options;
-  const auto add = [&](bool differs, const char* key, const std::string& value) {
-    if (differs) options += (options.empty() ? ":" : ",") + std::string(key) + "=" + value;
-  };
+  option_text::Writer options;
+  const auto add = [&](bool differs, const char* key, const std::string& value) { options.add(differs, key, value); };
   const auto switched = [](bool on) { return on ? "on" : "off"; };
   const auto codec_name = [](const Codec& codec) {
     const auto name = codec.to_string();
@@ -153,7 +109,7 @@ std::string Compression::to_string() const {
   add(absorb_codec_error != usual.absorb_codec_error, "absorb", switched(absorb_codec_error));
   add(on_nonfinite != usual.on_nonfinite, "nonfinite", "poison");
   add(adaptive_optimizer, "adaptive", "on");
-  return method_names[static_cast<size_t>(method)] + options;
+  return method_names[static_cast<size_t>(method)] + options.text();
 }
 
 Status Compression::check() const {

@@ -1,0 +1,86 @@
+// Options as people write them: "method:key=value,key=value". What the texts of Compression and DropOptions have in common.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "unisono/status.h"
+
+namespace unisono::option_text {
+
+inline Status wrong(const std::string& what) { return {Code::invalid, "bad_option: " + what}; }
+
+template <typename Number>
+Status set_number(Number& number, std::string_view key, std::string_view value) {
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size()) return {};
+  return wrong(std::string(key) + "=" + std::string(value) + " is no number that it can be");
+}
+
+// One of the names, by its place.
+template <typename Choice, size_t count>
+Status set_choice(Choice& choice, std::string_view key, std::string_view value, const std::array<const char*, count>& names) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) {
+    if (value == names[i]) return choice = static_cast<Choice>(i), Status();
+    all += std::string(i > 0 ? ", " : "") + names[i];
+  }
+  return wrong(std::string(key) + " \"" + std::string(value) + "\" is none of " + all);
+}
+
+template <typename Options>
+struct Option {
+  const char* key;
+  std::function<Status(Options& options, std::string_view key, std::string_view value)> set;
+};
+
+// What stands behind the colon. example: of an option, for who wrote something else.
+template <typename Options>
+Status set_options(Options& options, std::string_view text, const std::vector<Option<Options>>& all, const char* example) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const auto option = text.substr(begin, end - begin);
+    const auto equals = option.find('=');
+    if (equals == option.npos) return wrong("\"" + std::string(option) + "\" is no option: they look like " + example);
+    const auto key = option.substr(0, equals);
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return key == each.key; });
+    if (found == all.end()) {
+      std::string known;
+      for (const auto& each : all) known += std::string(known.empty() ? "" : ", ") + each.key;
+      return wrong("option \"" + std::string(key) + "\" is none of " + known);
+    }
+    if (auto status = found->set(options, key, option.substr(equals + 1)); !status.ok()) return status;
+    begin = end + 1;
+  }
+  return {};
+}
+
+// As short as it can be read back.
+template <typename Number>
+std::string shortest(Number number) {
+  char text[32];
+  return {text, std::to_chars(std::begin(text), std::end(text), number).ptr};
+}
+
+// ":key=value,key=value" of those that differ from their defaults.
+class Writer {
+ public:
+  void add(bool differs, const char* key, const std::string& value) {
+    if (differs) text_ += (text_.empty() ? ":" : ",") + std::string(key) + "=" + value;
+  }
+  template <typename Number>
+  void add_number(Number number, Number usual, const char* key) {
+    add(number != usual, key, shortest(number));
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace unisono::option_text
