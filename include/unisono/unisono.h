@@ -4,6 +4,7 @@
 
 #include "unisono/compression.h" // IWYU pragma: export
 #include "unisono/counters.h"    // IWYU pragma: export
+#include "unisono/drop_compute.h" // IWYU pragma: export
 #include "unisono/group.h"       // IWYU pragma: export
 #include "unisono/options.h"     // IWYU pragma: export
 #include "unisono/report.h"      // IWYU pragma: export

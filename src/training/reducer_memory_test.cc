@@ -13,7 +13,9 @@
 #include <new>
 
 #include "base/group_of_threads.h"
+#include "base/replaced_new.h"
 #include "training/compression_rules.h"
+#include "training/drop_controller.h"
 #include "training/gradient_reducer_test_support.h"
 
 namespace {
@@ -37,42 +39,19 @@ bool fails() {
   return number >= fails_from && number <= fails_to;
 }
 
-void* allocate(size_t bytes, size_t alignment) {
+}  // namespace
+
+void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
   if (fails()) return nullptr;
-  auto* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ ? std::malloc(bytes == 0 ? 1 : bytes) : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  auto* memory = from_heap(bytes, alignment);
   if (memory != nullptr) live_bytes.fetch_add(static_cast<int64_t>(::malloc_usable_size(memory)), std::memory_order_relaxed);
   return memory;
 }
 
-void* allocate_or_throw(size_t bytes, size_t alignment) {
-  auto* memory = allocate(bytes, alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-void release(void* memory) {
+void unisono::replaced_new::release(void* memory) {
   if (memory != nullptr) live_bytes.fetch_sub(static_cast<int64_t>(::malloc_usable_size(memory)), std::memory_order_relaxed);
   std::free(memory);
 }
-
-}  // namespace
-
-void* operator new(size_t bytes) { return allocate_or_throw(bytes, 0); }
-void* operator new[](size_t bytes) { return allocate_or_throw(bytes, 0); }
-void* operator new(size_t bytes, std::align_val_t alignment) { return allocate_or_throw(bytes, static_cast<size_t>(alignment)); }
-void* operator new[](size_t bytes, std::align_val_t alignment) { return allocate_or_throw(bytes, static_cast<size_t>(alignment)); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 0); }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 0); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
 
 namespace unisono {
 namespace {
@@ -407,6 +386,22 @@ TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
       }
     });
   }
+}
+
+TEST(DropControllerMemory, is_taken_once) {
+  constexpr uint32_t micro_batches = 12;
+  DropController controller(micro_batches);
+  Shortage shortage(Watch::this_thread, 1, true);
+  armed = true;
+  for (int64_t step = 0; step < 10; ++step) {
+    for (const auto rule : {DropOptions::Rule::after, DropOptions::Rule::before, DropOptions::Rule::at}) {
+      controller.begin({.rule = rule}, {.threshold_ns = 1000, .planned = micro_batches}, step);
+      for (int64_t i = 1; i <= micro_batches; ++i) controller.micro_batch_done(step + i);
+    }
+  }
+  armed = false;
+  EXPECT_FALSE(shortage.end());
+  EXPECT_EQ(controller.computed(), micro_batches);
 }
 
 }  // namespace
