@@ -1,0 +1,32 @@
+// What the controller of DropCompute takes after a micro-batch. (Promised: less than 100 ns; a micro-batch takes milliseconds.)
+#include <benchmark/benchmark.h>
+
+#include "training/drop_controller.h"
+
+namespace unisono {
+namespace {
+
+// A step of so many micro-batches, none of them late: the longest way through it. Told per micro-batch, a twelfth of begin() with it.
+void micro_batch_done(benchmark::State& state, DropOptions::Rule rule, uint32_t lag) {
+  constexpr uint32_t micro_batches = 12;
+  DropController controller(micro_batches);
+  int64_t now = 0;
+  for (auto _ : state) {
+    auto verdict = controller.begin({.rule = rule, .lag = lag, .micro_batch_ns = 10}, {.threshold_ns = 1'000'000, .planned = micro_batches}, now);
+    while (verdict == DropController::Verdict::run_next) {
+      verdict = controller.micro_batch_done(now += 10);
+      benchmark::DoNotOptimize(verdict);
+    }
+  }
+  state.counters["per_micro_batch"] = benchmark::Counter(static_cast<double>(state.iterations()) * micro_batches, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+BENCHMARK_CAPTURE(micro_batch_done, after, DropOptions::Rule::after, 0);
+BENCHMARK_CAPTURE(micro_batch_done, after_lag_2, DropOptions::Rule::after, 2);
+BENCHMARK_CAPTURE(micro_batch_done, before, DropOptions::Rule::before, 0);
+BENCHMARK_CAPTURE(micro_batch_done, at, DropOptions::Rule::at, 0);
+
+}  // namespace
+}  // namespace unisono
+
+BENCHMARK_MAIN();
