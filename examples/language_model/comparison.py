@@ -1,5 +1,6 @@
-"""What compare_codecs and compare_compression have in common: options of the model, spreads over seeds, axes, the commit."""
+"""What compare_codecs, compare_compression and compare_drop_compute have in common: options of the model, curves, spreads over seeds, axes, the commit."""
 
+import bisect
 import json
 import os
 import pathlib
@@ -46,6 +47,51 @@ def on_this_host(options, words, what):
 
 def summary_in(place):
     return json.loads((pathlib.Path(place) / "summary.json").read_text())
+
+
+def curves_of(rows, axes):
+    """Losses of every step of a loss.csv, and what the axes (name: digits) say of it."""
+    window = max(1, len(rows) // 20)
+    losses = [float(row["loss"]) for row in rows]
+    return {"step": list(range(1, len(rows) + 1)), "loss": [round(loss, 5) for loss in losses],
+            "smooth_loss": [round(statistics.mean(losses[max(0, i + 1 - window):i + 1]), 5) for i in range(len(losses))],
+            **{axis: [round(float(row[axis]), digits) if digits else int(row[axis]) for row in rows] for axis, digits in axes.items()},
+            "held_out": [[int(row["step"]), round(float(row["validation"]), 5)] for row in rows if row["validation"]]}
+
+
+def series(run, loss, axis):
+    """Where on the axis which loss was taken: of the held-out text as it was, of the batches the mean of the last twentieth."""
+    if loss == "validation_loss":
+        return [run[axis][step - 1] for step, _ in run["held_out"]], [value for _, value in run["held_out"]]
+    return run[axis], run["smooth_loss"]
+
+
+def loss_at(run, loss, axis, place):
+    """In between in proportion; None before the first."""
+    places, values = series(run, loss, axis)
+    if place < places[0]:
+        return None
+    after = bisect.bisect_left(places, place)
+    if after >= len(places) or places[after] == place:
+        return values[min(after, len(places) - 1)]
+    share = (place - places[after - 1]) / (places[after] - places[after - 1])
+    return values[after - 1] + share * (values[after] - values[after - 1])
+
+
+def seconds_to(run, target):
+    """When the held-out loss first was that low; None if never."""
+    places, values = series(run, "validation_loss", "seconds")
+    for i, value in enumerate(values):
+        if value <= target:
+            if i == 0:
+                return places[0]
+            share = (values[i - 1] - target) / (values[i - 1] - value)
+            return places[i - 1] + share * (places[i] - places[i - 1])
+    return None
+
+
+def cell(value, digits=4, sign="+"):
+    return "" if value is None else f"{value['mean']:{sign}.{digits}f} ± {value['deviation']:.{digits}f}"
 
 
 def spread(values):

@@ -108,6 +108,9 @@ class CompressedExchange final : public GradientExchange {
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
     return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
   }
+  Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
+    return unisono::DropCompute::make(group_, micro_batches, options);
+  }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }

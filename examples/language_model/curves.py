@@ -78,15 +78,17 @@ def panel(lines, axis, words, x0, losses):
 
 
 def curves_svg(lines, axes, heading):
-    """lines: name, number of the colour, dashed or not, and curves: per axis, (places, values) of each seed. axes: (key, words)."""
-    columns, named = 4, [line for line in lines if not line["dashed"]]
+    """lines: name, number of the colour, dashed or not, and curves: per axis, (places, values) of each seed. axes: (key, words).
+    A panel has the lines that have its axis; the legend those that have a name and are not dashed."""
+    columns, named = 4, [line for line in lines if line["name"] and not line["dashed"]]
     width = len(axes) * (WIDTH + LEFT) + 30
     height = TOP + HEIGHT + 60 + 20 * math.ceil(len(named) / columns)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">',
            rectangle(0, 0, width, height, 'fill="white"'), text(width / 2, 26, heading, size=14)]
-    losses = losses_shown(lines, axes[0][0])
+    lines_on = {axis: [line for line in lines if axis in line["curves"]] for axis, _ in axes}
+    losses = losses_shown(lines_on[axes[0][0]], axes[0][0])
     for index, (axis, words) in enumerate(axes):
-        out += panel(lines, axis, words, LEFT + index * (WIDTH + LEFT), losses)
+        out += panel(lines_on[axis], axis, words, LEFT + index * (WIDTH + LEFT), losses)
     for index, line in enumerate(named):
         colour = COLOURS[line["colour"]]
         x, y = LEFT + index % columns * (width - LEFT) / columns, TOP + HEIGHT + 62 + 20 * (index // columns)

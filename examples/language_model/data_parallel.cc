@@ -92,6 +92,9 @@ class GroupExchange final : public GradientExchange {
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override {
     return group_.all_gather(unisono::ConstTensor(mine), unisono::Tensor(all), {}, patient).status();
   }
+  Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
+    return unisono::DropCompute::make(group_, micro_batches, options);
+  }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return residuals_; }
@@ -142,6 +145,7 @@ class LocalExchange final : public GradientExchange {
     std::copy(mine.begin(), mine.end(), all.begin());
     return {};
   }
+  Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "one process waits for nobody: there is nothing to drop"); }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }

@@ -19,6 +19,7 @@
 
 #include "language_model/gradient_compression.h"
 #include "unisono/codec.h"
+#include "unisono/drop_compute.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 
@@ -61,6 +62,9 @@ class GradientExchange {
   virtual unisono::Status average(std::span<float> values) = 0;
   // Every rank gives equally many words and gets those of all, in rank order.
   virtual unisono::Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) = 0;
+
+  // Of the same processes; all of them call it. unsupported: there is no group. Errors else: those of DropCompute::make.
+  virtual unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) = 0;
 
   virtual const ExchangeStatistics& statistics() const = 0;
   virtual const CompressionNotes& compression() const = 0;

@@ -3,6 +3,7 @@
 //   unisono launch -n 4 -- language_model --text text.txt --out out      four processes, a quarter of every batch each
 //   unisono launch -n 4 -- language_model --text text.txt --codec int4 --error-feedback    gradients in four bits
 //   unisono launch -n 4 -- language_model --text text.txt --compress arc:ratio=0.2,rank=4  a fifth of the rows of each gradient
+//   unisono launch -n 4 -- language_model --text text.txt --micro-batches 4 --drop-compute auto    who is late leaves out the rest
 //   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
 //   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
 //
@@ -15,12 +16,16 @@
 #include <bit>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <new>
+#include <numeric>
+#include <span>
 #include <type_traits>
 #include <utility>
 
 #include "language_model/data_parallel.h"
+#include "language_model/drop_settings.h"
 #include "language_model/progress.h"
 #include "language_model/results.h"
 #include "language_model/text.h"
@@ -49,6 +54,7 @@ struct Settings {
   bool error_feedback = false;
   std::string compress, feedback, baseline;
   GradientCompression compression;  // what those three say
+  MicroBatchSettings micro_batches;
   size_t sample_bytes = 400;
   bool json = false;
 };
@@ -70,6 +76,23 @@ void declare_gradient_options(CLI::App& app, Settings& s, CLI::Option* reference
                                   "what --compress is compared with: top-k:ratio=0.2 (all-gather of each rank's own largest elements) "
                                   "or power-sgd:ratio=0.2,rank=4 (as many bytes as arc with the same options); both with EF14");
   for (auto* option : {codec, compress, baseline}) option->excludes(reference);
+}
+
+void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Option* reference) {
+  auto* count = app.add_option("--micro-batches", s.count, "each process's share of a batch is computed in so many parts of equally many sequences, whose gradients add up")->check(CLI::Range(1, 65536));
+  auto* drop = app.add_option("--drop-compute", s.drop,
+                              "a process that is late leaves out its remaining micro-batches: auto, seconds, off, or whatever DropOptions::parse reads, "
+                              "such as auto:rule=before; differences from one process are told but not judged");
+  auto* delay = app.add_option("--delay-model", s.delay,
+                               "each micro-batch really takes longer, by what a law says beyond its base: L:mu=0.02, R:compute=0.02, or whatever the "
+                               "simulator's DelayModel reads; the same for the same seed, step, rank and micro-batch");
+  auto* base = app.add_flag("--delay-base", s.delay_base, "by all that the law says, for models that compute in much less than its base")->needs(delay);
+  auto* random = app.add_option("--random-drop", s.random_drop, "this share of micro-batches is left out by lot, whoever is late: to compare with")->check(CLI::Range(0.0, 1.0));
+  auto* record = app.add_option("--record", s.record, "beginning of the names of files, one for each rank: what it computed in each step, and when");
+  auto* replay = app.add_option("--replay", s.replay, "likewise: computes what such files say, whoever is late");
+  auto* trace = app.add_option("--trace", s.trace, "a file for the times that were recorded for the threshold, as unisono drop-compute search reads it");
+  for (auto* option : {drop, delay, random, record, replay, trace}) option->needs(count);
+  for (auto* option : {drop, delay, base, random, record, replay, trace}) option->excludes(reference);
 }
 
 void declare_options(CLI::App& app, Settings& s) {
@@ -101,6 +124,7 @@ void declare_options(CLI::App& app, Settings& s) {
                  "(parts) or on the whole batch at once (whole)")
       ->check(CLI::IsMember({"parts", "whole"}));
   declare_gradient_options(app, s, reference);
+  declare_micro_batch_options(app, s.micro_batches, reference);
   app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--reference-steps", s.reference_steps,
                  "steps that one process repeats after a data-parallel training, to "
@@ -124,7 +148,7 @@ class LossNote {
   std::string after(const Trainer::Progress& p) {
     loss_ = p.step <= 1 ? p.loss : loss_ + (p.loss - loss_) * std::max(0.05, 1.0 / static_cast<double>(p.step));
     if (p.validation) validation_ = fmt::format("{:.3f}", p.validation->loss);
-    return fmt::format("loss {:.3f}  validation {}", loss_, validation_);
+    return fmt::format("loss {:.3f}  validation {}{}", loss_, validation_, p.drop ? fmt::format("  left out {:.1f} %", 100 * p.drop->dropped()) : "");
   }
 
  private:
@@ -132,26 +156,31 @@ class LossNote {
   std::string validation_ = "  -  ";
 };
 
-// Runs `steps` steps of a trainer; shows them, and what compression warns of, if title is not empty.
+// Runs `steps` steps of a trainer; shows them, and what compression and DropCompute warn of, if title is not empty.
 Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::string& title, const GradientExchange& exchange) {
   Progress progress({.title = title,
                      .steps = steps,
                      .tokens_per_step = s.training.batch * s.training.shape.context,
                      .out = s.json ? stderr : stdout});
   LossNote note;
-  size_t warned = 0;
+  std::vector<size_t> warned(2);
   return trainer.run(steps, [&](const Trainer::Progress& p) {
     if (title.empty()) return;
     progress.show(p.step, note.after(p));
-    const auto& warnings = exchange.compression().warnings;
-    for (; warned < warnings.size(); ++warned) fmt::print(stderr, "language_model: step {}: {}\n", p.step, warnings[warned]);
+    const auto warn = [&](std::span<const std::string> warnings, size_t& shown) {
+      for (; shown < warnings.size(); ++shown) fmt::print(stderr, "language_model: step {}: {}\n", p.step, warnings[shown]);
+    };
+    warn(exchange.compression().warnings, warned[0]);
+    if (p.drop) warn(p.drop->warnings(), warned[1]);
   });
 }
 
-Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, const std::string& title) {
+// micro_batches: of each part; 0: it is computed whole.
+Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts parts, uint32_t micro_batches, const std::string& title) {
   const auto exchange = make_local_exchange();
   TrainingOptions options = s.training;
   options.validation_every = 0;
+  options.micro_batches = {.count = micro_batches};
   const auto start = std::chrono::steady_clock::now();
   auto trainer = Trainer::make(options, parts, text, *exchange);
   if (!trainer.ok()) return trainer.status();
@@ -193,12 +222,12 @@ Status run_references(const Settings& s, const Text& text, GradientExchange& exc
     return {};
   };
   if (rank == 0) {
-    auto run = run_reference(s, text, {.first = 0, .count = world_size, .total = world_size}, "one process");
+    auto run = run_reference(s, text, {.first = 0, .count = world_size, .total = world_size}, s.micro_batches.count, "one process");
     if (!run.ok()) return run.status();
     results.in_order = std::move(run).value();
   }
   if (rank == whole_rank) {
-    auto run = run_reference(s, text, {}, "");
+    auto run = run_reference(s, text, {}, 0, "");
     if (!run.ok()) return run.status();
     results.whole = std::move(run).value();
   }
@@ -234,6 +263,8 @@ int show(const Settings& s, const Results& results) {
 RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange) {
   const TrainingTimes& times = trainer.history().times;
   const ExchangeStatistics& statistics = exchange.statistics();
+  uint64_t planned = 0, computed = 0;
+  for (const auto& drop : trainer.history().drops) planned += drop.planned, computed += drop.computed;
   return {.parameter_hash = hash_of(trainer.parameters()),
           .early_hash = trainer.remembered_hash(),
           .sent_bytes = statistics.sent_bytes,
@@ -243,7 +274,9 @@ RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange)
           .compute_s = times.compute_s,
           .cpu_s = times.cpu_s,
           .waited_s = statistics.waited_s,
-          .overlapped_s = statistics.overlapped_s};
+          .overlapped_s = statistics.overlapped_s,
+          .planned = planned,
+          .computed = computed};
 }
 
 // All ranks must train the same thing, or they would average gradients of different models without noticing.
@@ -262,10 +295,17 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
                               s.bucket_kib,
                               s.error_feedback,
                               s.validation_sequences,
+                              s.micro_batches.count,
+                              s.micro_batches.delay_base,
+                              std::bit_cast<uint64_t>(s.micro_batches.random_drop),
+                              s.micro_batches.replay.empty(),
+                              s.micro_batches.trace.empty(),
                               s.reference_steps};
   uint64_t options = 0, content = 0;
   for (const uint64_t number : numbers) options = mixed(options, number, 1);
-  for (const char c : s.codec) options = mixed(options, static_cast<uint8_t>(c), 1);
+  for (const auto& words : {s.codec, s.micro_batches.drop, s.micro_batches.delay}) {
+    for (const char c : words) options = mixed(options, static_cast<uint8_t>(c), words.size());
+  }
   for (const auto part : {text.training(), text.validation()}) {
     for (const uint8_t byte : part) content = (content ^ byte) * 0x100000001B3ull;  // FNV-1a
     content = mixed(content, part.size(), 2);
@@ -304,11 +344,11 @@ Result<unisono::Codec> choose_gradients(Settings& s) {
 Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const unisono::Codec& codec, Parts& parts) {
   if (s.reference == "parts") parts = {.first = 0, .count = s.parts, .total = s.parts};
   if (!s.reference.empty()) return make_local_exchange();
-  // The loss is the last of the gradients (trainer.h).
+  // The loss is behind the gradients (micro_batches.h).
   auto exchange = make_group_exchange({.bucket_bytes = s.bucket_kib << 10,
                                        .codec = codec,
                                        .error_feedback = s.error_feedback,
-                                       .exact_tail = 1,
+                                       .exact_tail = loss_elements,
                                        .compression = s.compression,
                                        .parameters = exchanged_parameters(ParameterLayout(s.training.shape))});
   if (exchange.ok()) parts = {.first = (*exchange)->rank(), .count = 1, .total = (*exchange)->world_size()};
@@ -328,6 +368,36 @@ Status gather_results(const Trainer& trainer, GradientExchange& exchange, Result
   return {};
 }
 
+// What DropCompute did, for the table and for the files that were asked for.
+Status gather_drops(const Settings& s, const Trainer& trainer, GradientExchange& exchange, Results& results) {
+  const auto& history = trainer.history();
+  const size_t steps = history.losses.size();
+  const uint64_t sequences = s.training.batch / exchange.world_size() / std::max(1u, s.micro_batches.count);
+  std::vector<uint64_t> computed(steps, std::max(1u, s.micro_batches.count) * sequences);
+  for (size_t i = 0; i < history.drops.size(); ++i) computed[i] = history.drops[i].computed * sequences;
+  const auto all = gather(exchange, computed);
+  if (!all.ok()) return all.status();
+  results.sequences.assign(steps, 0);
+  for (size_t i = 0; i < all->size(); ++i) results.sequences[i % steps] += (*all)[i];
+  std::partial_sum(results.sequences.begin(), results.sequences.end(), results.sequences.begin());
+  if (!trainer.drop()) return {};
+  const auto& drop = trainer.drop()->compute();
+  results.drop = DropResults{.settings = s.micro_batches, .options = s.training.micro_batches.drop->to_string(), .window = drop.report(), .total = drop.total()};
+  if (!s.micro_batches.record.empty()) {
+    if (auto written = write_file(record_path(s.micro_batches.record, exchange.rank()), record_text(history.drops)); !written.ok()) return written;
+  }
+  if (s.micro_batches.trace.empty()) return {};
+  const auto trace = trace_of(exchange, *trainer.drop(), s.micro_batches.count);
+  if (!trace.ok()) return trace.status();
+  return exchange.rank() == 0 ? write_file(s.micro_batches.trace, *trace) : Status();
+}
+
+// Whether some may be left out: the loss is then not that of one process with the whole batch.
+bool may_drop(const TrainingOptions& training) {
+  const auto& drop = training.micro_batches.drop;
+  return drop && (drop->threshold != unisono::DropOptions::Threshold::off || !drop->replay.empty());
+}
+
 Result<int> run(Settings s) {
   if (auto shape = s.training.shape.validate(); !shape.ok()) return shape;
   s.reference_steps = std::min(s.reference_steps, s.training.optimizer.steps);
@@ -335,6 +405,8 @@ Result<int> run(Settings s) {
   if (s.validation_sequences > 0) s.training.validation_sequences = s.training.final_validation_sequences = s.validation_sequences;
   const auto codec = choose_gradients(s);
   if (!codec.ok()) return codec.status();
+  auto micro_batches = parse_micro_batches(s.micro_batches);
+  if (!micro_batches.ok()) return micro_batches.status();
   const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
   if (!text.ok()) return text.status();
   Parts parts;
@@ -347,6 +419,13 @@ Result<int> run(Settings s) {
     // Better to learn now than after the training that nothing can be written there.
     if (auto made = make_directory(s.out); !made.ok()) return made;
   }
+  for (const auto& path : {s.micro_batches.record, s.micro_batches.trace}) {
+    const auto folder = std::filesystem::path(path).parent_path();
+    if (auto made = folder.empty() ? Status() : make_directory(folder.string()); !made.ok()) return made;
+  }
+  micro_batches = with_counts(*std::move(micro_batches), s.micro_batches, {.rank = exchange.rank(), .steps = s.training.optimizer.steps, .seed = s.training.seed});
+  if (!micro_batches.ok()) return micro_batches.status();
+  s.training.micro_batches = *std::move(micro_batches);
   auto made = Trainer::make(s.training, parts, *text, exchange);
   if (!made.ok()) return made.status();
   Trainer& trainer = **made;
@@ -363,10 +442,11 @@ Result<int> run(Settings s) {
                   .compression = exchange.compression(),
                   .history = trainer.history()};
   if (auto done = gather_results(trainer, exchange, results); !done.ok()) return done;
+  if (auto done = gather_drops(s, trainer, exchange, results); !done.ok()) return done;
   if (s.reference.empty() && s.reference_steps > 0) {
     if (auto done = run_references(s, *text, exchange, results); !done.ok()) return done;
     const uint64_t hash = results.ranks.front().early_hash;
-    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing;
+    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing && !may_drop(s.training);
     const auto judged = [&](double tolerance) { return exact ? std::optional(tolerance) : std::nullopt; };
     results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, judged(s.tolerance_parts));
     results.whole_comparison = compare(results.history.losses, hash, *results.whole, judged(s.tolerance_whole));

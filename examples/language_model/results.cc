@@ -27,7 +27,7 @@ constexpr double mebibyte = 1 << 20;
 
 const char* yes_or_no(bool value) { return value ? "yes" : "NO"; }
 
-size_t tokens_of(const Results& r) { return r.history.losses.size() * r.options.batch * r.options.shape.context; }
+size_t tokens_of(const Results& r) { return (r.sequences.empty() ? r.history.losses.size() * r.options.batch : r.sequences.back()) * r.options.shape.context; }
 
 double tokens_per_s(const Results& r) { return static_cast<double>(tokens_of(r)) / std::max(1e-9, r.history.times.total_s); }
 
@@ -85,7 +85,7 @@ std::vector<Panel> panels_of(const Results& r) {
 }
 
 std::string csv(const Results& r) {
-  std::string out = "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds\n";
+  std::string out = "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds,sequences\n";
   auto validation = r.history.validation.begin();
   const auto value = [](const std::optional<ReferenceRun>& run, size_t i) {
     return run && i < run->losses.size() ? fmt::format("{:.9g}", run->losses[i]) : std::string();
@@ -94,18 +94,12 @@ std::string csv(const Results& r) {
     std::string measured;
     if (validation != r.history.validation.end() && validation->step == i + 1)
       measured = fmt::format("{:.9g}", (validation++)->loss);
-    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
+    fmt::format_to(std::back_inserter(out), "{},{:.9g},{},{},{},{},{},{}\n", i + 1, r.history.losses[i], measured, value(r.in_order, i),
                    value(r.whole, i), i < r.sent_bytes.size() ? fmt::format("{:.0f}", r.sent_bytes[i]) : std::string(),
-                   i < r.history.seconds.size() ? fmt::format("{:.6g}", r.history.seconds[i]) : std::string());
+                   i < r.history.seconds.size() ? fmt::format("{:.6g}", r.history.seconds[i]) : std::string(),
+                   i < r.sequences.size() ? std::to_string(r.sequences[i]) : std::string());
   }
   return out;
-}
-
-Status write_file(const std::filesystem::path& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary);
-  file << content;
-  file.close();
-  return file ? Status() : Status(Code::unavailable, "cannot write " + path.string());
 }
 
 // A gradient reducer does not say what came in.
@@ -134,6 +128,64 @@ nlohmann::json to_json(const CompressionNotes& notes) {
           {"warnings", notes.warnings}};
 }
 
+double dropped_of(const RankResult& x) { return x.planned == 0 ? 0 : static_cast<double>(x.planned - x.computed) / static_cast<double>(x.planned); }
+
+std::string describe(const Results& r) {
+  if (!r.drop) return {};
+  const auto& s = r.drop->settings;
+  auto out = fmt::format("{} micro-batches of each rank in a step, DropCompute {}\n", s.count, r.drop->options);
+  if (!s.delay.empty()) out += fmt::format("  each later by {} of {}\n", s.delay_base ? "all" : "what is above its base", s.delay);
+  if (s.random_drop > 0) out += fmt::format("  {:g} % are left out by lot, whoever is late\n", 100 * s.random_drop);
+  if (!s.replay.empty()) out += fmt::format("  computed is what {} says\n", record_path(s.replay, 0) + ", …");
+  out += fmt::format("  left out: {:.2f} %; by rank:", 100 * r.dropped());
+  for (const auto& rank : r.ranks) out += fmt::format(" {:.2f}", 100 * dropped_of(rank));
+  out += fmt::format(" %\n  all windows: {}\n", r.drop->total.to_string());
+  if (r.drop->window.steps > 0) out += fmt::format("  last window: {}\n", r.drop->window.to_string());
+  return out + "\n";
+}
+
+nlohmann::json to_json(const unisono::DropReport& report) {
+  return {{"first_step", report.first_step},
+          {"last_step", report.last_step},
+          {"steps", report.steps},
+          {"state", report.state},
+          {"rule", report.rule},
+          {"off", report.off},
+          {"threshold_s", report.threshold},
+          {"other_s", report.other},
+          {"micro_batch_s", report.micro_batch},
+          {"predicted_drop", report.predicted_drop},
+          {"drop", report.drop},
+          {"drop_most", report.drop_most},
+          {"drop_most_rank", report.drop_most_rank},
+          {"predicted_speedup_step", report.predicted_step},
+          {"predicted_speedup_total", report.predicted_total},
+          {"per_second_before", report.per_second_before},
+          {"per_second", report.per_second},
+          {"step_mean_s", report.step_mean},
+          {"step_deviation_s", report.step_deviation},
+          {"compute_mean_s", report.compute_mean},
+          {"compute_deviation_s", report.compute_deviation},
+          {"arrival_spread_s", report.arrival_spread},
+          {"extra_steps", report.extra_steps}};
+}
+
+nlohmann::json drop_json(const Results& r) {
+  if (!r.drop) return nullptr;
+  const auto& s = r.drop->settings;
+  const auto speedup = r.drop->speedup();
+  return {{"micro_batches", s.count},
+          {"drop_compute", r.drop->options},
+          {"delay_model", s.delay},
+          {"delay_base", s.delay_base},
+          {"random_drop", s.random_drop},
+          {"replay", s.replay},
+          {"drop", r.dropped()},
+          {"measured_speedup", speedup ? nlohmann::json(*speedup) : nlohmann::json(nullptr)},
+          {"total", to_json(r.drop->total)},
+          {"window", to_json(r.drop->window)}};
+}
+
 nlohmann::json to_json(const std::optional<Comparison>& c) {
   if (!c) return nullptr;
   return {{"steps", c->steps},
@@ -145,6 +197,17 @@ nlohmann::json to_json(const std::optional<Comparison>& c) {
 }
 
 }  // namespace
+
+std::optional<double> DropResults::speedup() const {
+  if (!(window.per_second > 0 && window.per_second_before > 0)) return {};
+  return window.per_second / window.per_second_before;
+}
+
+double Results::dropped() const {
+  RankResult all;
+  for (const auto& rank : ranks) all.planned += rank.planned, all.computed += rank.computed;
+  return dropped_of(all);
+}
 
 bool Results::parameters_identical() const {
   return std::all_of(ranks.begin(), ranks.end(),
@@ -218,7 +281,7 @@ std::string table(const Results& r) {
   if (r.codec != "plain") {
     print("gradients travel as {}, {} error feedback\n\n", r.codec, r.error_feedback ? "with" : "without");
   }
-  out += describe(r.compression);
+  out += describe(r.compression) + describe(r);
   print(
       "rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
@@ -252,7 +315,10 @@ std::string summary_json(const Results& r) {
                      {"total_s", x.total_s},
                      {"sent_bytes", x.sent_bytes},
                      {"received_bytes", known_received(r, x) ? nlohmann::json(x.received_bytes) : nlohmann::json(nullptr)},
-                     {"operations", x.operations}});
+                     {"operations", x.operations},
+                     {"micro_batches_planned", x.planned},
+                     {"micro_batches_computed", x.computed},
+                     {"drop", dropped_of(x)}});
   }
   const auto& shape = r.options.shape;
   const auto finite = [](double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); };
@@ -269,6 +335,7 @@ std::string summary_json(const Results& r) {
       {"codec", r.codec},
       {"error_feedback", r.error_feedback},
       {"compression", to_json(r.compression)},
+      {"drop_compute", drop_json(r)},
       {"seed", r.options.seed},
       {"batch", r.options.batch},
       {"steps", r.history.losses.size()},
@@ -295,11 +362,18 @@ Status make_directory(const std::string& directory) {
   return {};
 }
 
+Status write_file(const std::string& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << content;
+  file.close();
+  return file ? Status() : Status(Code::unavailable, "cannot write " + path);
+}
+
 Status write_files(const Results& r, const std::string& directory) {
   if (auto made = make_directory(directory); !made.ok()) return made;
   const std::filesystem::path path(directory);
-  if (auto written = write_file(path / "loss.csv", csv(r)); !written.ok()) return written;
-  if (auto written = write_file(path / "summary.json", summary_json(r)); !written.ok()) return written;
+  if (auto written = write_file((path / "loss.csv").string(), csv(r)); !written.ok()) return written;
+  if (auto written = write_file((path / "summary.json").string(), summary_json(r)); !written.ok()) return written;
   return unisono::cli::write_svg((path / "loss.svg").string(), panels_of(r));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "language_model/drop_settings.h"
 #include "language_model/trainer.h"
 #include "unisono/status.h"
 
@@ -23,6 +24,17 @@ struct RankResult {
   double cpu_s = 0;
   double waited_s = 0;
   double overlapped_s = 0;
+  uint64_t planned = 0, computed = 0;  // micro-batches, with DropCompute
+};
+
+// How micro-batches were left out. The reports are the same on all ranks.
+struct DropResults {
+  MicroBatchSettings settings;
+  std::string options;  // all of DropCompute's
+  unisono::DropReport window, total;  // of the last window, and of all
+
+  // Micro-batches per second in the last window, as a multiple of those in the recorded steps; none if either is unknown.
+  std::optional<double> speedup() const;
 };
 
 // A run of the first steps by one process that sees the whole batch.
@@ -51,12 +63,16 @@ struct Results {
   CompressionNotes compression = {};  // rank 0's
   TrainingHistory history;  // rank 0's; the losses are the means over all ranks
   std::vector<double> sent_bytes = {};  // up to and with each step, mean over ranks
+  std::vector<uint64_t> sequences = {};  // that all ranks computed, up to and with each step
+  std::optional<DropResults> drop = {};
   std::vector<RankResult> ranks = {};
   std::optional<ReferenceRun> in_order = {}, whole = {};
   std::optional<Comparison> in_order_comparison = {}, whole_comparison = {};
   std::string sample = {};
 
   bool parameters_identical() const;
+  // Share of all ranks' micro-batches that were left out.
+  double dropped() const;
   // Every way in which the run is not as promised, one sentence each; empty if all is well.
   std::vector<std::string> faults() const;
 };
@@ -72,6 +88,7 @@ double ideal_bytes(const Results& results);
 std::string table(const Results& results);
 std::string summary_json(const Results& results);
 unisono::Status make_directory(const std::string& directory);
+unisono::Status write_file(const std::string& path, const std::string& content);
 // loss.csv, summary.json and loss.svg in the directory, which is made if need be.
 unisono::Status write_files(const Results& results, const std::string& directory);
 

@@ -25,7 +25,7 @@ double cpu_s() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-size_t sequences_at_once(const TrainingOptions& options, Parts parts) { return options.batch / parts.total; }
+size_t sequences_at_once(const TrainingOptions& options, Parts parts) { return options.batch / parts.total / std::max(1u, options.micro_batches.count); }
 
 }  // namespace
 
@@ -51,12 +51,22 @@ Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, P
                                      std::to_string(total) + " equal parts");
   };
   if (options.batch == 0 || options.batch % parts.total != 0) return refuse("a batch", options.batch, parts.total);
+  if (const uint32_t count = options.micro_batches.count; count > 0 && options.batch / parts.total % count != 0) return refuse("a process's share of the batch", options.batch / parts.total, count);
   for (const size_t sequences : {options.validation_sequences, options.final_validation_sequences}) {
     if (options.validation_every > 0 && (sequences == 0 || sequences % parts.total != 0)) {
       return refuse("a validation set", sequences, parts.total);
     }
   }
-  return std::unique_ptr<Trainer>(new Trainer(options, parts, text, exchange));
+  if (options.micro_batches.drop && (options.micro_batches.count == 0 || parts.count != 1)) return Status(Code::invalid, "what can be left out are micro-batches of one part");
+  std::unique_ptr<Trainer> trainer(new Trainer(options, parts, text, exchange));
+  if (!options.micro_batches.drop) return trainer;
+  auto drop = DropTraining::make(*options.micro_batches.drop, {.exchange = exchange,
+                                                               .micro_batches = *trainer->micro_batches_,
+                                                               .parameters = trainer->parameters_,
+                                                               .use = [raw = trainer.get()](std::span<const float> averages) { raw->use(averages); }});
+  if (!drop.ok()) return drop.status();
+  trainer->drop_ = *std::move(drop);
+  return trainer;
 }
 
 Trainer::Trainer(const TrainingOptions& options, Parts parts, const Text& text, GradientExchange& exchange)
@@ -67,46 +77,75 @@ Trainer::Trainer(const TrainingOptions& options, Parts parts, const Text& text, 
       model_(options.shape, sequences_at_once(options, parts)),
       optimizer_(model_.layout(), options.optimizer),
       parameters_(model_.layout().count),
-      gradients_(model_.layout().count + 1),
+      gradients_(model_.layout().count + loss_elements),
       part_gradients_(parts.count > 1 ? gradients_.size() : 0) {
   initialise(model_.layout(), options.seed, parameters_);
+  if (options.micro_batches.count > 0) {
+    const MicroBatches::Data data{.text = text, .seed = options.seed, .sequences = sequences_at_once(options, parts)};
+    micro_batches_ = std::make_unique<MicroBatches>(options.micro_batches, model_, data);
+  }
 }
 
-void Trainer::compute_part(const Batch& batch, std::span<float> out, const Model<float>::Ready& ready) {
-  out.back() = static_cast<float>(model_.forward(parameters_, batch));
-  model_.backward(parameters_, batch, out.first(out.size() - 1), ready);
-}
-
-Status Trainer::step(size_t index) {
-  const double start = wall_s();
-  const double start_cpu = cpu_s();
-  const double waited_before = exchange_.statistics().waited_s;
+void Trainer::compute_part(size_t index, size_t part, std::span<float> out, const Model<float>::Ready& ready) {
+  if (micro_batches_) {
+    const uint32_t count = micro_batches_->count();
+    std::fill(out.begin(), out.end(), 0.0f);
+    for (uint32_t number = 0; number < count; ++number) {
+      const auto& told = number + 1 == count ? ready : [](size_t) {};
+      micro_batches_->add({.part = part, .position = index * count + number, .step = index, .number = number}, parameters_, out, told);
+    }
+    return;
+  }
   const size_t size = sequences_at_once(options_, parts_);
-  const auto batch_of = [&](size_t part) {
-    return training_batch(text_, options_.seed, index, {(parts_.first + part) * size, size});
-  };
+  const auto batch = training_batch(text_, options_.seed, index, {part * size, size});
+  const auto tail = out.last(loss_elements);
+  tail[0] = static_cast<float>(model_.forward(parameters_, batch));
+  tail[1] = 1;
+  model_.backward(parameters_, batch, out.first(parameters_.size()), ready);
+}
+
+void Trainer::use(std::span<const float> averages) { optimizer_.step(averages.first(parameters_.size()), parameters_); }
+
+Status Trainer::step_of_parts(size_t index) {
   exchange_.begin(gradients_);
   if (parts_.count == 1) {
-    compute_part(batch_of(0), gradients_, [this](size_t first) { exchange_.ready(first); });
+    compute_part(index, parts_.first, gradients_, [this](size_t first) { exchange_.ready(first); });
   } else {
     // As an average in rank order does it: the sum from the first to the last, then one division.
-    compute_part(batch_of(0), gradients_, [](size_t) {});
+    compute_part(index, parts_.first, gradients_, [](size_t) {});
     for (size_t part = 1; part < parts_.count; ++part) {
-      compute_part(batch_of(part), part_gradients_, [](size_t) {});
+      compute_part(index, parts_.first + part, part_gradients_, [](size_t) {});
       for (size_t i = 0; i < gradients_.size(); ++i) gradients_[i] += part_gradients_[i];
     }
     for (float& value : gradients_) value /= static_cast<float>(parts_.count);
     exchange_.ready(0);
   }
   if (auto exchanged = exchange_.finish(); !exchanged.ok()) return exchanged;
-  history_.losses.push_back(gradients_.back());
-  if (exchange_.applied()) optimizer_.step(std::span<const float>(gradients_).first(parameters_.size()), parameters_);
+  history_.losses.push_back(loss_of(gradients_));
+  if (exchange_.applied()) use(gradients_);
+  return {};
+}
+
+Status Trainer::step(size_t index) {
+  const double start = wall_s();
+  const double start_cpu = cpu_s();
+  const double waited_before = exchange_.statistics().waited_s;
+  if (drop_) {
+    if (auto done = drop_->step(gradients_); !done.ok()) return done;
+    history_.losses.push_back(drop_->loss());
+  } else if (auto done = step_of_parts(index); !done.ok()) {
+    return done;
+  }
   const double total = wall_s() - start;
   history_.times.total_s += total;
   history_.times.compute_s += total - (exchange_.statistics().waited_s - waited_before);
   history_.times.cpu_s += cpu_s() - start_cpu;
   history_.sent_bytes.push_back(exchange_.statistics().sent_bytes);
   history_.seconds.push_back(history_.times.total_s);
+  if (drop_) {
+    history_.drops.push_back(drop_->last());
+    history_.drops.back().wall_ns = std::llround(total * 1e9);
+  }
   return {};
 }
 
@@ -134,15 +173,18 @@ Status Trainer::run(size_t steps, const OnProgress& on_progress) {
   if (auto sent = exchange_.broadcast(parameters_); !sent.ok()) return sent;
   for (size_t index = 0; index < steps; ++index) {
     if (auto done = step(index); !done.ok()) return done;
-    if (index + 1 == hash_after_) remembered_hash_ = hash_of(parameters_);
     const bool last = index + 1 == steps;
     const bool validates = options_.validation_every > 0 && (last || (index + 1) % options_.validation_every == 0);
+    if (const bool looks = validates || last || index + 1 == hash_after_; drop_ && looks) {
+      if (auto settled = drop_->settle(last); !settled.ok()) return settled;
+    }
+    if (index + 1 == hash_after_) remembered_hash_ = hash_of(parameters_);
     if (validates) {
       const auto loss = validate(last ? options_.final_validation_sequences : options_.validation_sequences);
       if (!loss.ok()) return loss.status();
       history_.validation.push_back({index + 1, *loss});
     }
-    on_progress({index + 1, history_.losses.back(), validates ? &history_.validation.back() : nullptr});
+    on_progress({index + 1, history_.losses.back(), validates ? &history_.validation.back() : nullptr, drop_.get()});
   }
   return {};
 }

@@ -2,14 +2,18 @@
 //   data-parallel      each process computes one part of the batch, the exchange averages over the processes;
 //   parts in order     one process computes the parts one after another and averages them as the exchange does: same bits;
 //   the whole at once  one process, one part that is the whole batch: equal up to rounding.
+// A part may be computed in micro-batches, of which data-parallel processes may leave out some (micro_batches.h, drop_training.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "language_model/data_parallel.h"
+#include "language_model/drop_training.h"
+#include "language_model/micro_batches.h"
 #include "language_model/model.h"
 #include "language_model/optimizer.h"
 #include "language_model/text.h"
@@ -25,6 +29,7 @@ struct TrainingOptions {
   size_t validation_every = 50;      // steps; 0 = never, not even at the end
   size_t validation_sequences = 64;  // over all parts, while training
   size_t final_validation_sequences = 256;
+  MicroBatchOptions micro_batches = {};  // of each part
 };
 
 // The batch is cut into `total` equal parts; this process computes `count` of them, from `first` on.
@@ -47,10 +52,11 @@ struct TrainingTimes {
 };
 
 struct TrainingHistory {
-  std::vector<float> losses;  // per step, mean over the batch before the step's update, nats per byte
+  std::vector<float> losses;  // per step, mean over what was computed of the batch before the step's update, nats per byte
   std::vector<ValidationPoint> validation;
   std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
   std::vector<double> seconds;       // of the steps so far, without validation
+  std::vector<DropRecord> drops;     // per step, of this process; empty without DropCompute
   TrainingTimes times;
 };
 
@@ -68,10 +74,11 @@ class Trainer {
     size_t step = 0;  // steps done
     float loss = 0;
     const ValidationPoint* validation = nullptr;
+    const DropTraining* drop = nullptr;  // none without DropCompute
   };
   using OnProgress = std::function<void(const Progress&)>;
 
-  // Fails if the shape is wrong or the batch cannot be cut into equal parts. text and exchange must outlive the trainer.
+  // Fails if the shape is wrong or the batch cannot be cut into equal parts and micro-batches. text and exchange must outlive the trainer.
   static unisono::Result<std::unique_ptr<Trainer>> make(const TrainingOptions& options, Parts parts, const Text& text,
                                                         GradientExchange& exchange);
   // Rank 0's first parameters go to everyone, then the first `steps` steps of the training.
@@ -79,6 +86,8 @@ class Trainer {
 
   std::span<const float> parameters() const { return parameters_; }
   const TrainingHistory& history() const { return history_; }
+  // What DropCompute did, if it was asked for; else null.
+  const DropTraining* drop() const { return drop_.get(); }
   // Of the parameters after that many steps, if remember_hash_after() was called with it before; else 0.
   void remember_hash_after(size_t steps) { hash_after_ = steps; }
   uint64_t remembered_hash() const { return remembered_hash_; }
@@ -88,8 +97,10 @@ class Trainer {
  private:
   Trainer(const TrainingOptions& options, Parts parts, const Text& text, GradientExchange& exchange);
   unisono::Status step(size_t index);
+  unisono::Status step_of_parts(size_t index);
   unisono::Result<float> validate(size_t sequences);
-  void compute_part(const Batch& batch, std::span<float> out, const Model<float>::Ready& ready);
+  void compute_part(size_t index, size_t part, std::span<float> out, const Model<float>::Ready& ready);
+  void use(std::span<const float> averages);
 
   TrainingOptions options_;
   Parts parts_;
@@ -98,12 +109,14 @@ class Trainer {
   Model<float> model_;
   AdamW optimizer_;
   Buffer<float> parameters_;
-  // The gradients and, behind them, the loss: averaged by the same operation, and the first of the bucket that leaves first.
+  // The gradients and, behind them, what the loss is made of: averaged by the same operation, and the first of the bucket that leaves first.
   Buffer<float> gradients_;
   Buffer<float> part_gradients_;  // used if this process computes several parts
   TrainingHistory history_;
   size_t hash_after_ = 0;
   uint64_t remembered_hash_ = 0;
+  std::unique_ptr<MicroBatches> micro_batches_;
+  std::unique_ptr<DropTraining> drop_;  // its thread may use all of the above
 };
 
 }  // namespace language_model

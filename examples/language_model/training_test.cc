@@ -71,6 +71,7 @@ class ThreadExchange final : public GradientExchange {
     return {};
   }
   Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {Code::unsupported, "not needed here"}; }
+  unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
@@ -176,6 +177,7 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
     Status broadcast(std::span<float>) override { return {}; }
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
+    unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
     const ExchangeStatistics& statistics() const override { return statistics_; }
     const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }
@@ -273,6 +275,7 @@ Results some_results() {
   results.history.validation = {{2, 3.5f}, {4, 2.5f}};
   results.history.seconds = {0.5, 1, 1.5, 2};
   results.sent_bytes = {10, 20, 30, 40};
+  results.sequences = {16, 31, 46, 62};
   results.ranks = {
       {.parameter_hash = 1, .sent_bytes = 24000}, {.parameter_hash = 1}, {.parameter_hash = 1}, {.parameter_hash = 1}};
   results.in_order = ReferenceRun{.losses = {5, 4}};
@@ -326,6 +329,33 @@ TEST(Results, table_and_summary_say_what_compression_did) {
   }
 }
 
+TEST(Results, what_was_left_out_is_told_of_all_and_of_each_rank_with_what_drop_compute_reports) {
+  Results results = some_results();
+  EXPECT_EQ(nlohmann::json::parse(summary_json(results))["drop_compute"], nullptr);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    results.ranks[rank].planned = 100;
+    results.ranks[rank].computed = 100 - 10 * rank;
+  }
+  results.drop = DropResults{.settings = {.count = 12, .delay = "L:mu=0.02"}, .options = "auto", .window = {}, .total = {}};
+  EXPECT_FALSE(results.drop->speedup());
+  results.drop->window.steps = 50;
+  results.drop->window.threshold = results.drop->total.threshold = 0.25;
+  results.drop->total.predicted_total = 1.5;
+  results.drop->window.per_second_before = 200;
+  results.drop->window.per_second = 250;
+  const auto json = nlohmann::json::parse(summary_json(results));
+  EXPECT_DOUBLE_EQ(json["drop_compute"]["drop"], 0.15);
+  EXPECT_DOUBLE_EQ(json["drop_compute"]["measured_speedup"], 1.25);
+  EXPECT_DOUBLE_EQ(json["drop_compute"]["total"]["predicted_speedup_total"], 1.5);
+  EXPECT_DOUBLE_EQ(json["drop_compute"]["total"]["threshold_s"], 0.25);
+  EXPECT_EQ(json["drop_compute"]["micro_batches"], 12);
+  EXPECT_DOUBLE_EQ(json["ranks"][3]["drop"], 0.3);
+  const auto shown = table(results);
+  for (const char* part : {"12 micro-batches of each rank", "above its base of L:mu=0.02", "left out: 15.00 %; by rank: 0.00 10.00 20.00 30.00 %", "threshold 0.25 s", "1.25 times those before"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << " is not in\n" << shown;
+  }
+}
+
 TEST(Results, files_are_written_and_can_be_read_back) {
   const auto directory = std::filesystem::temp_directory_path() / ("language_model_test_" + std::to_string(getpid()));
   const auto written = write_files(some_results(), (directory / "deep" / "er").string());
@@ -339,7 +369,7 @@ TEST(Results, files_are_written_and_can_be_read_back) {
   std::stringstream csv;
   csv << csv_file.rdbuf();
   EXPECT_EQ(csv.str(),
-            "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds\n1,5,,5,,10,0.5\n2,4,3.5,4,,20,1\n3,3,,,,30,1.5\n4,2,2.5,,,40,2\n");
+            "step,loss,validation,one_process_in_order,one_process_whole_batch,sent_bytes,seconds,sequences\n1,5,,5,,10,0.5,16\n2,4,3.5,4,,20,1,31\n3,3,,,,30,1.5,46\n4,2,2.5,,,40,2,62\n");
   std::filesystem::remove_all(directory);
 }
 
