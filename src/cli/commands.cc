@@ -22,6 +22,10 @@ constexpr Command table[] = {
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
     {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
+    {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute, drop_compute_syntax},
+    {"drop-compute plan", "by closed forms, before anything has run", run_drop_plan, drop_plan_syntax},
+    {"drop-compute search", "by recorded times: the best threshold of each stop rule", run_drop_search, drop_search_syntax},
+    {"drop-compute simulate", "under simulated delays, beside other remedies", run_drop_simulate, drop_simulate_syntax},
     {"codec", "try the codecs on elements of your own: how small, how exact", run_codec, codec_syntax},
     {"rendezvous", "serve the meeting point of jobs, standing alone", run_rendezvous, rendezvous_syntax},
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
@@ -47,10 +51,10 @@ std::string overview() {
   std::string text = "Unisono: all-reduce for clusters that straggle, drop packets and change.\n\n"
                      "Usage: unisono COMMAND [OPTIONS]\n\nCommands:\n";
   for (const auto& command : table) {
-    if (!command.summary.empty()) text += fmt::format("  {:<15} {}\n", command.name, command.summary);
+    if (!command.summary.empty()) text += fmt::format("  {:<22} {}\n", command.name, command.summary);
   }
-  text += fmt::format("  {:<15} {}\n", "help", "this page, or 'unisono help COMMAND'");
-  text += fmt::format("  {:<15} {}\n", "--version", "the version");
+  text += fmt::format("  {:<22} {}\n", "help", "this page, or 'unisono help COMMAND'");
+  text += fmt::format("  {:<22} {}\n", "--version", "the version");
   return text + std::string(first_steps);
 }
 

@@ -39,6 +39,10 @@ int run_codec(const Arguments& arguments);
 int run_rendezvous(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
 int run_simulate_arc(const Arguments& arguments);
+int run_drop_compute(const Arguments& arguments);
+int run_drop_plan(const Arguments& arguments);
+int run_drop_search(const Arguments& arguments);
+int run_drop_simulate(const Arguments& arguments);
 int run_completion(const Arguments& arguments);
 int run_manual(const Arguments& arguments);
 
@@ -54,6 +58,10 @@ CommandSyntax codec_syntax();
 CommandSyntax rendezvous_syntax();
 CommandSyntax simulate_syntax();
 CommandSyntax simulate_arc_syntax();
+CommandSyntax drop_compute_syntax();
+CommandSyntax drop_plan_syntax();
+CommandSyntax drop_search_syntax();
+CommandSyntax drop_simulate_syntax();
 CommandSyntax completion_syntax();
 CommandSyntax manual_syntax();
 

@@ -110,12 +110,6 @@ Result<std::vector<T>> parse_words(std::string_view option, std::string_view lis
   return values;
 }
 
-Result<uint64_t> parse_between(std::string_view option, std::string_view text, uint64_t low, uint64_t high) {
-  const auto value = parse_count(text, high);
-  if (!value.ok() || *value < low) return invalid(fmt::format("{} '{}': expected a whole number from {} to {}", option, text, low, high));
-  return *value;
-}
-
 // A number above 0.
 Result<double> parse_positive(std::string_view option, std::string_view text, double high, std::string_view expected) {
   double value = 0;

@@ -14,10 +14,12 @@ namespace unisono::cli {
 
 // "64M", "1K", "512", "1.5G": powers of 1024, as the nccl-tests take them. At most 2^62.
 Result<uint64_t> parse_bytes(std::string_view text);
-// "5s", "200ms", "2m", "1h", "0"; a bare number means seconds. Not negative, at most a year.
+// "5s", "200ms", "30ns", "2m", "1h", "0"; a bare number means seconds. To the nearest nanosecond; not negative, at most a year.
 Result<Nanos> parse_duration(std::string_view text);
 // A decimal number of at most `limit`, nothing else around it.
 Result<uint64_t> parse_count(std::string_view text, uint64_t limit);
+// The same behind an option, which the message names with what it takes.
+Result<uint64_t> parse_between(std::string_view option, std::string_view text, uint64_t low, uint64_t high);
 
 // "1.24 s", "85 ms".
 std::string format_duration(Nanos duration);

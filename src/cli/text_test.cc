@@ -30,6 +30,8 @@ TEST(Text, times_have_units_and_a_bare_number_means_seconds) {
   EXPECT_EQ(parse_duration("0").value(), 0);
   EXPECT_EQ(parse_duration("0.5").value(), 500 * millisecond);
   EXPECT_EQ(parse_duration("2m").value(), 120 * second);
+  EXPECT_EQ(parse_duration("30ns").value(), 30);
+  EXPECT_EQ(parse_duration("8.2").value(), 8'200 * millisecond) << "to the nearest nanosecond, not cut";
   for (const char* text : {"", "s", "-5s", "5 s", "5d", "nan", "9999999999h"}) EXPECT_FALSE(parse_duration(text).ok()) << text;
 }
 

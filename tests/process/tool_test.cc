@@ -20,7 +20,7 @@ TEST(Tool, help_is_data_and_teaches_by_example) {
 }
 
 TEST(Tool, every_command_explains_itself_with_examples_and_exit_codes) {
-  for (const char* command : {"launch", "bench", "top", "explain", "trace", "metrics", "simulate", "rendezvous", "completion", "man"}) {
+  for (const char* command : {"launch", "bench", "top", "explain", "trace", "metrics", "simulate", "drop-compute", "rendezvous", "completion", "man"}) {
     for (const auto& words : {std::vector<std::string>{UNISONO_TOOL, command, "--help"}, {UNISONO_TOOL, "help", command}}) {
       const auto done = run(words);
       EXPECT_EQ(done.code, 0);
@@ -42,6 +42,20 @@ TEST(Tool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
   const auto other = run({UNISONO_TOOL, "simulate", "arc", "--faults", "kill"});
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(contains(other.error, "there is no option '--faults'")) << other.error;
+}
+
+TEST(Tool, drop_compute_says_what_it_can_do) {
+  for (const char* action : {"plan", "search", "simulate"}) {
+    const auto done = run({UNISONO_TOOL, "help", "drop-compute", action});
+    EXPECT_EQ(done.code, 0);
+    for (const std::string& part : {std::string("Usage: unisono drop-compute ") + action, std::string("Examples:"), std::string("Exit code")}) EXPECT_TRUE(contains(done.out, part)) << part;
+  }
+  const auto nothing = run({UNISONO_TOOL, "drop-compute"});
+  EXPECT_EQ(nothing.code, 2);
+  EXPECT_TRUE(contains(nothing.error, "what is to be done? plan, search or simulate")) << nothing.error;
+  const auto wrong = run({UNISONO_TOOL, "drop-compute", "serach"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(contains(wrong.error, "'serach' is none of plan, search, simulate; did you mean 'search'?")) << wrong.error;
 }
 
 TEST(Tool, the_version_is_told) {

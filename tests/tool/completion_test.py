@@ -32,6 +32,12 @@ CASES = {
     ("unisono", "simulate", "arc", "--fee"): ["--feedback"],
     ("unisono", "simulate", "arc", "--fau"): [],
     ("unisono", "simulate", "random", "--fee"): [],
+    ("unisono", "drop"): ["drop-compute"],
+    ("unisono", "drop-compute", ""): ["plan", "search", "simulate"],
+    ("unisono", "drop-compute", "plan", "--rule", ""): ["at", "after", "before"],
+    ("unisono", "drop-compute", "search", "--sl"): ["--slack"],
+    ("unisono", "drop-compute", "simulate", "--objective", ""): ["step_mean", "total"],
+    ("unisono", "drop-compute", "--sl"): [],
     ("unisono", "codec", ""): ["roundtrip", "encode", "decode", "compare"],
     ("unisono", "codec", "encode", "--group", ""): ["32", "64", "128", "256"],
     ("unisono", "completion", ""): ["bash", "zsh", "fish"],
@@ -132,6 +138,8 @@ class Bash(ShellTest):
         self.assertEqual(self.offered("unisono", "simulate", "--trace", "a"), ["a file"])
         self.assertEqual(self.offered("unisono", "codec", "encode", "res"), ["result.json"])
         self.assertEqual(self.offered("unisono", "trace", "a"), ["a file"])
+        self.assertEqual(self.offered("unisono", "drop-compute", "search", "oth"), ["other.txt"])
+        self.assertEqual(self.offered("unisono", "drop-compute", "plan", "--from-trace", "oth"), ["other.txt"])
         self.assertEqual(self.offered("unisono", "bench", "--timeout", "res"), [])
 
     def test_behind_launch_the_program_completes_its_own_words(self):
@@ -184,6 +192,7 @@ class Zsh(ShellTest):
                             ("unisono launch --keep", "-going "), ("unisono bench all-r", "educe "), ("unisono bench -d b", "f16 "), ("unisono bench comp", "ress "),
                             ("unisono bench compress --data dec", "ay "), ("unisono bench compress --gradients res", "ult.json "),
                             ("unisono simulate --faults part", "ition "), ("unisono simulate arc --method ran", "dom-k "), ("unisono simulate arc --feed", "back="), ("unisono simulate rand", "om "),
+                            ("unisono drop-compute sear", "ch "), ("unisono drop-compute search --objective to", "tal "), ("unisono drop-compute search oth", "er.txt "),
                              ("unisono bench --json res", "ult.json "), ("unisono completion f", "ish "),
                             ("unisono codec enc", "ode "), ("unisono codec encode res", "ult.json "),
                             ("unisono help ren", "dezvous "), ("unisono launch -n 2 -- cat res", "ult.json "), ("unisono launch -n 2 cat res", "ult.json ")):
