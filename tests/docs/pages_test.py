@@ -20,7 +20,7 @@ def blocks(language):
 @functools.cache
 def command_names():
     """Those of two words, too: "bench compress"."""
-    return re.findall(r"^  ([a-z]+(?: [a-z]+)?)  ", tool("help"), re.MULTILINE)
+    return re.findall(r"^  ([a-z][a-z-]*(?: [a-z]+)?)  ", tool("help"), re.MULTILINE)
 
 
 @functools.cache
@@ -34,7 +34,7 @@ def commands_in(text):
     text = re.sub(r"\\\n", " ", text)
     for line in text.splitlines():
         line = line.split("  #")[0].split(" # ")[0]
-        for match in re.finditer(r"\bunisono (\w+)([^|;&]*)", line):
+        for match in re.finditer(r"\bunisono ([\w-]+)([^|;&]*)", line):
             words = re.split(r"\s--(?:\s|$)", match.group(2))[0].split()
             if words and f"{match.group(1)} {words[0]}" in command_names():
                 yield f"{match.group(1)} {words[0]}", words[1:]
@@ -56,7 +56,7 @@ class Pages(unittest.TestCase):
 
     def test_commands_of_the_tool_exist(self):
         for path, page in pages().items():
-            for command in re.findall(r"`unisono ([a-z]+)[ `]", page):
+            for command in re.findall(r"`unisono ([a-z][a-z-]*)[ `]", page):
                 self.assertIn(command, [*command_names(), "agent"], path)
 
     def test_variables_exist(self):

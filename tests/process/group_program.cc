@@ -21,6 +21,7 @@
 
 #include "group_call.h"
 #include "group_command.h"
+#include "group_drop.h"
 #include "group_training.h"
 
 namespace unisono::testing {
@@ -108,7 +109,9 @@ class Program {
         {"dump", &Program::dump}};
     const auto found = own.find(command.name);
     if (found != own.end()) return (this->*found->second)(command);
-    if (command.name.starts_with("train")) return training_.run(group(command), command, [&] { put("going seq=" + std::to_string(current_) + "\n"); });
+    const auto begun = [&] { put("going seq=" + std::to_string(current_) + "\n"); };
+    if (command.name.starts_with("train")) return training_.run(group(command), command, begun);
+    if (command.name.starts_with("drop_")) return drop_training_.run(group(command), command, begun);
     return collective(command);
   }
 
@@ -422,6 +425,7 @@ class Program {
   std::map<std::string, Group> groups_;
   std::map<std::string, std::unique_ptr<Call>> pending_;
   Training training_;
+  DropTraining drop_training_;
   uint64_t next_ = 0, current_ = 0;
   bool strict_ = false, failed_ = false;
 };
