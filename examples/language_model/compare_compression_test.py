@@ -2,8 +2,6 @@
 """The comparison of methods that send less of the gradients from end to end, on a tiny model and without limited links; how its numbers come about;
 and what language_model says of options that do not go together. UNISONO_BUILD names the folder of the build."""
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
@@ -18,13 +16,7 @@ BUILD = pathlib.Path(os.environ.get("UNISONO_BUILD", HERE.parent.parent / "build
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE))
 
-
-def script():
-    """compare_compression as a module."""
-    loader = importlib.machinery.SourceFileLoader("compare_compression", str(HERE / "compare_compression"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
+from script_module import script_module  # noqa: E402
 
 
 class CompareCompression(unittest.TestCase):
@@ -99,7 +91,7 @@ class CompareCompression(unittest.TestCase):
 class Numbers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.script = script()
+        cls.script = script_module("compare_compression")
 
     def run_with(self, seconds, held_out, method="dense", longer=1.0):
         steps = list(range(1, len(seconds) + 1))

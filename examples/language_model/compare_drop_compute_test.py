@@ -2,8 +2,6 @@
 """The comparison of trainings that leave out micro-batches from end to end, on a tiny model; how its thresholds and numbers come about; and what
 language_model says of options that do not go together, records and replays. UNISONO_BUILD names the folder of the build."""
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
@@ -18,13 +16,7 @@ BUILD = pathlib.Path(os.environ.get("UNISONO_BUILD", HERE.parent.parent / "build
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE))
 
-
-def script():
-    """compare_drop_compute as a module."""
-    loader = importlib.machinery.SourceFileLoader("compare_drop_compute", str(HERE / "compare_drop_compute"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
+from script_module import script_module  # noqa: E402
 
 
 class Programs(unittest.TestCase):
@@ -103,7 +95,7 @@ class Programs(unittest.TestCase):
 class Numbers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.script = script()
+        cls.script = script_module("compare_drop_compute")
 
     # The trace of the specification's acceptance check 8: two steps of two ranks with three micro-batches, and one second beside computing.
     TRACE = [[[1, 2, 3], [1, 3, 6]], [[2, 3, 4], [1, 2, 3]]]
