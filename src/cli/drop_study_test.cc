@@ -78,7 +78,8 @@ TEST(DropStudy, histograms_have_every_value_once) {
     EXPECT_NEAR(sum, 100, 1e-9) << series.name;
   }
   const ComputeTrace alike{.workers = 2, .micro_batches = 1, .ends = {5, 5}, .walls = {5, 5}};
-  for (const auto& point : compute_panel(alike).series[0].points) EXPECT_TRUE(std::isfinite(point.x) && std::isfinite(point.y));
+  const auto drawn = compute_panel(alike);
+  for (const auto& point : drawn.series[0].points) EXPECT_TRUE(std::isfinite(point.x) && std::isfinite(point.y));
 }
 
 TEST(DropStudy, times_of_steps_are_drawn_as_shares_that_took_no_longer) {
