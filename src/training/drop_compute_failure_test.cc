@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/random.h"
 #include "training/drop_compute_test_support.h"
 
 namespace unisono {
@@ -13,10 +12,9 @@ namespace {
 
 using test::constant_latency;
 using test::ms;
+using test::with_stalls;
 using test::Worker;
 using testing::in_group;
-
-int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) { return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms; }
 
 TEST(DropComputeFailure, a_checkpoint_of_any_step_can_be_read) {
   in_group(2, [](Group& group) {

@@ -3,7 +3,6 @@
 
 #include <atomic>
 
-#include "base/random.h"
 #include "training/drop_compute_test_support.h"
 
 namespace unisono {
@@ -11,10 +10,9 @@ namespace {
 
 using test::constant_latency;
 using test::ms;
+using test::with_stalls;
 using test::Worker;
 using testing::in_group;
-
-int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) { return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms; }
 
 TEST(DropComputeMeeting, refuses_options_that_differ_and_allows_shards_that_do) {
   in_group(2, [](Group& group) {

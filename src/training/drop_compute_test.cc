@@ -14,11 +14,9 @@ namespace {
 
 using test::constant_latency;
 using test::ms;
+using test::with_stalls;
 using test::Worker;
 using testing::in_group;
-
-// Now and then a micro-batch of one rank takes ten times as long.
-int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) { return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms; }
 
 TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_search_says) {
   in_group(4, [](Group& group) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/group_of_threads.h"
+#include "base/random.h"
 #include "training/dropper.h"
 
 namespace unisono::test {
@@ -86,5 +87,7 @@ class Worker {
 };
 
 inline int64_t constant_latency(uint32_t, uint64_t, uint32_t) { return ms; }
+// Now and then a micro-batch of one rank takes ten times as long.
+inline int64_t with_stalls(uint32_t rank, uint64_t step, uint32_t micro_batch) { return mix64(1000 * step + 20 * rank + micro_batch) % 40 == 0 ? 10 * ms : ms; }
 
 }  // namespace unisono::test
