@@ -7,10 +7,12 @@ that was killed left behind is removed by the next one.
 import argparse
 import json
 import os
+import pathlib
 import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 
 RATES = {"1 Gbit/s": 1_000_000_000, "10 Gbit/s": 10_000_000_000, "no limit": 0}
 PREFIX = "versus"
@@ -124,6 +126,28 @@ class Network:
         """argv on that host, under a host name of its own."""
         script = f'hostname host{rank} && exec "$0" "$@"'
         return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
+
+    def run_group(self, argv):
+        """argv on every host, as the ranks of one group: what rank 0 printed. RuntimeError: with the statuses, if one failed, and what ranks said of it."""
+        argv = list(map(str, argv))
+        with tempfile.TemporaryDirectory() as place:
+            out, ranks = [pathlib.Path(place) / f"{rank}.out" for rank in range(self.n)], []
+            said = [path.with_suffix(".err") for path in out]
+            try:
+                for rank in range(self.n):
+                    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(self.n), "UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "eth0",
+                                   "UNISONO_RENDEZVOUS": f"file://{place}/meet"}
+                    with out[rank].open("w") as stdout, said[rank].open("w") as stderr:
+                        ranks.append(subprocess.Popen(self.inside(rank, argv), env=environment, stdout=stdout, stderr=stderr))
+                statuses = [rank.wait() for rank in ranks]
+            finally:
+                for rank in ranks:
+                    if rank.poll() is None:
+                        rank.kill()
+                        rank.wait()
+            if any(statuses):
+                raise RuntimeError(f"{pathlib.Path(argv[0]).name}: statuses {statuses}\n" + "".join(path.read_text() for path in said))
+            return out[0].read_text()
 
     def agent(self):
         """A script that stands for a remote shell: AGENT ADDRESS COMMAND... runs the command on the host with that address."""
