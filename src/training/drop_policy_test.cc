@@ -92,6 +92,17 @@ TEST(DropPolicy, drift_means_recording_with_dropping_off_and_not_switching_off) 
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
 
+TEST(DropPolicy, what_a_run_ends_with_is_told_and_nothing_follows_from_it) {
+  Told run("auto", 2);
+  run.steps(49, {10, 10});
+  ASSERT_EQ(run.policy.phase(), Phase::dropping);
+  (void)run.policy.step_ended();
+  const std::vector<std::vector<StepRecord>> one_step(2, {{.planned = 10, .computed = 1, .compute_ns = ms, .wall_ns = 10 * ms}});
+  EXPECT_TRUE(run.policy.window_gathered(one_step, true).empty());
+  EXPECT_EQ(run.policy.phase(), Phase::dropping);
+  EXPECT_DOUBLE_EQ(run.policy.report().drop, 0.9);
+}
+
 TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_record_again) {
   Told run("auto:recalibrate=never", 2);
   run.steps(149, {9, 7});
