@@ -16,6 +16,7 @@ enum class FrameKind : uint8_t {
   failed = 3,    // the sender gave up an operation: payload = u8 code, u32 length, text
   control = 5,   // membership messages: opaque to the engine
   goodbye = 6,   // the receiver was removed from the group
+  lossy = 7,     // what the sender calls as the lossy operation `operation`, if that is not what it called before; no payload
 };
 
 inline constexpr uint32_t frame_magic = 0x494E5531;  // "1UNI" in memory order: 31 55 4E 49

@@ -1,0 +1,25 @@
+// SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed 64-bit tag of short messages, and the keys of links made with it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+struct SipKey {
+  uint64_t k0 = 0, k1 = 0;
+  friend bool operator==(const SipKey&, const SipKey&) = default;
+};
+
+// Of `head` followed by `rest`, wherever the border is; fastest if head.size() is a multiple of 8.
+uint64_t siphash_2_4(const SipKey& key, std::span<const std::byte> head, std::span<const std::byte> rest = {});
+
+using GroupKey = std::array<std::byte, 16>;  // random, new for each epoch of a group
+// The key of what `sender` sends to `receiver`, both below 65536: methods/packet_loss.md 2.8.
+SipKey link_key(const GroupKey& group, Rank sender, Rank receiver, uint32_t epoch, uint64_t run_id);
+
+}  // namespace unisono

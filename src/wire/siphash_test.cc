@@ -1,0 +1,79 @@
+// The tag and the keys of links: published values, and independence of how the bytes are cut.
+#include "wire/siphash.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace unisono {
+namespace {
+
+constexpr SipKey key_of_paper{.k0 = 0x0706050403020100ull, .k1 = 0x0f0e0d0c0b0a0908ull};  // bytes 00 … 0f
+
+// Bytes 00, 01, …, wrapping.
+std::vector<std::byte> counting(size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i);
+  return bytes;
+}
+
+TEST(SipHash, has_the_published_values) {
+  EXPECT_EQ(siphash_2_4(key_of_paper, {}), 0x726fdb47dd0e0e31ull);
+  EXPECT_EQ(siphash_2_4(key_of_paper, counting(8)), 0x93f5f5799a932462ull);
+  EXPECT_EQ(siphash_2_4(key_of_paper, counting(15)), 0xa129ca6149be45e5ull);  // the example of the paper
+  EXPECT_EQ(siphash_2_4(key_of_paper, counting(63)), 0x958a324ceb064572ull);
+}
+
+// The last word has the length modulo 256.
+TEST(SipHash, knows_messages_longer_than_256_bytes) { EXPECT_EQ(siphash_2_4(key_of_paper, counting(1500)), 0xb15522cf08ed635full); }
+
+TEST(SipHash, is_the_same_wherever_the_message_is_cut) {
+  for (const size_t size : {0u, 1u, 7u, 8u, 9u, 16u, 63u, 71u, 300u}) {
+    const auto whole = counting(size);
+    const auto expected = siphash_2_4(key_of_paper, whole);
+    for (size_t cut = 0; cut <= size; ++cut) {
+      const std::span<const std::byte> all(whole);
+      EXPECT_EQ(siphash_2_4(key_of_paper, all.first(cut), all.subspan(cut)), expected) << size << " bytes, cut at " << cut;
+    }
+  }
+}
+
+TEST(SipHash, does_not_care_where_in_memory_the_parts_are) {
+  const auto whole = counting(148);
+  const auto expected = siphash_2_4(key_of_paper, whole);
+  for (size_t offset = 0; offset < 8; ++offset) {
+    std::vector<std::byte> head(48 + offset), rest(100 + offset);  // exactly as long as needed: a sanitizer sees one byte more
+    std::copy_n(whole.begin(), 48, head.begin() + static_cast<ptrdiff_t>(offset));
+    std::copy_n(whole.begin() + 48, 100, rest.begin() + static_cast<ptrdiff_t>(offset));
+    EXPECT_EQ(siphash_2_4(key_of_paper, std::span(head).subspan(offset), std::span(rest).subspan(offset)), expected);
+  }
+}
+
+GroupKey counting_key() {
+  GroupKey key;
+  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);
+  return key;
+}
+
+TEST(LinkKey, has_the_bytes_of_the_specification) {
+  const SipKey expected{.k0 = 0x46a2e6adc16d5bc2ull, .k1 = 0x1fc8c6f7a36179e2ull};  // c25b6dc1ade6a246 e27961a3f7c6c81f
+  EXPECT_EQ(link_key(counting_key(), 2, 5, 7, 0x1122334455667788ull), expected);
+}
+
+TEST(LinkKey, differs_by_everything_that_it_is_made_of) {
+  const auto key = counting_key();
+  auto other = key;
+  other[15] ^= std::byte{1};
+  const std::vector<SipKey> keys{link_key(key, 2, 5, 7, 9),   link_key(key, 5, 2, 7, 9),         link_key(key, 3, 5, 7, 9), link_key(key, 2, 4, 7, 9),
+                                 link_key(key, 2, 5, 8, 9),   link_key(key, 2, 5, 7, 1ull << 63), link_key(other, 2, 5, 7, 9)};
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_NE(keys[i].k0, keys[j].k0) << i << ", " << j;
+      EXPECT_NE(keys[i].k1, keys[j].k1) << i << ", " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unisono
