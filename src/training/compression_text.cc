@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "base/option_text.h"
 #include "compressors/row_rule.h"
-#include "training/option_text.h"
 #include "unisono/compression.h"
 
 namespace unisono {

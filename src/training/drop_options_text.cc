@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "training/option_text.h"
+#include "base/option_text.h"
 #include "unisono/drop_compute.h"
 
 namespace unisono {

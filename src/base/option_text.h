@@ -1,4 +1,4 @@
-// Options as people write them: "method:key=value,key=value". What the texts of Compression and DropOptions have in common.
+// Options as people write them: "method:key=value,key=value". What the texts of Compression, DropOptions and DeliveryOptions have in common.
 #pragma once
 
 #include <algorithm>

@@ -1,0 +1,90 @@
+// Lossy delivery: what a collective makes of datagrams that do not arrive. Opt-in; needs links of the transport "udp".
+//
+// Method: "Distributed Training under Packet Loss", arXiv 2507.07114; the estimator, the deadlines and the drift formulae are derived in
+// docs/packet_loss.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "unisono/export.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+// automatic: reliable until the links are seen to lose and to be late, and again when they no longer are. Rank 0 decides for all.
+enum class Delivery : uint8_t { reliable = 0, lossy = 1, automatic = 2 };
+
+// What stands for the contributions that are missing, by range of elements. R of the N-1 others have arrived, p is the loss.
+enum class Estimator : uint8_t {
+  stratified = 0,         // own/N + (N-1)/N * mean of the received: unbiased for fixed contributions, if all links lose alike
+  count = 1,              // (own + received) / (1 + R): biased unless all ranks share one expectation
+  // For tests and simulations: each shows what goes wrong without the rules of the two above.
+  count_all = 2,          // as count, and the owner's own contribution can be missing too
+  horvitz_thompson = 3,   // (own + received / (1 - p)) / N: needs p, and its variance grows with the square of the values
+  zero_fill = 4,          // (own + received) / N: shrinks
+};
+
+// What becomes of a range of which nothing arrived from others.
+enum class OnEmpty : uint8_t {
+  automatic = 0,          // own in an all-reduce, hold in the sharded step
+  hold = 1,               // no update of it in this step; sharded step only
+  own = 2,                // this rank's values alone
+  zero = 3,
+  fail = 4,               // the operation ends with `late`
+};
+
+struct DeliveryOptions {
+  double loss_budget = 0.05;          // missing fraction of a stream that is accepted without repair; 0 = repair everything, 1 = never repair
+  Estimator estimator = Estimator::stratified;
+  OnEmpty on_empty = OnEmpty::automatic;
+  std::chrono::microseconds deadline{0};               // of a phase; 0 = learnt
+  std::chrono::microseconds deadline_max{30'000'000};  // no phase takes longer
+  double loss_off = 0.40;             // above this over 20 operations: reliable delivery again, with a warning
+  uint64_t staging_bytes_max = 256u << 20;  // of contributions that wait for a phase to close; a call that needs more is refused
+
+  // "loss_budget=0.2,estimator=count,on_empty=own,deadline=20ms,deadline_max=30s,loss_off=0.4,staging=256M"; "" = defaults. Times have a unit (us, ms,
+  // s), bytes may have one (K, M, G: powers of 1024). invalid (bad_option): the part that is wrong.
+  UNISONO_EXPORT static Result<DeliveryOptions> parse(std::string_view text);
+  // What parse() reads; what has its default is left out.
+  UNISONO_EXPORT std::string to_string() const;
+  // invalid (bad_option): names the field.
+  UNISONO_EXPORT Status check() const;
+  friend bool operator==(const DeliveryOptions&, const DeliveryOptions&) = default;
+};
+
+// What became of the datagrams of one lossy operation at this rank. Ranges are what a datagram carries.
+struct DeliveryReport {
+  // How a stream of datagrams from one rank ended. tail: a little after its last ones; soft: late after its first one; hard: at the phase's deadline;
+  // silent: nothing of it was heard by then; lost: the link is gone.
+  enum class End : uint8_t { none = 0, complete, tail, soft, hard, silent, lost };
+  struct Stream {
+    uint64_t expected = 0, missing = 0;  // ranges; missing when its phase closed
+    uint64_t repaired = 0;               // ranges that came only when asked for again
+    uint64_t duplicate = 0, late = 0;    // datagrams
+    End end = End::none;
+    // Of what was sent the first time.
+    double share() const { return expected == 0 ? 1 : 1 - static_cast<double>(missing + repaired) / static_cast<double>(expected); }
+  };
+  struct Phase {
+    bool ran = false;
+    bool learning = false;               // too few operations of this size so far: everything is repaired
+    int64_t duration_us = 0, soft_us = 0, hard_us = 0;
+    std::vector<Stream> streams{};       // by rank; this rank's is empty
+  };
+  Phase contribute, result;
+  uint64_t full_ranges = 0, short_ranges = 0, empty_ranges = 0;  // of the own shard: with all, some, and none of the others' contributions
+  double effective_contributors = 0;     // N without loss: 1 / mean of (1/N^2 + ((N-1)/N)^2 / R)
+  uint64_t stale_ranges = 0;             // missing when the result phase closed: not written
+  uint32_t behind = 0;                   // operations that the others were ahead, if this one was given up for it
+  Status outcome;                        // ok, or late: a deadline cut a stream short; names ranks and bytes
+
+  // Largest over smallest share delivered per sender: above 1.1 sums lean towards those that are well connected.
+  UNISONO_EXPORT double share_ratio() const;
+  UNISONO_EXPORT std::string to_string() const;
+};
+
+}  // namespace unisono
