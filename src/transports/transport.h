@@ -18,6 +18,8 @@
 
 namespace unisono {
 
+class DatagramService;
+
 // Transport memory to write a payload into. Null data: none free now.
 struct Slot {
   std::byte* data = nullptr;
@@ -127,6 +129,9 @@ class Transport {
   virtual bool arm() = 0;
   // Call after sleeping.
   virtual void disarm() = 0;
+
+  // For lossy operations; null: this transport delivers everything.
+  virtual DatagramService* datagrams() { return nullptr; }
 
   virtual TransportCounters counters() const = 0;
   // For messages: "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", "shm pid 42".

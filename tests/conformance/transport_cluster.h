@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -185,7 +187,17 @@ class Recorder final : public Sink {
   }
   void room(PeerIndex peer) override { ++rooms[peer]; }
 
+  // A copy, as far from the next multiple of 16 bytes as the original.
+  ByteView keep(ByteView payload) {
+    const auto shift = reinterpret_cast<uintptr_t>(payload.data()) % 16;
+    auto& bytes = kept.emplace_back(payload.size() + 32);
+    const auto begin = (16 - reinterpret_cast<uintptr_t>(bytes.data()) % 16) % 16 + shift;
+    if (!payload.empty()) std::memcpy(bytes.data() + begin, payload.data(), payload.size());
+    return {bytes.data() + begin, payload.size()};
+  }
+
   Transport* transport;
+  std::vector<Bytes> kept;
   std::function<std::byte*(PeerIndex, const FrameHeader&)> placer;
   std::function<void(PeerIndex, const FrameHeader&)> on_received;
   bool keep_views = false;

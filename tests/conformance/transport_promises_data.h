@@ -18,12 +18,12 @@ inline FrameHeader data_header(uint64_t operation, size_t bytes) {
   return header;
 }
 
-// Sends as soon as there is room. The payload must live until everything has arrived.
+// Sends as soon as there is room. The payload is kept for as long as the players live: a sender may need it after it has arrived, until it knows.
 inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
                       uint64_t id = 0) {
   const auto peer = static_cast<PeerIndex>(to);
   ASSERT_TRUE(players.until([&] { return cluster.at(from).room(peer) > 0; })) << "no room in time";
-  cluster.at(from).send(peer, header, payload, id);
+  cluster.at(from).send(peer, header, players[from].keep(payload), id);
 }
 
 inline void expect_frame(const Recorder::Frame& frame, ByteView payload, bool placed) {

@@ -1,0 +1,52 @@
+// Round-trip time of one path: smoothed, its variation (RFC 6298, section 2), and the smallest seen. Samples come in as arguments.
+//
+// Unlike TCP's, the time to wait for an answer has no minimum of 200 ms: on a lossy network that minimum would be what every step takes
+// (methods/packet_loss.md 2.11).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/clock.h"
+
+namespace unisono {
+
+class RttEstimator {
+ public:
+  static constexpr Nanos unmeasured_answer_time = 50 * millisecond;
+  static constexpr Nanos repair_interval_min = 2 * millisecond;
+
+  // Shorter than a microsecond is not told apart: the echoes on the wire are in microseconds.
+  void sample(Nanos rtt) {
+    rtt = std::clamp(rtt, microsecond, 60 * second);
+    latest_ = rtt;
+    minimum_ = measured() ? std::min(minimum_, rtt) : rtt;
+    variation_ = measured() ? variation_ + (std::abs(smoothed_ - rtt) - variation_) / 4 : rtt / 2;
+    smoothed_ = measured() ? smoothed_ + (rtt - smoothed_) / 8 : rtt;
+  }
+  // From the echo in feedback: now_us and echo_sent_at_us are of this side's clock and wrap. What cannot be (held for longer than it
+  // took; more than a minute) changes nothing.
+  void echoed(uint32_t now_us, uint32_t echo_sent_at_us, uint32_t held_us) {
+    const uint32_t passed = now_us - echo_sent_at_us;
+    if (passed > 60'000'000 || held_us > passed) return;
+    sample(Nanos{passed - held_us} * microsecond);
+  }
+
+  bool measured() const { return smoothed_ != 0; }
+  // 0 while nothing was measured.
+  Nanos smoothed() const { return smoothed_; }
+  Nanos variation() const { return variation_; }
+  Nanos minimum() const { return minimum_; }
+  Nanos latest() const { return latest_; }
+
+  // By when an answer should have come.
+  Nanos answer_time() const { return measured() ? smoothed_ + 4 * variation_ : unmeasured_answer_time; }
+  // How long to wait before asking again.
+  Nanos repair_interval() const { return std::max(repair_interval_min, answer_time()); }
+
+ private:
+  Nanos smoothed_ = 0, variation_ = 0, minimum_ = 0, latest_ = 0;
+};
+
+}  // namespace unisono

@@ -1,0 +1,189 @@
+// How links of the UDP transport begin and end, and to whom a datagram belongs that has come in.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "transports/udp_endpoint.h"
+#include "transports/udp_transport.h"
+
+namespace unisono {
+namespace {
+
+// On loopback too, where 64 KiB would go: a slow start in so few steps takes long, and offload makes up for it.
+constexpr uint32_t path_datagram_bytes = 8'972;
+constexpr uint32_t longest_datagram_bytes = 65'507;
+
+}  // namespace
+
+// Links --------------------------------------------------------------------------------------------------------------
+
+void UdpTransport::say_hello(Link& link, const Candidate& to) {
+  const auto message = link.handshake->message();
+  auto& outbox = ports_[to.port]->outbox;
+  if (!message || (outbox.room() == 0 && !outbox.flush())) return;
+  std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
+  outbox.add(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
+  outbox.flush();  // `to` may be the caller's
+}
+
+void UdpTransport::step_handshake(Link& link, Nanos now) {
+  if (link.state == LinkState::connecting && now >= link.request.deadline) {
+    lose(link, unreachable(link));
+    return;
+  }
+  if (!link.handshake) {
+    if (!job_) return;
+    link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self, .peer = link.request.id, .dial = link.request.dial, .attempt = attempts_++,
+                                                      .window_bytes = window_bytes_, .deadline = link.request.deadline});
+  }
+  if (!link.handshake->due(now)) return;
+  if (link.handshake->answered()) {
+    say_hello(link, link.at);
+  } else {
+    for (const auto& candidate : link.candidates) say_hello(link, candidate);
+  }
+}
+
+void UdpTransport::bring_up(Link& link, Nanos now) {
+  const auto& group = link.handshake->group();
+  const auto key = context_key(group.run_id, group.epoch);
+  if (contexts_.contains(key)) return;  // one of 2^64: the handshake runs into its deadline
+  const auto free = std::find(by_destination_.begin(), by_destination_.end(), nullptr);
+  const auto destination = static_cast<size_t>(free - by_destination_.begin());
+  if (free == by_destination_.end()) {
+    by_destination_.push_back(nullptr);
+    pacer_.grow(by_destination_.size());
+  }
+  by_destination_[destination] = &link;
+  UdpFlowOptions options{.peer = link.request.peer, .group = group, .address = link.at.address, .window_bytes = link.handshake->peer_window_bytes(),
+                         .datagram_bytes_max = path_datagram_bytes, .rate_limit = options_.rate_limit,
+                         .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
+  if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
+  link.flow = std::make_unique<UdpFlow>(options, pool_, destination);
+  link.state = LinkState::up;
+  contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
+  if (!link.request.dial) link.handshake.reset();
+  speak(link, now);
+}
+
+void UdpTransport::lose(Link& link, const Status& why) {
+  if (link.state == LinkState::up) {
+    auto& flow = *link.flow;
+    if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    link.lost = ended(link, why, now_);
+    speak(link, now_);  // whoever said goodbye hears that it was heard
+    pacer_.want(flow.destination(), 0);
+    flow.frames().clear(sent_);
+    flow.reassembler().reset();
+  } else {
+    link.lost = why;
+  }
+  link.handshake.reset();
+  link.state = LinkState::lost;
+  link.room_refused = link.overflowed = false;
+}
+
+Status UdpTransport::unreachable(const Link& link) const {
+  std::string text = link.request.label + ": ";
+  if (link.request.dial) {
+    text += "cannot be reached in time; tried";
+    for (const auto& candidate : link.candidates) text += " " + udp_endpoint(candidate.address);
+    if (link.refused > 0) text += "; " + std::to_string(link.refused) + " datagrams were refused there";
+  } else {
+    text += "did not connect in time; waited for it at";
+    for (const auto& endpoint : endpoints()) text += " " + endpoint;
+  }
+  if (refused_connections_ > 0) text += "; " + std::to_string(refused_connections_) + " hellos of other jobs came";
+  return Status(Code::unavailable, text);
+}
+
+Status UdpTransport::ended(const Link& link, const Status& why, Nanos now) const {
+  return Status(why.code(), link.request.label + ": " + why.message() + "; " + describe(link.request.peer) + "; " + link.flow->numbers(now));
+}
+
+// Datagrams in -------------------------------------------------------------------------------------------------------
+
+uint64_t UdpTransport::context_key(uint64_t run_id, uint32_t epoch) { return run_id ^ (uint64_t{epoch} * 0x9E3779B97F4A7C15ull); }
+
+const UdpTransport::Context* UdpTransport::find_context(uint64_t run_id, uint32_t epoch) const {
+  const auto found = contexts_.find(context_key(run_id, epoch));
+  return found != contexts_.end() && found->second.run_id == run_id && found->second.epoch == epoch ? &found->second : nullptr;
+}
+
+bool UdpTransport::knows_run(uint64_t run_id) const {
+  return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
+}
+
+void UdpTransport::arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from) {
+  if (std::exchange(stale_, false)) refresh();
+  DatagramHeader header;
+  if (const auto fault = check_shape(datagram, longest_datagram_bytes, header); fault != DatagramFault::none) {
+    ++dropped_[static_cast<size_t>(fault)];
+    return;
+  }
+  if (header.kind == DatagramKind::hello) {
+    hello(port, header, datagram, from);
+    return;
+  }
+  const auto* found = find_context(header.run_id, header.epoch);
+  if (found == nullptr) {
+    ++dropped_[static_cast<size_t>(knows_run(header.run_id) ? DatagramFault::epoch : DatagramFault::run)];
+    return;
+  }
+  if (found->link != nullptr) of_link(*found->link, header, datagram, from);
+  else of_group(*found->group, header, datagram, from);
+}
+
+void UdpTransport::refused(Port& port, const TcpAddress& to) {
+  for (auto* link : live_) {
+    if (link->at.port != port.index && link->state == LinkState::up) continue;
+    if (link->state == LinkState::up && same_endpoint(link->at.address, to)) link->flow->refused(now_);
+    if (link->state != LinkState::connecting) continue;
+    for (const auto& candidate : link->candidates) link->refused += same_endpoint(candidate.address, to) ? 1 : 0;
+  }
+  for (const auto& link : farewells_) {
+    if (same_endpoint(link->at.address, to)) link->flow->refused(now_);
+  }
+}
+
+void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
+  if (!job_) return;  // it will be said again
+  UdpHello hello;
+  if (!read_hello(*job_, header, datagram, hello)) {
+    ++refused_connections_;
+    ++dropped_[static_cast<size_t>(DatagramFault::tag)];
+    return;
+  }
+  const auto known = by_id_.find(hello.from);
+  if (known == by_id_.end()) return;  // not added yet: it will be said again
+  auto& link = *links_[known->second];
+  if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
+  if (!link.handshake || link.state == LinkState::lost) return;
+  const bool answer = link.handshake->heard(hello, now_);
+  if (!answer && !link.handshake->done()) return;
+  if (link.state == LinkState::connecting) link.at = {from, port.index};
+  if (answer) say_hello(link, link.at);
+  if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
+}
+
+void UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
+  auto& flow = *link.flow;
+  auto fault = check_group(header, flow.group());
+  if (fault == DatagramFault::none && !same_endpoint(from, flow.address())) fault = DatagramFault::address;
+  if (fault == DatagramFault::none) fault = check_tag(header, datagram, flow.in_key(), flow.group().auth);
+  if (fault == DatagramFault::none) {
+    const auto payload = datagram.subspan(datagram_header_bytes);
+    if (link.state == LinkState::up) {
+      if (link.handshake) link.handshake.reset();  // our confirmation has arrived
+      fault = flow.heard(header, payload, {now_, now_ - unseen_since_}, *sink_);
+    } else if (header.kind == DatagramKind::fragment) {
+      fault = DatagramFault::late;  // the link is over: not acknowledged
+    } else {
+      fault = flow.heard(header, payload, {now_, now_ - unseen_since_}, *sink_);
+      if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
+    }
+  }
+  if (fault != DatagramFault::none) ++dropped_[static_cast<size_t>(fault)];
+}
+
+}  // namespace unisono
