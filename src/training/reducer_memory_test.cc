@@ -15,6 +15,7 @@
 #include "base/group_of_threads.h"
 #include "base/replaced_new.h"
 #include "training/compression_rules.h"
+#include "training/drift_probe.h"
 #include "training/drop_controller.h"
 #include "training/gradient_reducer_test_support.h"
 
@@ -402,6 +403,44 @@ TEST(DropControllerMemory, is_taken_once) {
   armed = false;
   EXPECT_FALSE(shortage.end());
   EXPECT_EQ(controller.computed(), micro_batches);
+}
+
+// Steps of a sharded state, with what is measured beside them.
+TEST(ShardedStateMemory, is_taken_once) {
+  for (const WireCodec& codec : {WireCodec{.block = {}}, WireCodec{.dtype = DType::bf16, .block = {}}, WireCodec{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 32}}}) {
+    const auto geometry = RangeGeometry::make({.elements = 5000, .world = 3, .datagram_bytes = 576, .codec = codec});
+    ASSERT_TRUE(geometry.ok());
+    auto state = ShardedState::make(*geometry, 1, std::vector<float>(5000, 1.0f), make_adamw({}), {.stale_max = 2});
+    ASSERT_TRUE(state.ok());
+    DriftProbe probe(*geometry, 7);
+    OwnUpdates updates(7);
+    std::vector<float> gradient(state->own_values().size(), 0.5f), buffer(probe.buffer_elements());
+    std::vector<uint8_t> held(geometry->ranges(1));
+    held[1] = 1;
+    std::vector<uint32_t> wanted;
+    std::vector<uint64_t> ages(8);
+    std::vector<std::byte> message;
+    const auto step = [&] {
+      state->update(gradient, held, 0.9f);
+      const auto encoded = state->encode();
+      message.assign(encoded.begin(), encoded.end());
+      for (uint32_t range = 0; range + 1 < geometry->ranges(0); range += 2) state->receive(0, range, state->step(), std::span(message).subspan(geometry->offset(range), geometry->bytes(1, range)));
+      state->close_step();
+      state->to_fetch(2, wanted);
+      state->age_histogram(ages);
+      updates.add(*state);
+      probe.pack(*state, {}, buffer);
+    };
+    for (int i = 0; i < 3; ++i) step();
+    Shortage shortage(Watch::this_thread, 1, true);
+    armed = true;
+    for (int i = 0; i < 20; ++i) step();
+    armed = false;
+    EXPECT_FALSE(shortage.end());
+    EXPECT_EQ(state->age(0, 0), 0u);
+    EXPECT_EQ(state->age(0, 1), 23u);
+    EXPECT_EQ(wanted.size(), geometry->ranges(2));
+  }
 }
 
 }  // namespace
