@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -29,8 +30,9 @@ const CommandLineText help_text{
         "every\n"
         "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
-        "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc' is\n"
-        "another command: it trains with compressed gradients, and has a help page of its own.",
+        "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc' and\n"
+        "'unisono simulate loss' are other commands: they train with compressed gradients, or over links that lose, and have help pages of\n"
+        "their own.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -43,7 +45,7 @@ while); partition; mixed (any of them, by seed).
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
 wrong command line.)"};
 
-constexpr const char* second_command = "arc";  // stands where scenarios do
+constexpr const char* second_commands[] = {"arc", "loss"};  // stand where scenarios do
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";
@@ -80,7 +82,7 @@ std::vector<std::string> all_reduce_schedules() {
 
 void add_options(CLI::App& app, SimulateOptions& o) {
   auto scenarios = names_until(sim::ScenarioKind::reform);
-  scenarios.emplace_back(second_command);
+  scenarios.insert(scenarios.end(), std::begin(second_commands), std::end(second_commands));
   set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), scenarios);
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0-99]")->type_name("N|A-B");
   app.add_option("-n,--peers", o.peers, "virtual processes; 0: by seed, 2 to 9 [0]")->type_name("N");
@@ -104,7 +106,9 @@ void add_options(CLI::App& app, SimulateOptions& o) {
 }
 
 Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
-  if (o.scenario == second_command) return Status(Code::invalid, "arc comes first, and takes options of its own: unisono simulate arc [OPTIONS]");
+  for (const std::string command : second_commands) {
+    if (o.scenario == command) return Status(Code::invalid, fmt::format("{0} comes first, and takes options of its own: unisono simulate {0} [OPTIONS]", command));
+  }
   sim::SettingsLine line;
   auto& s = line.settings;
   const auto kind = sim::parse_scenario_kind(o.scenario);

@@ -39,6 +39,11 @@ TEST(Tool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
   const auto behind = run({UNISONO_TOOL, "simulate", "--seeds", "1", "arc"});
   EXPECT_EQ(behind.code, 2);
   EXPECT_TRUE(contains(behind.error, "arc comes first, and takes options of its own: unisono simulate arc [OPTIONS]")) << behind.error;
+  for (const auto& words : {std::vector<std::string>{UNISONO_TOOL, "simulate", "loss", "--help"}, {UNISONO_TOOL, "help", "simulate", "loss"}}) {
+    const auto done = run(words);
+    EXPECT_EQ(done.code, 0);
+    for (const char* part : {"Usage: unisono simulate loss", "Examples:", "Exit code", "--stale-max"}) EXPECT_TRUE(contains(done.out, part)) << part;
+  }
   const auto other = run({UNISONO_TOOL, "simulate", "arc", "--faults", "kill"});
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(contains(other.error, "there is no option '--faults'")) << other.error;

@@ -1,0 +1,209 @@
+#include "cli/loss_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/drop_words.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "cli/threads.h"
+#include "sim/settings_text.h"
+
+namespace unisono::cli {
+
+const CommandLineText loss_text{
+    .name = "unisono simulate loss",
+    .usage = "unisono simulate loss [OPTIONS]",
+    .description = "Trains with lossy delivery in virtual ranks: contributions and results get lost as a model says, and the estimator, the counting of what\n"
+                   "arrived and the sharded state that ship make of it what they can. Prints what was measured beside what the formulae say:\n"
+                   "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does training settle?",
+    .footer = R"(Examples:
+  unisono simulate loss                                               8 ranks that lose 10 %
+  unisono simulate loss --peers 64 --loss 0.1 --steps 10000 --seeds 3 --plot loss.svg
+  unisono simulate loss --loss gilbert_elliott:p=0.1,burst=8          bursts
+  unisono simulate loss --loss chain:p=0.1,recovery=0.25 --stale-max 8 --problem drift
+  unisono simulate loss --estimator zero_fill                         what goes wrong without the rules
+  unisono simulate loss --travel differences --problem drift          why values travel: differences drift without end
+
+Models of loss: a share, as 0.1 (iid:0.1); gilbert_elliott:p=,burst= with good= and bad=, the loss in either state; chain:p=,recovery=, each range of a stream
+lost for a while; joint:p=,both=, two receivers of one sender; links:p=,0>1=0.3,2>*=0.1, by link. Then granularity=shard, a stream lost as a whole;
+dead=3@100-200, a rank cut off in these steps; slow=3x0.2, this share of what it sends comes too late.
+
+Problems: estimates, every estimator on fixed, unequal gradients; drift, owner against replica (O) and two replicas (P), in units of the second moment of an
+update; fixed-point, rank i drawn to i^2 with gradients at its own stale copy.
+
+Verdicts: ok, within what is allowed, which is the tolerance or 4.5 standard errors; OFF; unsure, too few steps for the tolerance; control, a
+negative control that is not meant to hold; - where no formula is known. 2p/(1+p) is the form that has been attributed to the paper, unconfirmed.
+
+Exit code: 0; 1 if something is OFF, or a file cannot be written; 2 for a wrong command line.)"};
+
+namespace {
+
+constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096, elements_limit = 16'352, stale_limit = 1'000'000;
+constexpr uint64_t burn_in_least = 300;  // the fixed point forgets where it began in 20 steps
+
+template <typename T>
+struct Word {
+  std::string_view name;
+  T value;
+};
+constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};
+constexpr Word<sim::Travel> travel_words[] = {{"values", sim::Travel::values}, {"differences", sim::Travel::differences}};
+constexpr Word<sim::Missed> missed_words[] = {{"stale", sim::Missed::stale}, {"zero", sim::Missed::zero}};
+constexpr std::string_view problem_words[] = {"all", "estimates", "drift", "fixed-point"};
+
+Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
+
+std::vector<std::string> estimator_names() {
+  std::vector<std::string> names;
+  for (const auto each : sim::estimators) names.emplace_back(sim::name(each));
+  return names;
+}
+
+template <typename T, size_t count>
+std::vector<std::string> names_of(const Word<T> (&words)[count]) {
+  std::vector<std::string> names;
+  for (const auto& word : words) names.emplace_back(word.name);
+  return names;
+}
+
+// The place of the word among those known.
+Result<size_t> parse_word(std::string_view option, std::string typed, const std::vector<std::string>& known) {
+  const auto found = std::find(known.begin(), known.end(), typed);
+  if (found != known.end()) return static_cast<size_t>(found - known.begin());
+  const auto meant = nearest_name(typed, known);
+  return invalid(fmt::format("{} '{}' is none of {}{}", option, typed, fmt::join(known, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
+}
+
+template <typename T, size_t count>
+Status set_word(T& value, std::string_view option, const std::string& typed, const Word<T> (&words)[count]) {
+  const auto place = parse_word(option, typed, names_of(words));
+  if (place.ok()) value = words[*place].value;
+  return place.status();
+}
+
+template <typename Number>
+Status set_number(Number& value, std::string_view option, const std::string& typed, uint64_t low, uint64_t high) {
+  const auto number = parse_between(option, typed, low, high);
+  if (number.ok()) value = static_cast<Number>(*number);
+  return number.status();
+}
+
+// "3", or "4-6".
+Result<std::vector<uint64_t>> parse_seed_list(const std::string& text) {
+  const auto wrong = [&] { return invalid(fmt::format("--seeds '{}': expected how many, 1 to {}, or which of them, as in 3-7", text, seeds_limit)); };
+  sim::SeedRange range;
+  if (text.find('-') == std::string::npos) {
+    const auto count = parse_count(text, seeds_limit);
+    if (!count.ok() || *count == 0) return wrong();
+    range.last = *count - 1;
+  } else {
+    const auto parsed = sim::parse_seeds(text);
+    if (!parsed.ok() || parsed->last - parsed->first >= seeds_limit) return wrong();
+    range = *parsed;
+  }
+  std::vector<uint64_t> seeds;
+  for (uint64_t seed = range.first; seed <= range.last; ++seed) seeds.push_back(seed);
+  return seeds;
+}
+
+Status first_wrong(std::initializer_list<Status> all) {
+  for (const auto& status : all) {
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status set_sizes(const LossOptions& o, sim::LossRanksOptions& ranks) {
+  sim::choose_sizes(ranks);
+  const auto chosen = ranks;
+  if (!o.ranges.empty()) {
+    if (auto status = set_number(ranks.ranges, "--ranges", o.ranges, 1, ranges_limit); !status.ok()) return status;
+    if (ranks.ranges > 1) ranks.elements = std::max(ranks.elements, 128u);
+    if (ranks.ranges == 1 && chosen.ranges > 1) ranks.elements = 16;
+  }
+  if (!o.elements.empty()) {
+    if (auto status = set_number(ranks.elements, "--elements", o.elements, 16, elements_limit); !status.ok()) return status;
+  }
+  const uint32_t least = ranks.ranges > 1 ? 128 : 16;
+  if (ranks.elements % 16 != 0 || ranks.elements < least) return invalid(fmt::format("--elements '{}': expected a multiple of 16, at least {} with {} ranges in a shard", ranks.elements, least, ranks.ranges));
+  return {};
+}
+
+Status set_ranks(const LossOptions& o, sim::LossRanksOptions& ranks) {
+  auto model = sim::LossModel::parse(o.loss);
+  if (!model.ok()) return invalid(fmt::format("--loss {}: {}", o.loss, model.status().message()));
+  ranks.model = *std::move(model);
+  const auto estimator = parse_word("--estimator", o.estimator, estimator_names());
+  if (auto status = first_wrong({set_number(ranks.peers, "--peers", o.peers, 2, peers_limit), estimator.status(), set_word(ranks.on_empty, "--on-empty", o.on_empty, on_empty_words),
+                                 set_number(ranks.stale_max, "--stale-max", o.stale_max, 0, stale_limit), set_word(ranks.travel, "--travel", o.travel, travel_words), set_word(ranks.missed, "--missed", o.missed, missed_words)});
+      !status.ok())
+    return status;
+  ranks.estimator = sim::estimators[*estimator];
+  if (auto status = ranks.model.check(ranks.peers); !status.ok()) return invalid(fmt::format("--loss {}: {}", o.loss, status.message()));
+  if (ranks.estimator == Estimator::horvitz_thompson && ranks.model.kind != sim::LossModel::Kind::none && ranks.model.loss >= 1) return invalid("--estimator horvitz_thompson divides by 1 - p: p must be less than 1");
+  return set_sizes(o, ranks);
+}
+
+}  // namespace
+
+void add_loss_options(CLI::App& app, LossOptions& o) {
+  add_choice(app, o.problem, {.names = "-p,--problem", .value = "PROBLEM", .meaning = "what is run", .words = {std::begin(problem_words), std::end(problem_words)}, .fallback = "all"});
+  app.add_option("-n,--peers", o.peers, "virtual ranks, 2 to 1024 [8]")->type_name("N");
+  app.add_option("-l,--loss", o.loss, "a share, or a model with its parameters [0.1]")->type_name("MODEL");
+  app.add_option("--steps", o.steps, "of a run, 1 to 10,000,000 [4000]")->type_name("N");
+  app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1]")->type_name("COUNT|A-B");
+  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300]")->type_name("N");
+  add_choice(app, o.estimator, {.names = "-e,--estimator", .value = "NAME", .meaning = "what drift and fixed-point reduce with", .words = estimator_names(), .fallback = "stratified"});
+  add_choice(app, o.on_empty, {.names = "--on-empty", .value = "RULE", .meaning = "what becomes of a range of which nothing arrived", .words = names_of(on_empty_words), .fallback = "hold"});
+  app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")->type_name("STEPS");
+  app.add_option("--rho", o.rho, "autocorrelation of updates from step to step, 0 to 0.999 [0]")->type_name("NUMBER");
+  add_choice(app, o.travel, {.names = "--travel", .value = "WHAT", .meaning = "what results are; differences are a negative control", .words = names_of(travel_words), .fallback = "values"});
+  add_choice(app, o.missed, {.names = "--missed", .value = "WHAT", .meaning = "what a missed result leaves; zero is a negative control", .words = names_of(missed_words), .fallback = "stale"});
+  app.add_option("--ranges", o.ranges, "datagrams of a shard [by the number of peers]")->type_name("N");
+  app.add_option("--elements", o.elements, "of a range, a multiple of 16 [likewise]")->type_name("N");
+  app.add_option("--plot", o.plot, "draw drift over the steps and deviations of the mean there, as SVG")->type_name("FILE");
+  app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
+  app.add_option("-j,--jobs", o.jobs, "runs at the same time [1]")->type_name("N");
+  add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
+}
+
+uint64_t LossPlan::steps() const { return settings.steps * seeds.size() * (static_cast<uint64_t>(estimates) + static_cast<uint64_t>(drift) + static_cast<uint64_t>(fixed_point)); }
+
+Result<LossPlan> make_loss_plan(const LossOptions& o) {
+  LossPlan plan;
+  plan.plot = o.plot;
+  plan.json = o.json;
+  plan.progress = o.progress;
+  auto& settings = plan.settings;
+  const auto problem = parse_word("--problem", o.problem, {std::begin(problem_words), std::end(problem_words)});
+  const auto seeds = parse_seed_list(o.seeds);
+  const auto rho = parse_number("--rho", o.rho, 0, .999);
+  const auto styles = progress_names();
+  if (auto status = first_wrong({problem.status(), set_ranks(o, settings.ranks), set_number(settings.steps, "--steps", o.steps, 1, steps_limit), seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}); !status.ok())
+    return status;
+  settings.burn_in = std::max(settings.steps / 10, std::min(burn_in_least, settings.steps / 2));
+  if (!o.burn_in.empty()) {
+    if (auto status = set_number(settings.burn_in, "--burn-in", o.burn_in, 0, settings.steps - 1); !status.ok()) return status;
+  }
+  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
+  settings.rho = *rho;
+  settings.ranks.seed = seeds->front();
+  plan.seeds = *seeds;
+  plan.estimates = *problem == 0 || *problem == 1;
+  plan.drift = *problem == 0 || *problem == 2;
+  plan.fixed_point = *problem == 0 || *problem == 3;
+  if (auto status = sim::check(settings); !status.ok()) return invalid(status.message());
+  return plan;
+}
+
+std::string_view name(OnEmpty on_empty) {
+  for (const auto& word : on_empty_words) {
+    if (word.value == on_empty) return word.name;
+  }
+  return "automatic";
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,59 @@
+// What losses come to by formula: the mean and the variance of what an estimator gives, and how far replicas drift, under a LossModel.
+//
+// Sources: methods/packet_loss.md 2.2 and 2.5 (derived there); what lies between, for unequal links, is derived beside the code. NaN: no formula is known.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/loss_model.h"
+#include "unisono/delivery.h"
+
+namespace unisono::sim {
+
+// What decides what an estimate of one range comes to.
+struct EstimateCase {
+  Estimator estimator = Estimator::stratified;
+  std::span<const double> values{};  // by rank, fixed
+  std::span<const double> losses{};  // of the link from each rank; the owner's entry is for count_all
+  Rank owner = 0;
+  double told_loss = 0;              // p as horvitz_thompson is told it
+};
+// The mean of the estimate, given that something arrived from others (count_all: from anybody); losses may differ.
+double estimate_mean(const EstimateCase& one);
+// Its variance; NaN unless all losses are equal.
+double estimate_variance(const EstimateCase& one);
+
+struct BranchShares {
+  double full = 0, reduced = 0, empty = 0;
+};
+BranchShares branch_shares(std::span<const double> losses, Rank owner);
+
+// Mean loss of all links between different ranks.
+double mean_loss(const LossModel& model, uint32_t world);
+// All links lose alike, and what they lose in one step says nothing about the next.
+bool is_equal_loss(const LossModel& model);
+bool forgets_between_steps(const LossModel& model, uint32_t ranges);
+
+// Owner against replica, and two replicas, in units of the second moment of an update; updates have the autocorrelation rho^|s|.
+struct Drift {
+  double owner = 0, pair = 0;
+};
+struct DriftCase {
+  double rho = 0;
+  uint32_t world = 2;
+  uint32_t ranges = 1;     // of a shard: how many datagrams a link carries per step and phase
+  uint32_t stale_max = 0;
+};
+Drift drift_of(const LossModel& model, const DriftCase& one);
+// P over the second moment of (fresh value minus stale copy) where just one of two receivers received: 2p/(1+p), with common losses less.
+double pair_over_fresh(const LossModel& model, const DriftCase& one);
+// Reliable fetches per range of another's shard and step.
+double fetches_of(const LossModel& model, const DriftCase& one);
+// After so many steps from equality drift is what it will be, but for one part in 20,000; infinite: never.
+double settling_steps(const LossModel& model, const DriftCase& one);
+// Of a range of another's shard, in steps.
+double mean_age(const LossModel& model, const DriftCase& one);
+
+}  // namespace unisono::sim

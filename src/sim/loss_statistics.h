@@ -1,0 +1,69 @@
+// The mean over steps of something that is correlated from step to step, and how sure it is: by the means of blocks of steps.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace unisono::sim {
+
+// What is added per step is a sum and how many samples it is of; steps beyond the last whole block count for nothing. Blocks without a sample are left out.
+class BlockMeans {
+ public:
+  BlockMeans() = default;  // of blocks of one step
+  explicit BlockMeans(uint64_t steps_per_block) : steps_per_block_(steps_per_block) {}
+
+  void add(double sum, double samples) {
+    sum_ += sum;
+    samples_ += samples;
+    if (++steps_ < steps_per_block_) return;
+    if (samples_ > 0) blocks_.push_back({sum_ / samples_, samples_});
+    sum_ = samples_ = 0;
+    steps_ = 0;
+  }
+  // The blocks of another run.
+  void append(const BlockMeans& other) { blocks_.insert(blocks_.end(), other.blocks_.begin(), other.blocks_.end()); }
+
+  bool empty() const { return blocks_.empty(); }
+  size_t blocks() const { return blocks_.size(); }
+  double block(size_t i) const { return blocks_[i].mean; }
+  double samples_of(size_t i) const { return blocks_[i].samples; }
+  double samples() const {
+    double all = 0;
+    for (const auto& block : blocks_) all += block.samples;
+    return all;
+  }
+  // NaN if there is no block.
+  double mean() const {
+    double sum = 0;
+    for (const auto& block : blocks_) sum += block.mean * block.samples;
+    return sum / samples();
+  }
+  // Of the mean; infinite for one block.
+  double standard_error() const {
+    if (blocks_.size() < 2) return std::numeric_limits<double>::infinity();
+    const double centre = mean(), all = samples(), count = static_cast<double>(blocks_.size());
+    double squares = 0;
+    for (const auto& block : blocks_) squares += (block.mean - centre) * (block.mean - centre) * (block.samples / all) * (block.samples / all);
+    return std::sqrt(squares * count / (count - 1));
+  }
+
+ private:
+  struct Block {
+    double mean = 0, samples = 0;
+  };
+  uint64_t steps_per_block_ = 1, steps_ = 0;
+  double sum_ = 0, samples_ = 0;
+  std::vector<Block> blocks_;
+};
+
+// How many standard errors of a mean of so many blocks are as unlikely as z are where the error is known: Student's distribution by Wallace's approximation
+// (1959, "Bounds on normal approximations to Student's and the chi-square distributions").
+inline double student(double z, size_t blocks) {
+  if (blocks < 2) return std::numeric_limits<double>::infinity();
+  const double freedom = static_cast<double>(blocks - 1), scaled = z * (8 * freedom + 3) / (8 * freedom + 1);
+  return std::sqrt(freedom * std::expm1(scaled * scaled / freedom));
+}
+
+}  // namespace unisono::sim
