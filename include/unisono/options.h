@@ -7,6 +7,7 @@
 #include <string>
 
 #include "unisono/codec.h"
+#include "unisono/delivery.h"
 #include "unisono/tensor.h"
 
 namespace unisono {
@@ -20,7 +21,7 @@ struct Options {
   std::string rendezvous;       // "tcp://host:port" or "file:///path"; UNISONO_RENDEZVOUS, MASTER_ADDR + MASTER_PORT
   std::string job;              // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
   std::string interface;        // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
-  std::string transport;        // "auto", "shm" or "tcp"; UNISONO_TRANSPORT
+  std::string transport;        // "auto", "shm", "tcp" or "udp"; UNISONO_TRANSPORT
   bool join_running = false;    // wait to be taken in at the next re-forming of a running group
   Milliseconds join_timeout{60'000};     // for everyone to come together
   Milliseconds timeout{300'000};         // default deadline of an operation
@@ -57,6 +58,10 @@ struct CallOptions {
   // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce (sum, avg) of f32, f16
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;
+  // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce of f32, f16 and bf16, sum and avg, over links of the
+  // transport "udp"; without id, encode_error and measure_error. All ranks alike.
+  Delivery delivery = Delivery::reliable;
+  DeliveryOptions lossy{};
 };
 
 }  // namespace unisono

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "unisono/codec.h"
+#include "unisono/delivery.h"
 #include "unisono/export.h"
 
 namespace unisono {
@@ -36,6 +38,8 @@ struct Report {
   int64_t sum_us = 0;            // likewise: decoding and adding contributions that came encoded, and encoding their sum
   int64_t decode_us = 0;         // likewise: decoding results
   double measured_error = -1;    // CallOptions::measure_error: energy of (result - exact sum) over energy of the exact sum; -1: not measured
+
+  std::shared_ptr<const DeliveryReport> delivery{};  // of a lossy operation, else null
 
   // On the wire, each time that one was sent.
   double bits_per_element() const { return sent_elements == 0 ? 0 : 8.0 * static_cast<double>(sent_payload) / static_cast<double>(sent_elements); }

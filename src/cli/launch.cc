@@ -53,7 +53,7 @@ Exit code: that of the first rank that failed; 128 + the signal that killed it; 
 cannot be executed; 125 if a host cannot be reached or was lost; 2 for a wrong command line; 0 if no rank failed.)",
     .runs_program = true};
 
-std::vector<std::string> transport_names() { return {"auto", "shm", "tcp"}; }
+std::vector<std::string> transport_names() { return {"auto", "shm", "tcp", "udp"}; }
 
 Status set_rendezvous(const std::string& text, JobOptions& job) {
   if (text.empty()) return {};

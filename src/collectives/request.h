@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "schedules/schedule.h"
 #include "unisono/codec.h"
+#include "unisono/delivery.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 #include "unisono/tensor.h"
@@ -43,6 +44,8 @@ struct OperationRequest {
   const Codec* codec = &plain_codec; // plain where the collective takes none; of the caller's, until the call has been submitted
   float* encode_error = nullptr;     // as CallOptions::encode_error
   uint64_t agreement = 0;            // as CallOptions::agreement
+  Delivery delivery = Delivery::reliable;
+  DeliveryOptions lossy{};           // where delivery is not reliable
 };
 
 // What travels in every frame so that differing calls are found and named at the first message.

@@ -1,24 +1,67 @@
 #include "node/agreement.h"
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <string>
 
 #include "node/control_kind.h"
 #include "node/link_survey.h"
+#include "node/rendezvous_socket.h"
+#include "wire/siphash.h"
 
 namespace unisono {
 namespace {
 
 constexpr int deadline_part = 4;  // of the time that is left, for measuring: links are not worth missing a deadline
 
+// What rank 0 decides about datagrams: how large they are, 0 where there are none, and a key for this epoch.
+struct DatagramTerms {
+  uint32_t bytes = 0;
+  GroupKey key{};
+};
+
+// Of the job, known to its members only; the same in all epochs.
+uint64_t run_id_of(Node& node) {
+  SipKey key;
+  std::memcpy(&key, node.roster().key.data(), sizeof(key));
+  return siphash_2_4(key, std::as_bytes(std::span("run", 3)));
+}
+
+void know_terms(Node& node, const DatagramTerms& terms) {
+  std::optional<DatagramSecret> secret;
+  if (terms.bytes > 0) secret = {.run_id = run_id_of(node), .key = terms.key, .auth = DatagramAuth::mac, .datagram_bytes = terms.bytes};
+  node.engine().set_datagrams(secret);
+}
+
 void on_topology(Node& node, ByteView bytes) {
-  if (auto topology = decode_topology(bytes)) node.know_topology(*topology);
+  ByteReader reader(bytes);
+  DatagramTerms terms;
+  terms.bytes = reader.read<uint32_t>();
+  for (auto& byte : terms.key) byte = reader.read<std::byte>();
+  if (!reader.ok()) return;
+  auto topology = decode_topology(bytes.last(reader.left()));
+  if (!topology) return;
+  know_terms(node, terms);
+  node.know_topology(*topology);
 }
 
 void on_ready(Node& node, PeerIndex from, ByteView bytes) {
   ByteReader reader(bytes);
-  const auto epoch = reader.read<uint32_t>();
-  if (reader.done()) node.ready()[from] = epoch;
+  const auto epoch = reader.read<uint32_t>(), datagram_bytes = reader.read<uint32_t>();
+  if (reader.done()) node.ready()[from] = {.epoch = epoch, .datagram_bytes = datagram_bytes};
+}
+
+// Rank 0, when all are ready.
+Result<DatagramTerms> choose_terms(Node& node) {
+  DatagramTerms terms{.bytes = node.datagram_bytes()};
+  for (const auto peer : node.peers()) {
+    if (peer != self_peer) terms.bytes = std::min(terms.bytes, node.ready()[peer].datagram_bytes);
+  }
+  const auto random = random_peer_id();
+  if (!random) return random.status();
+  std::memcpy(terms.key.data(), &*random, sizeof(terms.key));
+  return terms;
 }
 
 // Rank 0: until all have said that they are ready.
@@ -31,7 +74,7 @@ Status wait_for_all(Node& node, Nanos deadline) {
     missing.clear();
     for (Rank rank = 0; rank < node.peers().size(); ++rank) {
       const auto said = node.ready().find(node.peers()[rank]);
-      const bool here = node.peers()[rank] == self_peer || (said != node.ready().end() && said->second == node.roster().epoch);
+      const bool here = node.peers()[rank] == self_peer || (said != node.ready().end() && said->second.epoch == node.roster().epoch);
       if (!here) missing += (missing.empty() ? "" : ", ") + label(node.roster().members[rank]);
     }
     return missing.empty();
@@ -56,10 +99,16 @@ Status lead(Node& node, Nanos deadline, Measuring measuring) {
                                  : node.locked([&] { return known_topology(node); });
   return node.locked([&] {
     if (auto status = trouble(node); !status.ok()) return status;
+    const auto terms = choose_terms(node);
+    if (!terms) return terms.status();
+    know_terms(node, *terms);
     node.know_topology(topology);
     for (const auto peer : node.peers()) {
       if (peer == self_peer) continue;
-      Bytes message{static_cast<std::byte>(ControlKind::topology)};
+      ByteWriter writer;
+      writer.write(ControlKind::topology).write(terms->bytes);
+      for (const auto byte : terms->key) writer.write(byte);
+      auto message = std::move(writer).take();
       const auto encoded = encode(topology);
       message.insert(message.end(), encoded.begin(), encoded.end());
       node.engine().send_control(peer, std::move(message));
@@ -71,7 +120,7 @@ Status lead(Node& node, Nanos deadline, Measuring measuring) {
 Status follow(Node& node, Nanos deadline) {
   node.locked([&] {
     ByteWriter message;
-    message.write(ControlKind::ready).write(node.roster().epoch);
+    message.write(ControlKind::ready).write(node.roster().epoch).write(node.datagram_bytes());
     node.engine().send_control(node.peers()[0], std::move(message).take());
   });
   Status failed;

@@ -36,7 +36,7 @@ class Checks {
     if (o.slice_bytes != 0 && (o.slice_bytes < slice_bytes_min || o.slice_bytes > slice_bytes_max)) {
       return fail("slice_bytes " + number(o.slice_bytes) + " is not in " + number(slice_bytes_min) + "…" + number(slice_bytes_max));
     }
-    return codec(o);
+    return that(static_cast<uint8_t>(o.delivery) <= 2, "delivery: unknown") && codec(o);
   }
   // What the group's codec was checked for already.
   bool codec(const CallOptions& o) {
@@ -58,6 +58,19 @@ class Checks {
     const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
+  bool delivery(const CallOptions& o, DType dtype) {
+    if (o.delivery == Delivery::reliable) return true;
+    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+    const bool schedules = o.schedule == ScheduleKind::automatic || o.schedule == ScheduleKind::two_step;
+    const auto& l = o.lossy;
+    return that(types && ops, "delivery: only sums and averages of f32, f16 and bf16 tensors can be lossy") &&
+           that(schedules, "delivery: only two_step can be lossy, because there a lost message costs one contribution") &&
+           that(o.id == 0 && o.encode_error == nullptr && !o.measure_error && o.agreement == 0, "delivery: lossy calls have no id, encode_error, measure_error or agreement") &&
+           that(l.loss_budget >= 0 && l.loss_budget <= 1 && l.loss_off >= 0 && l.loss_off <= 1, "delivery: loss_budget and loss_off are parts of 1") &&
+           that(l.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") &&
+           that(l.deadline.count() >= 0 && l.deadline_max.count() > 0 && l.deadline <= l.deadline_max, "delivery: deadlines are positive, and none is above deadline_max");
+  }
+  bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce can be lossy"); }
   // Of a collective that only plain elements are for.
   bool only_plain(const CallOptions& o) {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
@@ -129,6 +142,8 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
   if (takes_codec(collective)) q.codec = o.codec ? &*o.codec : caller.codec;
   q.encode_error = o.encode_error;
   q.agreement = o.agreement;
+  q.delivery = o.delivery;
+  q.lossy = o.lossy;
   return q;
 }
 
@@ -137,7 +152,7 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
 Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor out, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype))) {
+        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o, in.dtype))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
@@ -147,7 +162,7 @@ Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor
 
 Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("counts", counts, c.world) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.no_measured_error(o) &&
         (!in_place || !counts.empty() || check.even(in.count, c.world)))) {
     return check.take();
@@ -166,7 +181,7 @@ Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Te
 
 Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor out, Counts counts, bool in_place, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("counts", counts, c.world) && (!in_place || !counts.empty() || check.even(out.count, c.world)))) {
     return check.take();
   }
@@ -184,7 +199,7 @@ Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor
 
 Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.tensor("tensor", inout) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("tensor", inout) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::broadcast, inout, inout, o);
   q.count = inout.count;
   q.root = root;
@@ -193,7 +208,7 @@ Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root
 
 Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out, Rank root, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world) && check.op(o.op, in.dtype))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.tensor("input", in) && check.root(root, c.world) && check.op(o.op, in.dtype))) return check.take();
   const bool is_root = c.self == root;
   if (is_root && !(check.tensor("output", out) && check.types(in, out) && check.size("output", out.count, in.count))) return check.take();
   auto q = base_request(c, Collective::reduce, in, out, o);
@@ -206,7 +221,7 @@ Result<OperationRequest> reduce_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("input", in) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::gather, in, out, o);
   q.dtype = in.dtype;
   q.count = in.count;
@@ -227,7 +242,7 @@ Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out
 
 Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor out, Rank root, Counts counts, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("output", out) && check.root(root, c.world))) return check.take();
   auto q = base_request(c, Collective::scatter, in, out, o);
   q.dtype = out.dtype;
   q.count = out.count;
@@ -248,7 +263,7 @@ Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor ou
 
 Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.no_encode_error(o) && check.no_agreement(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.no_encode_error(o) && check.no_agreement(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
         check.counts("send_counts", send, c.world) && check.counts("recv_counts", recv, c.world) &&
         check.that(send.empty() == recv.empty(), "give both send_counts and recv_counts, or neither"))) {
     return check.take();
@@ -273,14 +288,14 @@ Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor
 
 Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
   Checks check;
-  if (!(check.options(o) && check.only_plain(o))) return check.take();
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o))) return check.take();
   return base_request(c, Collective::barrier, {}, {}, o);
 }
 
 Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other, uint32_t tag, const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
-  if (!(check.options(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
         check.tag(tag) && check.that(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }

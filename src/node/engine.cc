@@ -67,6 +67,7 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
     if (group->rank_of_peer.size() <= peer) group->rank_of_peer.resize(peer + 1, -1);
     group->rank_of_peer[peer] = static_cast<int32_t>(rank);
   }
+  open_lossy(*group);
   return *group;
 }
 
@@ -79,6 +80,7 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   }
   settle_needed_ = true;
   settle_all();
+  if (it->second->lossy != nullptr) it->second->lossy->fail_all(why, now);
   if (it->second->record != nullptr) it->second->record->left(why.code(), now);
   std::erase_if(unexpected_, [&](Unexpected& u) {
     if (u.header.group != number) return false;
@@ -97,7 +99,10 @@ void Engine::end_all_groups(const Status& why, Nanos now) {
 
 void Engine::stop_all_groups(const Status& why, Nanos now) {
   now_ = now;
-  for (auto& [number, group] : groups_) group->ended = why;
+  for (auto& [number, group] : groups_) {
+    group->ended = why;
+    if (group->lossy != nullptr) group->lossy->fail_all(why, now);
+  }
   for (auto* active : active_) active->operation.fail(why, now);
   settle_needed_ = true;
 }
@@ -108,6 +113,9 @@ void Engine::wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now) {
   for (auto* active : active_) {
     const auto rank = active->group->rank_of(from);
     if (rank >= 0 && active->operation.needs(static_cast<Rank>(rank))) active->operation.fail(why, now);
+  }
+  for (auto& [number, group] : groups_) {
+    if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
   wind_down_by_ = std::min(wind_down_by_, by);
   wind_down_why_ = why;
@@ -239,6 +247,7 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (now - polled_ > news_age_max) poll(now);
   now_ = now;
   if (!group.ended.ok()) return refuse(request, group.ended);
+  if (request.delivery == Delivery::lossy && group.world() > 1) return start_lossy(group, std::move(request), now);
   if (active_.size() >= limits_.operations_max) {
     return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
@@ -296,7 +305,10 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
 // event left undone in the transports cannot be known. The process has to leave and to join again.
 void Engine::give_up() {
   gave_up_ = true;
-  for (auto& [number, group] : groups_) group->ended = no_memory_left();
+  for (auto& [number, group] : groups_) {
+    group->ended = no_memory_left();
+    if (group->lossy != nullptr) without_memory([&] { group->lossy->fail_all(no_memory_left(), now_); });
+  }
   for (auto* active : active_) {
     active->operation.fail(no_memory_left(), now_);
     for (auto* transport : transports_) without_memory([&] { transport->cancel(event_id(active->slot, active->generation, 0), 0xFFFFFFFF00000000ull, active->group->number, active->number); });
@@ -424,6 +436,7 @@ bool Engine::poll_all(Nanos now) {
     settle_needed_ = progress = true;
   }
   settle_all();
+  progress |= step_lossy(now);
   if (now >= observe_at_) observe(now);
   return progress;
 }
@@ -433,6 +446,9 @@ Nanos Engine::next_deadline() const {
   Nanos next = active_.empty() ? never : wind_down_by_;
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
+  for (const auto& [number, group] : groups_) {
+    if (group->lossy != nullptr) next = std::min(next, group->lossy->next_deadline());
+  }
   return next;
 }
 

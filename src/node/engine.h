@@ -12,6 +12,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "base/clock.h"
 #include "collectives/operation.h"
 #include "node/buffer_pool.h"
+#include "node/completion.h"
 #include "node/compute.h"
 #include "node/express.h"
 #include "node/group_core.h"
@@ -41,18 +43,6 @@ struct EngineCounters {
   uint64_t unexpected_frames = 0;
 };
 
-// How an operation ended; shared with whoever waits for it.
-struct Completion {
-  bool done = false;
-  Status status;
-  Report report;
-
-  Result<Report> outcome() const {
-    if (!status.ok()) return status;
-    return report;
-  }
-};
-
 class Engine final : public Sink {
  public:
   Engine(const EngineLimits& limits, Compute& compute);
@@ -68,6 +58,8 @@ class Engine final : public Sink {
 
   // members by rank; self_peer marks this process. number and epoch are equal on all members.
   GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands);
+  // Before make_group: groups whose links all carry datagrams can have lossy operations then.
+  void set_datagrams(const std::optional<DatagramSecret>& secret) { datagrams_ = secret; }
   // Ends all its operations with `why` and forgets it.
   void end_group(uint32_t number, const Status& why, Nanos now);
 
@@ -114,7 +106,9 @@ class Engine final : public Sink {
 
   bool poll(Nanos now);
   Nanos next_deadline() const;
-  size_t active() const { return active_.size(); }
+  size_t active() const;
+  // Members may still ask for what was sent to them in lossy operations.
+  bool owes() const;
   void computed(uint64_t id, Nanos now);
 
   // Membership messages: opaque here.
@@ -172,6 +166,10 @@ class Engine final : public Sink {
   Result<Chosen> plan_for(GroupCore& group, const OperationRequest& request);
   uint64_t number_operation(GroupCore& group, const OperationRequest& request, uint64_t id);
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
+  void open_lossy(GroupCore& group);
+  std::shared_ptr<Completion> start_lossy(GroupCore& group, OperationRequest&& request, Nanos now);
+  void received_call(PeerIndex from, const FrameHeader& header);
+  bool step_lossy(Nanos now);
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
   struct Launch {
     Chosen chosen;
@@ -230,6 +228,7 @@ class Engine final : public Sink {
   std::unordered_map<uint64_t, std::shared_ptr<Bytes>> control_in_flight_;
   uint64_t next_control_ = 0;
   Topology topology_;
+  std::optional<DatagramSecret> datagrams_;
   ControlHandler control_;
   LostHandler lost_;
   RemovedHandler removed_;

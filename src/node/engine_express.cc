@@ -78,7 +78,7 @@ bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
 
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
-  const bool quiet = id == 0 && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
+  const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
   if (!quiet || !(group.express.serves(request) || plan_express(group, request))) return false;
   e.route = express_route(group);
   if (e.route == nullptr) return false;

@@ -37,6 +37,9 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
       release_lent(from, view);
       if (removed_) removed_(from);
       return;
+    case FrameKind::lossy:
+      release_lent(from, view);
+      return received_call(from, header);
     default: return release_lent(from, view);
   }
 } catch (const std::bad_alloc&) {
@@ -198,6 +201,10 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
   for (auto* active : active_) {
     const auto rank = active->group->rank_of(peer);
     if (rank >= 0) attempt(active->operation, [&] { active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_); });
+  }
+  for (auto& [number, group] : groups_) {
+    const auto rank = group->rank_of(peer);
+    if (rank >= 0 && group->lossy != nullptr) group->lossy->peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_);
   }
   record_lost(peer, now_);
   settle_needed_ = true;

@@ -273,8 +273,8 @@ Status resolve_details(const Options& options, const Environment& environment, R
   resolved.interface = options.interface.empty() ? text_of(environment, "UNISONO_INTERFACE") : options.interface;
   resolved.transport = options.transport.empty() ? text_of(environment, "UNISONO_TRANSPORT") : options.transport;
   if (resolved.transport.empty()) resolved.transport = "auto";
-  if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp") {
-    return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm or tcp");
+  if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" && resolved.transport != "udp") {
+    return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm, tcp or udp");
   }
   if (auto s = resolve_time(environment, "UNISONO_JOIN_TIMEOUT_MS", "join_timeout", options.join_timeout, defaults.join_timeout,
                             resolved.join_timeout);

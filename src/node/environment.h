@@ -41,7 +41,7 @@ struct ResolvedOptions {
   RendezvousAddress rendezvous;
   std::string job;
   std::string interface;
-  std::string transport = "auto";  // "auto", "shm" or "tcp"
+  std::string transport = "auto";  // "auto", "shm", "tcp" or "udp"
   bool join_running = false;
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "collectives/plan.h"
 #include "collectives/request.h"
+#include "node/lossy_group.h"
 #include "record/recorder.h"
 #include "schedules/uneven_links.h"
 #include "unisono/report.h"
@@ -76,6 +77,7 @@ struct GroupCore {
   ExpressPlan express;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
+  std::unique_ptr<LossyGroup> lossy; // null: a link of it delivers everything
   std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
 
   static constexpr size_t recent_ids_max = 1024;

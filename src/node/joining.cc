@@ -8,12 +8,25 @@
 #include "node/reforming.h"
 #include "transports/shm_transport.h"
 #include "transports/tcp_transport.h"
+#include "transports/udp_transport.h"
 
 namespace unisono {
 namespace {
 
 Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
   std::vector<Link> links;
+  if (options.transport == "udp") {
+    UdpOptions udp;
+    udp.self = self;
+    udp.interface = options.interface;
+    udp.payload_checksum = options.payload_checksum;
+    udp.clock = monotonic_now;
+    auto made = UdpTransport::make(udp);
+    if (!made) return made.status();
+    auto* connector = made->get();
+    links.push_back({std::move(*made), connector});
+    return links;
+  }
   if (options.transport != "tcp") {
     // Few slots: with slices of 256 KiB, what is on its way to one peer stays in the caches.
     auto shm = ShmTransport::make({.self = self, .slots_per_peer = 8, .payload_checksum = options.payload_checksum});

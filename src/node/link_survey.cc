@@ -17,7 +17,7 @@ constexpr Nanos round_time_max = second;  // a probe ends sooner by itself
 // Starting points by the kind of links (docs/algorithms.md).
 Topology initial_topology(Node& node) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  Topology topology{.inside = node.options().transport == "tcp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
+  Topology topology{.inside = node.options().transport == "tcp" || node.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
                     .between = network_tcp_profile(cores)};
   topology.inside.islands_sharing = topology.between.islands_sharing = hosts_per_machine(node.roster());
   return topology;

@@ -57,6 +57,8 @@ Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links,
 }
 
 Node::~Node() {
+  // Who leaves takes along what others may still lack.
+  (void)wait([this] { return !engine_.owes(); }, monotonic_now() + farewell_time);
   {
     Entry entry(*this);
     stop_ = true;
@@ -85,6 +87,20 @@ Node::Entry::~Entry() {
   node_.announce();
   lock_.unlock();
   if (earlier) node_.wake();
+}
+
+uint32_t Node::datagram_bytes() {
+  uint32_t bytes = UINT32_MAX;
+  for (auto& link : links_) {
+    std::vector<PeerIndex> served;
+    for (const auto peer : peers_) {
+      if (peer != self_peer && link.connector->state(peer) == LinkState::up) served.push_back(peer);
+    }
+    if (served.empty()) continue;
+    const auto* datagrams = link.transport->datagrams();
+    bytes = std::min(bytes, datagrams == nullptr ? 0 : datagrams->datagram_bytes(served));
+  }
+  return bytes == UINT32_MAX ? 0 : bytes;
 }
 
 void Node::know_topology(const Topology& topology) {

@@ -53,6 +53,8 @@ class Node {
  public:
   // A safety net: the engine itself ends an operation at its deadline; this much later it can only be a mistake of ours.
   static constexpr Nanos overdue_by = 10 * second;
+  // How long who leaves stays for those who lack some of what it sent in lossy operations.
+  static constexpr Nanos farewell_time = second;
 
   // The transports are made and listening; nobody is known yet.
   static Result<std::shared_ptr<Node>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
@@ -105,8 +107,14 @@ class Node {
   // Counts re-formings, also those that fail: groups of an earlier one do not exist any more.
   uint32_t& formation() { return formation_; }
   Survey& survey() { return survey_; }
-  // Rank 0: the epoch of which each member has said last that it is ready for it.
-  std::map<PeerIndex, uint32_t>& ready() { return ready_; }
+  // Rank 0: what each member has said last when its links were up.
+  struct Readiness {
+    uint32_t epoch = 0;
+    uint32_t datagram_bytes = 0;  // the largest datagram on all its links; 0: not all of them carry datagrams
+  };
+  std::map<PeerIndex, Readiness>& ready() { return ready_; }
+  // Of this process.
+  uint32_t datagram_bytes();
   // How long to poll before sleeping, from the number of processes that share its cores.
   void set_local_world(uint32_t processes);
   // Starts the background driver; waits are complete without it until then.
@@ -159,7 +167,7 @@ class Node {
   bool topology_known_ = false;  // of the current epoch
   std::vector<std::string> linked_hosts_;  // of the engine's topology, by number
   uint32_t formation_ = 0;
-  std::map<PeerIndex, uint32_t> ready_;
+  std::map<PeerIndex, Readiness> ready_;
   Survey survey_;
 
   std::mutex mutex_;

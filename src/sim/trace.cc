@@ -10,6 +10,7 @@ const char* name(FrameKind kind) {
     case FrameKind::failed: return "failed";
     case FrameKind::control: return "control";
     case FrameKind::goodbye: return "goodbye";
+    case FrameKind::lossy: return "lossy";
   }
   return "unknown";
 }

@@ -49,7 +49,7 @@ TEST_P(Collectives, two_threads_work_at_once_in_two_sub_groups_or_with_ids) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Collectives,
-                         ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4}),
+                         ::testing::Values(Setting{"shm", 2}, Setting{"shm", 5}, Setting{"tcp", 3}, Setting{"tcp", 4}, Setting{"udp", 3}),
                          ::testing::PrintToStringParamName());
 
 class Transport : public ::testing::TestWithParam<std::string> {};
@@ -188,7 +188,7 @@ TEST_P(Transport, groups_are_re_formed_between_collectives_without_losing_one) {
   group.finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Transport, ::testing::Values("shm", "tcp"), name_of);
+INSTANTIATE_TEST_SUITE_P(All, Transport, ::testing::Values("shm", "tcp", "udp"), name_of);
 
 // Options that change how bytes travel change nothing else.
 class Setup : public ::testing::TestWithParam<ClusterOptions> {};

@@ -208,7 +208,7 @@ TEST_P(Death, a_minority_ends_where_a_majority_is_required) {
   EXPECT_TRUE(told.says("a majority (or half, with rank 0) is required")) << told.text;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Death, ::testing::Values("shm", "tcp"), name_of);
+INSTANTIATE_TEST_SUITE_P(All, Death, ::testing::Values("shm", "tcp", "udp"), name_of);
 
 }  // namespace
 }  // namespace unisono::testing

@@ -192,7 +192,7 @@ TEST_P(Join, waits_in_vain_no_longer_than_it_wanted_to) {
   group.finish({0, 1});
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Join, ::testing::Values("shm", "tcp"), name_of);
+INSTANTIATE_TEST_SUITE_P(All, Join, ::testing::Values("shm", "tcp", "udp"), name_of);
 
 }  // namespace
 }  // namespace unisono::testing

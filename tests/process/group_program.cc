@@ -3,6 +3,7 @@
 //
 // Each command answers with one line, `at=<ns of CLOCK_MONOTONIC> event=<name> code=<code> key=value... message=<text> end=<number of
 // the command>`; long loops say `going seq=<number>` when they have begun. Ends with 0, or 3 if `strict` was given and one failed.
+#include <algorithm>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -51,6 +52,14 @@ CallPlan plan_of(const Command& command) {
   plan.options.schedule = static_cast<ScheduleKind>(command.number("schedule", 0));
   plan.options.order = static_cast<Order>(command.number("order", 0));
   plan.options.slice_bytes = command.number("slice", 0);
+  if (const auto text = command.text("lossy", ""); !text.empty()) {
+    // Options of their own are separated by commas, which separate arguments here.
+    auto options = text == "1" ? std::string() : text;
+    std::replace(options.begin(), options.end(), ';', ',');
+    std::replace(options.begin(), options.end(), '~', '=');
+    plan.options.delivery = Delivery::lossy;
+    plan.options.lossy = DeliveryOptions::parse(options).value();
+  }
   if (const auto text = command.text("codec", ""); !text.empty()) plan.options.codec = Codec::parse(text).value();
   plan.tolerance = static_cast<double>(command.number("tolerance", 0));
   return plan;
@@ -219,7 +228,20 @@ class Program {
     if (answer.status.ok())
       answer.add("schedule", last.schedule).add("contributors", last.contributors).add("sent", last.sent_bytes);
     if (command.number("hash", 0) != 0) answer.add("hash", call.hash());
+    if (last.delivery != nullptr) add_delivery(answer, *last.delivery);
     return answer;
+  }
+  // Of the last operation, at this rank.
+  static void add_delivery(Answer& answer, const DeliveryReport& delivery) {
+    uint64_t expected = 0, missing = 0, repaired = 0, cut = 0;
+    for (const auto& stream : delivery.contribute.streams) {
+      expected += stream.expected;
+      missing += stream.missing;
+      repaired += stream.repaired;
+      cut += stream.end == DeliveryReport::End::soft || stream.end == DeliveryReport::End::hard;
+    }
+    answer.add("expected", expected).add("missing", missing).add("repaired", repaired).add("cut", cut).add("full", delivery.full_ranges).add("short", delivery.short_ranges);
+    answer.add("learning", delivery.contribute.learning).add("effective", delivery.effective_contributors);
   }
 
   Answer start(const Command& command) {

@@ -1,0 +1,287 @@
+// Starting, arrivals, time, and the ends of phases; lossy_reduce.cc has the arithmetic.
+#include "collectives/lossy_operation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "collectives/delivery_policy.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr Nanos repair_interval_min = 2 * millisecond;
+constexpr Nanos idle_interval_min = 5 * millisecond;
+
+}  // namespace
+
+void LossyOperation::start(StreamPort& port, Nanos now) {
+  port_ = &port;
+  started_ = ended_ = now;
+  done_ = false;
+  status_ = {};
+  counts_ = {};
+  effective_ = 0;
+  behind_ = 0;
+  const auto& geometry = *setup_.geometry;
+  contributors_.assign(geometry.ranges(setup_.self), 0);
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    auto& phase = phases_[number];
+    phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
+    phase.open = phase.closed = false;
+    phase.streams.resize(world());
+    for (Rank from = 0; from < world(); ++from) {
+      auto& stream = phase.streams[from];
+      stream.arrivals.reset(geometry.ranges(owner_of(number, from)));
+      stream.clock = {};
+      stream.duplicate = stream.late = stream.repaired = 0;
+      stream.missing = 0;
+      stream.asked = -1;
+      stream.ask_at = never;
+      stream.lost = stream.confirmed = stream.early_tail = stream.early_end = false;
+      stream.early_first = stream.early_last = never;
+    }
+  }
+  if (phases_[0].runs) {
+    staging_.resize(geometry.shard_bytes(setup_.self) * world());
+    send_contributions();
+    open_phase(0, now);
+  } else {
+    encode_shard(setup_.self, setup_.dtype, setup_.input, nullptr);
+    publish(false);
+    open_phase(1, now);
+  }
+  step_all(now);
+}
+
+void LossyOperation::open_phase(uint32_t number, Nanos now) {
+  auto& phase = phases_[number];
+  phase.open = true;
+  phase.start = now;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from == setup_.self) continue;
+    auto& stream = phase.streams[from];
+    stream.clock.begin(now, setup_.phases[number].limits, stream.arrivals.ranges() > 0);
+    if (stream.early_first != never) stream.clock.arrived(stream.early_first, false, false);
+    if (stream.early_last != never) stream.clock.arrived(stream.early_last, stream.early_tail, stream.arrivals.complete());
+    if (stream.early_end) stream.clock.end_seen(now);
+  }
+}
+
+DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
+  if (header.phase >= lossy_phases || !phases_[header.phase].runs) return DatagramFault::place;
+  auto& phase = phases_[header.phase];
+  auto& stream = phase.streams[from];
+  const auto owner = owner_of(header.phase, from);
+  uint32_t range = 0;
+  if (!setup_.geometry->find(owner, header.slice, header.packet_index, range)) return DatagramFault::place;
+  if (payload.size() != setup_.geometry->bytes(owner, range)) return DatagramFault::size;
+  if (phase.closed) {
+    ++stream.late;
+    return DatagramFault::late;
+  }
+  if (!stream.arrivals.mark(range)) {
+    ++stream.duplicate;
+    return DatagramFault::duplicate;
+  }
+  if ((header.flags & datagram_repaired) != 0) ++stream.repaired;
+  keep(header.phase, from, range, payload);
+  const bool tail = (header.flags & datagram_tail) != 0;
+  if (phase.open) {
+    stream.clock.arrived(now, tail, stream.arrivals.complete());
+    step(header.phase, from, now);
+  } else {
+    stream.early_first = std::min(stream.early_first, now);
+    stream.early_last = now;
+    stream.early_tail |= tail;
+  }
+  return DatagramFault::none;
+}
+
+void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now) {
+  if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
+  auto& phase = phases_[header.phase];
+  auto& stream = phase.streams[from];
+  if (phase.closed || stream.confirmed) {
+    // It asks because it has not heard that nothing more is wanted.
+    if (phase.open) port_->ask(from, {setup_.op, header.phase}, 0, 0, {});
+    return;
+  }
+  if (!phase.open) {
+    stream.early_end = true;
+    return;
+  }
+  stream.clock.end_seen(now);
+  step(header.phase, from, now);
+}
+
+bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const {
+  return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
+}
+
+// One stream: whether it ends now, and whether it is asked for again.
+void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
+  auto& phase = phases_[number];
+  auto& stream = phase.streams[from];
+  if (stream.confirmed || stream.lost) return;
+  stream.ask_at = never;
+  if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
+    stream.confirmed = true;
+    if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
+    return;
+  }
+  const auto answer = port_->answer_time(from);
+  if (stream.clock.needs_repair()) {
+    stream.ask_at = stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer);
+  } else if (setup_.phases[number].completes) {
+    const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
+    stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
+  }
+  if (stream.ask_at > now) return;
+  ask_for(number, from, stream, now);
+  stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
+}
+
+// What is missing, slice by slice.
+void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
+  stream.asked = now;
+  const auto owner = owner_of(number, from);
+  const auto ranges = setup_.geometry->ranges(owner);
+  std::array<std::byte, repair_bitmap_bytes_max> bitmap;
+  for (uint32_t at = stream.arrivals.next_missing(0); at < ranges; at = stream.arrivals.next_missing(at)) {
+    const auto slice = at / ranges_per_slice;
+    const auto end = std::min(ranges, (slice + 1) * ranges_per_slice);
+    // A datagram of any size takes the bitmap of a slice.
+    const auto bytes = (end - at + 7) / 8;
+    stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
+    port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice, std::span(bitmap).first(bytes));
+    at = end;
+  }
+}
+
+void LossyOperation::step_all(Nanos now) {
+  for (uint32_t number = 0; number < lossy_phases && !done_; ++number) {
+    auto& phase = phases_[number];
+    if (!phase.open || phase.closed) continue;
+    for (Rank from = 0; from < world(); ++from) {
+      if (from != setup_.self) step(number, from, now);
+    }
+    if (all_ended(phase)) close_phase(number, now);
+  }
+}
+
+bool LossyOperation::all_ended(const LossyPhase& phase) const {
+  for (Rank from = 0; from < phase.streams.size(); ++from) {
+    if (from != setup_.self && !phase.streams[from].lost && phase.streams[from].clock.end() == StreamEnd::open) return false;
+  }
+  return true;
+}
+
+void LossyOperation::wake(Nanos now) {
+  if (done_) return;
+  step_all(now);
+  if (done_ || now < setup_.deadline) return;
+  const auto number = phases_[0].runs && !phases_[0].closed ? 0u : 1u;
+  finish(incomplete(number), now);
+}
+
+Nanos LossyOperation::due() const {
+  if (done_) return never;
+  auto next = setup_.deadline;
+  for (const auto& phase : phases_) {
+    if (!phase.open || phase.closed) continue;
+    bool open = false;
+    for (Rank from = 0; from < phase.streams.size(); ++from) {
+      const auto& stream = phase.streams[from];
+      if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
+      open = true;
+      next = std::min({next, stream.clock.due(), stream.ask_at});
+    }
+    if (!open) return 0;  // to be closed
+  }
+  return next;
+}
+
+void LossyOperation::close_phase(uint32_t number, Nanos now) {
+  auto& phase = phases_[number];
+  phase.closed = true;
+  phase.close = now;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from != setup_.self) phase.streams[from].missing = phase.streams[from].arrivals.missing_count();
+  }
+  if (number == 1) {
+    const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
+    return finish(whole || !setup_.phases[1].completes ? Status() : incomplete(1), now);
+  }
+  if (!reduce_shard()) {
+    return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
+  }
+  if (!phases_[1].runs) return finish({}, now);
+  publish(true);
+  open_phase(1, now);
+  step_all(now);
+}
+
+// Who is to blame, and for how many bytes.
+Status LossyOperation::incomplete(uint32_t number) const {
+  std::string text;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from == setup_.self) continue;
+    const auto& stream = phases_[number].streams[from];
+    const auto missing = stream.arrivals.missing_count();
+    if (missing == 0) continue;
+    const auto bytes = std::min<uint64_t>(uint64_t{missing} * setup_.geometry->range_bytes(), setup_.geometry->shard_bytes(owner_of(number, from)));
+    if (!text.empty()) text += "; ";
+    text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " + std::to_string(stream.arrivals.ranges()) +
+            " ranges, " + std::to_string(bytes) + " bytes, missing" + (stream.clock.heard() ? "" : ", nothing heard");
+  }
+  return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
+}
+
+void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
+  if (done_) return;
+  for (auto& phase : phases_) {
+    if (rank < phase.streams.size()) phase.streams[rank].lost = true;
+  }
+  // What is to be complete cannot be any more.
+  const auto& result = phases_[1];
+  if (result.runs && setup_.phases[1].completes && !result.streams[rank].arrivals.complete()) {
+    return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
+  }
+  step_all(now);
+}
+
+void LossyOperation::fall_behind(uint32_t operations, Nanos now) {
+  if (done_) return;
+  behind_ = operations;
+  if (phases_[0].runs && !phases_[0].closed) {
+    for (auto& stream : phases_[0].streams) stream.missing = stream.arrivals.missing_count();
+    phases_[0].closed = true, phases_[0].close = now;
+  }
+  for (auto& stream : phases_[1].streams) stream.missing = stream.arrivals.missing_count();
+  finish({Code::late, "the others are " + std::to_string(operations) + " operations ahead"}, now);
+}
+
+void LossyOperation::fail(const Status& why, Nanos now) {
+  if (!done_) finish(why, now);
+}
+
+void LossyOperation::finish(Status status, Nanos now) {
+  for (auto& phase : phases_) phase.closed = phase.closed || phase.runs;
+  status_ = std::move(status);
+  ended_ = now;
+  done_ = true;
+}
+
+void LossyOperation::drop_streams() {
+  if (port_ == nullptr || !setup_.geometry) return;
+  for (Rank to = 0; to < world(); ++to) {
+    if (to == setup_.self) continue;
+    for (uint8_t number = 0; number < lossy_phases; ++number) port_->drop_stream(to, {setup_.op, number});
+  }
+  port_ = nullptr;
+}
+
+}  // namespace unisono

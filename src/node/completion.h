@@ -1,0 +1,20 @@
+// How an operation ended; shared with whoever waits for it.
+#pragma once
+
+#include "unisono/report.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+struct Completion {
+  bool done = false;
+  Status status;
+  Report report;
+
+  Result<Report> outcome() const {
+    if (!status.ok()) return status;
+    return report;
+  }
+};
+
+}  // namespace unisono

@@ -1,0 +1,92 @@
+// Virtual links that lose, queue and delay datagrams, under virtual time: the datagram service of the simulator.
+//
+// Every rank has one port out and one in, each of a rate; the port in has a queue, and what does not fit is dropped: many senders into one are an
+// incast. What a link loses at random is the caller's law. Same settings and law: same run.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <vector>
+
+#include "base/clock.h"
+#include "transports/datagram_service.h"
+
+namespace unisono::sim {
+
+struct DatagramNetworkSettings {
+  uint32_t ranks = 2;
+  double bytes_per_second = 125e6;   // of each port
+  Nanos delay = 20 * microsecond;    // of the network
+  uint64_t queue_bytes = 256u << 10; // before a port in
+  Nanos answer_time = millisecond;   // told as DatagramService::answer_time
+  uint32_t datagram_bytes = 1472;
+  // Whether the datagram with this number on its link is lost; may be null.
+  std::function<bool(Rank from, Rank to, uint32_t number)> loses{};
+};
+
+class DatagramNetwork {
+ public:
+  explicit DatagramNetwork(const DatagramNetworkSettings& settings);
+  ~DatagramNetwork();
+
+  DatagramService& at(Rank rank);
+  // A rank that is cut off sends and receives nothing.
+  void cut_off(Rank rank, bool is_cut) { cut_[rank] = is_cut; }
+  // When something happens next; `never` if nothing is under way.
+  Nanos next_event() const { return events_.empty() ? never : events_.top().at; }
+  // All that happens up to and at this time.
+  void run_until(Nanos now);
+
+  struct Counts {
+    uint64_t sent = 0, lost = 0, overflowed = 0, delivered = 0;  // datagrams of all kinds
+    uint64_t data = 0, repairs = 0;  // sent, of data: all, and those that were asked for
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  class Service;
+  struct Packet {
+    Rank from = 0, to = 0;
+    DatagramHeader header;
+    std::vector<std::byte> payload;
+  };
+  struct Event {
+    enum class Kind : uint8_t { depart, arrive, deliver } kind = Kind::depart;
+    Nanos at = 0;
+    uint64_t order = 0;
+    Rank rank = 0;                     // depart
+    std::shared_ptr<Packet> packet{};
+    bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+  };
+  struct Port {
+    Nanos free_at = 0;
+    uint64_t queued = 0;
+  };
+
+  void schedule(Event event) {
+    event.order = order_++;
+    events_.push(std::move(event));
+  }
+  void depart(Rank rank, Nanos now);
+  void arrive(const std::shared_ptr<Packet>& packet, Nanos now);
+  void deliver(const std::shared_ptr<Packet>& packet, Nanos now);
+  void wake(Rank rank);
+  void depart_at(Rank rank, Nanos at);
+  Nanos time_of(size_t bytes) const;
+
+  DatagramNetworkSettings settings_;
+  std::vector<std::unique_ptr<Service>> services_;
+  std::vector<bool> cut_;
+  std::vector<Port> in_;
+  std::priority_queue<Event> events_;
+  std::vector<uint32_t> numbers_;  // by link
+  uint64_t order_ = 0;
+  Nanos now_ = 0;
+  Counts counts_;
+};
+
+}  // namespace unisono::sim

@@ -1,0 +1,155 @@
+// Lossy all-reduces of real processes over UDP: without loss, with packets that the kernel drops, and with ranks that die or stop.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "group_cluster.h"
+#include "hosts.h"
+
+namespace unisono::testing {
+namespace {
+
+constexpr int64_t told_limit_ms = 1000;  // for a loaded machine
+
+TEST(Udp, lossy_calls_have_the_bits_of_reliable_ones_where_nothing_is_lost) {
+  Cluster group(4, {.transport = "udp"});
+  for (const auto* call : {"count=1,iters=25", "count=5,iters=25", "count=100003,iters=25", "count=100003,op=avg,iters=25", "count=70001,in_place=1", "count=0"}) {
+    const auto reliable = group.ask_all(std::string("all_reduce:order=1,hash=1,") + call);
+    expect_all_ok(reliable);
+    const auto lossy = group.ask_all(std::string("all_reduce:check=1,hash=1,lossy=loss_budget~0,") + call);
+    expect_all_ok(lossy);
+    for (size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(lossy[rank].value("hash"), reliable[rank].value("hash")) << call;
+    for (const auto& line : lossy) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
+    std::printf("    %s: %.2f ms, reliable %.2f ms\n", call, static_cast<double>(lossy[0].number("us")) / 1000, static_cast<double>(reliable[0].number("us")) / 1000);
+  }
+  group.finish();
+}
+
+TEST(Udp, lossy_calls_need_links_that_carry_datagrams) {
+  Cluster group(2, {.transport = "tcp"});
+  for (const auto& line : group.ask_all("all_reduce:count=10,lossy=1")) {
+    EXPECT_EQ(line.code(), "unsupported") << line.text;
+    EXPECT_TRUE(line.says("udp")) << line.text;
+  }
+  expect_all_ok(group.ask_all("all_reduce:count=10"));
+  group.finish();
+}
+
+TEST(Udp, lossy_calls_that_differ_end_with_invalid_on_all_ranks) {
+  Cluster group(3, {.transport = "udp"});
+  expect_all_ok(group.ask_all("all_reduce:count=1000,lossy=1"));
+  const auto numbers = group.tell({0, 1}, "all_reduce:count=1000,lossy=1,timeout=5000");
+  const auto other = group[2].ask("all_reduce:count=999,lossy=1,timeout=5000");
+  EXPECT_EQ(other.code(), "invalid") << other.text;
+  for (const auto& line : group.answers({0, 1}, numbers)) EXPECT_EQ(line.code(), "invalid") << line.text;
+  expect_all_ok(group.ask_all("all_reduce:count=1000,lossy=1"));
+  group.finish();
+}
+
+TEST(Udp, death_in_a_loop_of_lossy_calls_is_told_to_all) {
+  Cluster group(4, {.transport = "udp"});
+  const std::vector<size_t> left{0, 1, 3};
+  const auto numbers = group.tell(group.all_but({}), "all_reduce:count=300007,iters=1000000,lossy=1");
+  for (size_t rank = 0; rank < 4; ++rank) ASSERT_TRUE(group[rank].going(numbers[rank]));
+  const auto killed_at = now_ns();
+  group[2].signal(SIGKILL);
+  for (const auto& line : group.answers(left, {numbers[0], numbers[1], numbers[3]})) {
+    EXPECT_EQ(line.code(), "peer_lost") << line.text;
+    EXPECT_TRUE(line.says("rank 2")) << line.text;
+    expect_within("told of the death after", line.at() - killed_at, told_limit_ms);
+  }
+  expect_all_ok(group.ask(left, "reform"));
+  expect_all_ok(group.ask(left, "all_reduce:count=100003,iters=30,check=1,lossy=1"));
+  group.finish(left);
+}
+
+TEST(Udp, a_stopped_rank_is_named_when_the_deadline_has_passed_and_joins_in_again) {
+  Cluster group(3, {.transport = "udp"});
+  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=25,lossy=1"));
+  group[1].signal(SIGSTOP);
+  ASSERT_TRUE(group[1].wait_stopped());
+  const auto numbers = group.tell({0, 2}, "all_reduce:count=100003,lossy=1,timeout=300");
+  for (const auto& line : group.answers({0, 2}, numbers)) {
+    EXPECT_EQ(line.code(), "late") << line.text;
+    EXPECT_TRUE(line.says("rank 1")) << line.text;
+    EXPECT_TRUE(line.says("bytes, missing")) << line.text;
+    expect_within("late after", line.number("us") * 1000, 300 + 200);
+  }
+  group[1].signal(SIGCONT);
+  // It has missed one operation, so its next one is the others' last; with the one after that all are together again.
+  (void)group.ask_all("all_reduce:count=100003,lossy=1,timeout=1000");
+  expect_all_ok(group.ask_all("reform"));
+  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=5,check=1,lossy=1"));
+  group.finish();
+}
+
+// Hosts on a switch of which each drops packets that arrive, at random.
+class LossyHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
+  }
+  static void lose(Hosts& hosts, int percent) {
+    for (const char host : hosts.names()) {
+      hosts.send_single_segments(std::string(1, host));
+      hosts.drop_at(std::string(1, host), "meta l4proto udp numgen random mod 100 < " + std::to_string(percent));
+    }
+  }
+  static ClusterOptions options(const Hosts& hosts) {
+    ClusterOptions options{.transport = "udp", .rendezvous = "tcp://" + Hosts::address('a') + ":29500"};
+    for (const char host : hosts.names()) options.wrappers.push_back(hosts.wrapper(host));
+    return options;
+  }
+};
+
+TEST_F(LossyHosts, every_collective_is_right_over_links_that_lose_a_tenth) {
+  Hosts hosts("abc");
+  lose(hosts, 10);
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(3, options(hosts));
+  expect_all_ok(group.ask_all("matrix:counts=0/7/1000"));
+  expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=3,check=1"));
+  group.finish();
+}
+
+TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
+  Hosts hosts("abc");
+  lose(hosts, 20);
+  ASSERT_EQ(hosts.trouble(), "");
+  for (int round = 0; round < 5; ++round) {
+    Cluster group(3, options(hosts));
+    const auto numbers = group.tell({0, 1, 2}, "all_reduce:count=100003,check=1,lossy=1");
+    for (size_t rank = 0; rank < 3; ++rank) group[rank].tell("leave");
+    expect_all_ok(group.answers({0, 1, 2}, numbers));
+    group.finish();
+  }
+}
+
+TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) {
+  Hosts hosts("abcd");
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(4, options(hosts));
+  expect_all_ok(group.ask_all("all_reduce:count=262144,iters=25,lossy=1"));
+  lose(hosts, 10);
+  ASSERT_EQ(hosts.trouble(), "");
+  double expected = 0, missing = 0;
+  for (int round = 0; round < 20; ++round) {
+    const auto lines = group.ask_all("all_reduce:count=262144,hash=1,tolerance=1000000,lossy=loss_budget~0.5,seed=" + std::to_string(round));
+    expect_all_ok(lines);
+    for (const auto& line : lines) {
+      EXPECT_EQ(line.value("hash"), lines[0].value("hash")) << line.text;
+      EXPECT_EQ(line.number("learning"), 0) << line.text;
+      // Where cores are short a stream may be cut by a deadline, and lack more than the network lost.
+      if (line.number("cut") > 0) continue;
+      expected += static_cast<double>(line.number("expected"));
+      missing += static_cast<double>(line.number("missing"));
+    }
+  }
+  std::printf("    %.0f of %.0f datagrams missing: %.2f %%\n", missing, expected, 100 * missing / expected);
+  ASSERT_GT(expected, 5 * 723) << "hardly any rank heard all streams to their end";
+  EXPECT_NEAR(missing / expected, 0.1, 4 * std::sqrt(0.1 * 0.9 / expected));
+  group.finish();
+}
+
+}  // namespace
+}  // namespace unisono::testing
