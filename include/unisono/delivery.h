@@ -80,7 +80,7 @@ struct DeliveryReport {
   double effective_contributors = 0;     // N without loss: 1 / mean of (1/N^2 + ((N-1)/N)^2 / R)
   uint64_t stale_ranges = 0;             // missing when the result phase closed: not written
   uint32_t behind = 0;                   // operations that the others were ahead, if this one was given up for it
-  Status outcome;                        // ok, or late: a deadline cut a stream short; names ranks and bytes
+  Status outcome{};                      // ok, or late: a deadline cut a stream short; names ranks and bytes
 
   // Largest over smallest share delivered per sender: above 1.1 sums lean towards those that are well connected.
   UNISONO_EXPORT double share_ratio() const;

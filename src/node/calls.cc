@@ -62,13 +62,10 @@ class Checks {
     if (o.delivery == Delivery::reliable) return true;
     const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     const bool schedules = o.schedule == ScheduleKind::automatic || o.schedule == ScheduleKind::two_step;
-    const auto& l = o.lossy;
     return that(types && ops, "delivery: only sums and averages of f32, f16 and bf16 tensors can be lossy") &&
            that(schedules, "delivery: only two_step can be lossy, because there a lost message costs one contribution") &&
            that(o.id == 0 && o.encode_error == nullptr && !o.measure_error && o.agreement == 0, "delivery: lossy calls have no id, encode_error, measure_error or agreement") &&
-           that(l.loss_budget >= 0 && l.loss_budget <= 1 && l.loss_off >= 0 && l.loss_off <= 1, "delivery: loss_budget and loss_off are parts of 1") &&
-           that(l.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") &&
-           that(l.deadline.count() >= 0 && l.deadline_max.count() > 0 && l.deadline <= l.deadline_max, "delivery: deadlines are positive, and none is above deadline_max");
+           that(o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
   }
   bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce can be lossy"); }
   // Of a collective that only plain elements are for.
@@ -118,6 +115,7 @@ class Checks {
     return count % world == 0 || fail(number(count) + " elements do not make equal blocks for " + number(world) + " ranks");
   }
   bool tag(uint32_t tag) { return tag < tag_max || fail("tag " + number(tag) + " is not below 2^15"); }
+  bool sound(const Status& status) { return status.ok() || fail(status.message()); }
   bool that(bool right, const char* otherwise) { return right || fail(otherwise); }
 
  private:

@@ -88,5 +88,29 @@ TEST(Calls, the_timeout_of_the_call_wins_over_the_groups) {
   EXPECT_EQ(barrier_call(caller, {.timeout = Milliseconds(5)})->timeout, 5 * millisecond);
 }
 
+TEST(Calls, only_sums_of_floats_by_two_step_may_be_lossy) {
+  const CallOptions lossy{.delivery = Delivery::lossy};
+  EXPECT_TRUE(all_reduce_call(caller, six, six, lossy).ok());
+  auto options = lossy;
+  options.op = ReduceOp::max;
+  expect_invalid(all_reduce_call(caller, six, six, options), "only sums and averages of f32, f16 and bf16");
+  expect_invalid(all_reduce_call(caller, {data, 6, DType::i32}, {data, 6, DType::i32}, lossy), "only sums and averages of f32, f16 and bf16");
+  options = lossy;
+  options.schedule = ScheduleKind::ring;
+  expect_invalid(all_reduce_call(caller, six, six, options), "only two_step can be lossy");
+  options = lossy;
+  options.id = 7;
+  expect_invalid(all_reduce_call(caller, six, six, options), "have no id");
+  options = lossy;
+  options.lossy.on_empty = OnEmpty::hold;
+  expect_invalid(all_reduce_call(caller, six, six, options), "sharded step");
+  options = lossy;
+  options.lossy.loss_budget = 1.5;
+  expect_invalid(all_reduce_call(caller, six, six, options), "loss_budget");
+  expect_invalid(broadcast_call(caller, six, 0, lossy), "only all_reduce can be lossy");
+  expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy), "only all_reduce can be lossy");
+  expect_invalid(barrier_call(caller, lossy), "only all_reduce can be lossy");
+}
+
 }  // namespace
 }  // namespace unisono
