@@ -221,7 +221,7 @@ TEST(Environment, times_and_switches_are_checked) {
   expect_refused({}, with(torchrun, {{"UNISONO_STREAMS_PER_LINK", "65"}}), {"UNISONO_STREAMS_PER_LINK"});
   expect_refused({}, with(torchrun, {{"UNISONO_COMPUTE_THREADS", "65"}}), {"UNISONO_COMPUTE_THREADS"});
   expect_refused({}, with(torchrun, {{"UNISONO_CODEC", "int9"}}), {"UNISONO_CODEC is 'int9'", "int2 … int8"});
-  expect_refused({}, with(torchrun, {{"UNISONO_TRANSPORT", "rdma"}}), {"transport 'rdma'", "auto, shm or tcp"});
+  expect_refused({}, with(torchrun, {{"UNISONO_TRANSPORT", "rdma"}}), {"transport 'rdma'", "auto, shm, tcp or udp"});
   expect_refused({}, with(torchrun, {{"UNISONO_JOB", std::string(256, 'j')}}), {"256 bytes"});
   Options options;
   options.join_timeout = Milliseconds(-1);

@@ -18,7 +18,7 @@ SCHEDULES = ["auto", "ring", "two_step", "halving_doubling", "hierarchical", "on
 # What is typed, and all that may be offered then. The same for all shells.
 CASES = {
     ("unisono", "lau"): ["launch"],
-    ("unisono", "launch", "--transport", ""): ["auto", "shm", "tcp"],
+    ("unisono", "launch", "--transport", ""): ["auto", "shm", "tcp", "udp"],
     ("unisono", "launch", "-n", "2", "--transport", "s"): ["shm"],
     ("unisono", "bench", ""): COLLECTIVES + ["compress"],
     ("unisono", "bench", "compress", "--data", ""): ["gaussian", "decay", "rank-one"],
@@ -132,7 +132,7 @@ class Bash(ShellTest):
 
     def test_values_behind_an_equals_sign_are_offered(self):
         self.assertEqual(self.offered("unisono", "launch", "--transport", "=", "t"), ["tcp"])
-        self.assertEqual(self.offered("unisono", "launch", "--transport", "="), ["auto", "shm", "tcp"])
+        self.assertEqual(self.offered("unisono", "launch", "--transport", "="), ["auto", "shm", "tcp", "udp"])
 
     def test_files_are_offered_where_a_file_is_wanted_and_nowhere_else(self):
         self.assertEqual(self.offered("unisono", "bench", "--json", "res"), ["result.json"])

@@ -17,7 +17,7 @@ TCP = r"tcp://127\.0\.0\.1:\d+: "
 FILE = r"file:///\S+: "
 # The shapes of all examples: the page's line and the message that was produced must both have one.
 SHAPES = {
-    "variable": r"invalid: transport 'rdma' is not known; needed: auto, shm or tcp",
+    "variable": r"invalid: transport 'rdma' is not known; needed: auto, shm, tcp or udp",
     "rank": r"invalid: rank 4 of a world of 4 \(rank and world size from RANK and WORLD_SIZE\): ranks start at 0",
     "world": rf"invalid: {FILE}job 'default': the processes disagree on the world size: (?:rank 0 \({HOST}\) says 2, rank 1 \({HOST}\) says 3|rank 1 \({HOST}\) says 3, rank 0 \({HOST}\) says 2)",
     "calls": r"invalid: all_reduce 64 KiB: all_reduce 0: calls differ: rank 1 calls all_reduce\(f64 sum, 8192 elements, one_shot\), "
