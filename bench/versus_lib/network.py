@@ -127,8 +127,26 @@ class Network:
         script = f'hostname host{rank} && exec "$0" "$@"'
         return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
 
-    def run_group(self, argv):
-        """argv on every host, as the ranks of one group: what rank 0 printed. RuntimeError: with the statuses, if one failed, and what ranks said of it."""
+    def lose(self, percent):
+        """Every host drops this share of the packets that arrive, at random; packets are single ones, as on a cable, not aggregates of segmentation offload."""
+        for rank in range(self.n):
+            space = self.space(rank)
+            checked("ip", "-n", space, "link", "set", "eth0", "gso_max_segs", "1", "gso_max_size", "1500")
+            checked("ip", "netns", "exec", space, "nft", f"add table ip loss; flush table ip loss; add chain ip loss input {{ type filter hook input priority 0; }}; "
+                    f"add rule ip loss input iifname eth0 counter; add rule ip loss input iifname eth0 numgen random mod 10000 < {round(100 * percent)} counter drop")
+
+    def lost(self):
+        """Packets that arrived since lose(), and those of them that were dropped, of all hosts."""
+        arrived = dropped = 0
+        for rank in range(self.n):
+            rules = checked("ip", "netns", "exec", self.space(rank), "nft", "list", "table", "ip", "loss")
+            counts = [int(count) for count in re.findall(r"packets (\d+)", rules)]
+            arrived, dropped = arrived + counts[0], dropped + counts[1]
+        return arrived, dropped
+
+    def run_group(self, argv, variables=None):
+        """argv on every host, as the ranks of one group: what rank 0 printed. variables: of the environment, beside those that make it a group. RuntimeError: with the
+        statuses, if one failed, and what ranks said of it."""
         argv = list(map(str, argv))
         with tempfile.TemporaryDirectory() as place:
             out, ranks = [pathlib.Path(place) / f"{rank}.out" for rank in range(self.n)], []
@@ -136,7 +154,7 @@ class Network:
             try:
                 for rank in range(self.n):
                     environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(self.n), "UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "eth0",
-                                   "UNISONO_RENDEZVOUS": f"file://{place}/meet"}
+                                   "UNISONO_RENDEZVOUS": f"file://{place}/meet", **(variables or {})}
                     with out[rank].open("w") as stdout, said[rank].open("w") as stderr:
                         ranks.append(subprocess.Popen(self.inside(rank, argv), env=environment, stdout=stdout, stderr=stderr))
                 statuses = [rank.wait() for rank in ranks]

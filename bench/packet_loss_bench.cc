@@ -1,0 +1,160 @@
+// One rank of bench/packet_loss: all-reduces of one size, one after the other, each begun by all ranks together. Prints a line of JSON at rank 0.
+//
+// The time of a round is from when the last rank began to when the last one was done: all read the same clock, and what the barrier between rounds costs is not in it. Results are checked where they must be exact; where they may lack something, all
+// ranks must have the same bits.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "unisono/unisono.h"
+
+namespace {
+
+using unisono::Code;
+using unisono::Result;
+using unisono::Status;
+using Clock = std::chrono::steady_clock;
+
+struct Settings {
+  std::string delivery;  // empty: reliable; else the options of a lossy call
+  bool lossy = false;
+  uint64_t elements = 262'144, rounds = 300, warmup = 30, seconds = 60;
+};
+
+// Sums over all ranks, of rounds that count.
+struct Counts {
+  double expected = 0, missing = 0, repaired = 0, cut = 0, short_ranges = 0, sent_mb = 0;
+};
+
+struct Times {
+  std::vector<double> begins, ends;  // ms, of this host's clock
+  std::vector<double> rounds;        // ms
+  Counts counts;
+};
+
+float value_of(uint64_t element, uint32_t rank) { return static_cast<float>((element * 7 + rank * 13) % 64); }
+
+// Small whole numbers, so that sums are exact in any order.
+Status check(const std::vector<float>& got, uint32_t world, bool exact) {
+  for (uint64_t i = 0; exact && i < got.size(); ++i) {
+    float sum = 0;
+    for (uint32_t rank = 0; rank < world; ++rank) sum += value_of(i, rank);
+    if (got[i] != sum) return {Code::internal, fmt::format("element {} is {}, should be {}", i, got[i], sum)};
+  }
+  return {};
+}
+
+void add(Counts& counts, const unisono::Report& report) {
+  counts.sent_mb += 1e-6 * static_cast<double>(report.sent_bytes);
+  if (report.delivery == nullptr) return;
+  for (const auto* phase : {&report.delivery->contribute, &report.delivery->result}) {
+    for (const auto& stream : phase->streams) {
+      counts.expected += static_cast<double>(stream.expected);
+      counts.missing += static_cast<double>(stream.missing);
+      counts.repaired += static_cast<double>(stream.repaired);
+      counts.cut += stream.end == unisono::DeliveryReport::End::soft || stream.end == unisono::DeliveryReport::End::hard;
+    }
+  }
+  counts.short_ranges += static_cast<double>(report.delivery->short_ranges);
+}
+
+// The same on all ranks: their largest and smallest value of every bit pattern agree.
+Status compare_bits(unisono::Group& group, const std::vector<float>& got) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const float value : got) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    hash = (hash ^ bits) * 1099511628211ull;
+  }
+  uint64_t low = hash, high = hash;
+  if (auto status = group.all_reduce(std::span(&low, 1), {.op = unisono::ReduceOp::min}); !status.ok()) return status.status();
+  if (auto status = group.all_reduce(std::span(&high, 1), {.op = unisono::ReduceOp::max}); !status.ok()) return status.status();
+  return low == high ? Status() : Status(Code::internal, "ranks have different results");
+}
+
+Result<Times> measure(unisono::Group& group, const Settings& s) {
+  unisono::CallOptions call{.schedule = unisono::ScheduleKind::two_step};
+  bool exact = true;
+  if (s.lossy) {
+    const auto options = unisono::DeliveryOptions::parse(s.delivery);
+    if (!options.ok()) return options.status();
+    call.delivery = unisono::Delivery::lossy;
+    call.lossy = *options;
+    exact = options->loss_budget == 0;
+  }
+  std::vector<float> input(s.elements), output(s.elements);
+  for (uint64_t i = 0; i < s.elements; ++i) input[i] = value_of(i, group.rank());
+  Times times;
+  uint32_t go_on = 1;
+  auto begun = Clock::now();
+  for (uint64_t round = 0; round < s.warmup + s.rounds && go_on != 0; ++round) {
+    if (auto ready = group.barrier(); !ready.ok()) return ready.status();
+    const auto start = Clock::now();
+    auto report = group.all_reduce(std::span<const float>(input), std::span(output), call);
+    if (!report.ok()) return report.status();
+    const auto end = Clock::now();
+    const bool nothing_lost = report->delivery == nullptr || report->delivery->outcome.ok();
+    if (auto right = check(output, group.world_size(), exact && nothing_lost); !right.ok()) return right;
+    if (round < s.warmup) {
+      begun = Clock::now();
+      continue;
+    }
+    const auto ms_of = [](Clock::time_point when) { return std::chrono::duration<double, std::milli>(when.time_since_epoch()).count(); };
+    times.begins.push_back(ms_of(start));
+    times.ends.push_back(ms_of(end));
+    add(times.counts, *report);
+    // All ranks stop at the same round: when rank 0 says so, now and then.
+    if (round % 10 != 0) continue;
+    go_on = Clock::now() - begun < std::chrono::seconds(s.seconds) ? 1 : 0;
+    if (auto told = group.broadcast(std::span(&go_on, 1), 0); !told.ok()) return told.status();
+  }
+  if (auto same = compare_bits(group, output); !same.ok()) return same;
+  for (auto* moments : {&times.begins, &times.ends}) {
+    if (auto last = group.all_reduce(std::span(*moments), {.op = unisono::ReduceOp::max}); !last.ok()) return last.status();
+  }
+  for (size_t i = 0; i < times.ends.size(); ++i) times.rounds.push_back(times.ends[i] - times.begins[i]);
+  auto& c = times.counts;
+  double sums[]{c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.sent_mb};
+  if (auto all = group.all_reduce(std::span<double>(sums)); !all.ok()) return all.status();
+  c = {sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
+  return times;
+}
+
+double quantile(std::vector<double> sorted, double q) {
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(q * static_cast<double>(sorted.size())))];
+}
+
+Status run(const Settings& s) {
+  auto group = unisono::Group::join();
+  if (!group.ok()) return group.status();
+  const auto times = measure(*group, s);
+  if (!times.ok()) return times.status();
+  const auto& c = times->counts;
+  if (group->rank() == 0) {
+    fmt::print("{{\"rounds\":{},\"p50_ms\":{:.6g},\"p99_ms\":{:.6g},\"max_ms\":{:.6g},\"expected\":{},\"missing\":{},\"repaired\":{},\"cut\":{},\"short_ranges\":{},\"sent_mb\":{:.6g}}}\n", times->rounds.size(),
+               quantile(times->rounds, 0.5), quantile(times->rounds, 0.99), quantile(times->rounds, 1), c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.sent_mb);
+  }
+  return group->barrier().status();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings s;
+  CLI::App app("All-reduces over links that lose packets");
+  app.add_option("--lossy", s.delivery, "options of lossy calls, e.g. loss_budget=0.2; without it calls are reliable")->expected(0, 1)->each([&s](const std::string&) { s.lossy = true; });
+  app.add_option("--elements", s.elements, "fp32 elements of a tensor");
+  app.add_option("--rounds", s.rounds, "that count");
+  app.add_option("--warmup", s.warmup, "rounds before");
+  app.add_option("--seconds", s.seconds, "after which no new round begins");
+  CLI11_PARSE(app, argc, argv);
+  const auto status = run(s);
+  if (!status.ok()) fmt::print(stderr, "{}\n", status.to_string());
+  return status.ok() ? 0 : 1;
+}
