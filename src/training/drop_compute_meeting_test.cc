@@ -86,23 +86,28 @@ TEST(DropComputeMeeting, refuses_checkpoints_that_are_damaged_or_of_something_el
   });
 }
 
-// The table travels as it is, whatever the group's codec does to gradients (check 23, over shared memory).
+// The table travels as it is, whatever the group's codec does to gradients, and whether they are delivered lossily (check 23).
 TEST(DropComputeMeeting, tells_times_that_no_codec_could_carry) {
-  Options options;
-  options.codec = "int4";
-  constexpr int64_t long_time = (int64_t{1} << 53) - 1;
-  in_group(2, [](Group& group) {
-    Worker worker(group, 2, [](uint32_t rank, uint64_t step, uint32_t m) { return rank == 0 && step == 2 && m == 1 ? long_time : 3 + rank; });
-    ASSERT_TRUE(worker.make("auto:warmup=1,calibration=2,min_calibration=2").ok());
-    worker.other = 1;
-    worker.run(3);
-    ASSERT_TRUE(worker.drop->begin_step().ok());
-    const auto trace = worker.drop->trace_of(2, 4, false);
-    ASSERT_TRUE(trace.ok());
-    ASSERT_EQ((*trace)->steps(), 2u);
-    EXPECT_EQ((*trace)->ends, (std::vector<int64_t>{long_time, long_time + 3, 4, 8, 3, 6, 4, 8}));
-    EXPECT_EQ((*trace)->walls, (std::vector<int64_t>{long_time + 4, long_time + 4, 9, 9}));
-  }, options);
+  for (const auto* transport : {"shm", "udp"}) {
+    SCOPED_TRACE(transport);
+    Options options;
+    options.codec = "int4";
+    options.transport = transport;
+    constexpr int64_t long_time = (int64_t{1} << 53) - 1;
+    in_group(2, [&](Group& group) {
+      Worker worker(group, 2, [](uint32_t rank, uint64_t step, uint32_t m) { return rank == 0 && step == 2 && m == 1 ? long_time : 3 + rank; });
+      if (options.transport == "udp") worker.averaging.delivery = Delivery::lossy;
+      ASSERT_TRUE(worker.make("auto:warmup=1,calibration=2,min_calibration=2").ok());
+      worker.other = 1;
+      worker.run(3);
+      ASSERT_TRUE(worker.drop->begin_step().ok());
+      const auto trace = worker.drop->trace_of(2, 4, false);
+      ASSERT_TRUE(trace.ok());
+      ASSERT_EQ((*trace)->steps(), 2u);
+      EXPECT_EQ((*trace)->ends, (std::vector<int64_t>{long_time, long_time + 3, 4, 8, 3, 6, 4, 8}));
+      EXPECT_EQ((*trace)->walls, (std::vector<int64_t>{long_time + 4, long_time + 4, 9, 9}));
+    }, options);
+  }
 }
 
 TEST(DropComputeMeeting, in_a_replica_of_several_processes_the_first_decides) {

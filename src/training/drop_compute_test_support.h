@@ -50,7 +50,7 @@ class Worker {
     // All wait for the last one; then comes what a step takes beside computing.
     if (auto last = group_->all_reduce(std::span(&now, 1), {.op = ReduceOp::max}); !last.ok()) return last.status();
     now += other;
-    if (auto averaged = group_->all_reduce(std::span(gradient), {.op = ReduceOp::avg}); !averaged.ok()) return averaged.status();
+    if (auto averaged = group_->all_reduce(std::span(gradient), averaging); !averaged.ok()) return averaged.status();
     auto ended = drop->end_step();
     if (!ended.ok()) return ended;
     for (auto& warning : ended->warnings) warnings.push_back(warning);
@@ -75,6 +75,7 @@ class Worker {
   int64_t now = 1'000 * ms, other = ms / 2;
   uint64_t steps = 0;
   bool abandons = false;
+  CallOptions averaging{.op = ReduceOp::avg};
   std::function<void()> inside;  // called in each micro-batch but a step's last
   std::vector<uint64_t> positions;      // of the last step
   std::vector<float> parameters = std::vector<float>(50, 1.0f), averages;
