@@ -1,7 +1,7 @@
 // The seam between the UDP transport and a network that may lose, repeat and reorder: batches of datagrams out, batches of datagrams in. Implemented by
 // UdpSocket, and by virtual networks in tests and in the simulator.
 //
-// Nothing blocks, nothing allocates after construction, no clock is read. What is sent needs to be valid during the call only. All calls come from one
+// Nothing blocks, nothing allocates after construction. What is sent needs to be valid during the call only. All calls come from one
 // thread at a time; news come from receive only.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/clock.h"
 #include "transports/tcp_endpoint.h"
 #include "wire/datagram.h"
 
@@ -44,8 +45,8 @@ class DatagramInbox {
  public:
   virtual ~DatagramInbox() = default;
   // Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that, so check_shape
-  // refuses it. Both are valid during the call.
-  virtual void arrived(std::span<const std::byte> datagram, const TcpAddress& from) = 0;
+  // refuses it. Both are valid during the call. came: when the network brought it, by CLOCK_MONOTONIC; 0: not known.
+  virtual void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) = 0;
   // The network said that something sent to this address did not reach anybody (a closed port). Anyone can forge that: for counting only.
   virtual void refused(const TcpAddress& to) = 0;
 };

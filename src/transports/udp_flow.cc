@@ -112,8 +112,9 @@ bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
 
 bool UdpFlow::speak_probe(Nanos now, UdpOutbox& outbox) {
   if (const auto bytes = std::exchange(sending_.too_long_bytes, 0); bytes != 0) {
-    // Frames that were cut for a longer path can never be finished.
-    if (bytes <= datagram_bytes() && !frames_.empty() && end_.ok()) {
+    // Frames and streams that were cut for a longer path can never be finished.
+    const bool streams = std::any_of(groups_.begin(), groups_.end(), [](const auto* group) { return group->streams.held() > 0; });
+    if (bytes <= datagram_bytes() && (!frames_.empty() || streams) && end_.ok()) {
       end_ = Status(Code::peer_lost, "its path takes no datagrams of " + std::to_string(bytes) + " bytes any more");
     }
     probe_.too_long(bytes);
@@ -277,7 +278,7 @@ DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::
     case DatagramKind::fragment: return fragment(header, payload, arrival, sink);
     case DatagramKind::fragment_ack:
     case DatagramKind::feedback: return acknowledgement(header, payload, now);
-    case DatagramKind::path_probe: return probe(header, payload, now);
+    case DatagramKind::path_probe: return probe(header, payload, arrival);
     case DatagramKind::control:
       measure(header, arrival);
       (void)acks_.received(header.flow_seq, false, now);
@@ -303,16 +304,9 @@ void UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArrival& arr
   (void)acks_.received(header.flow_seq, false, arrival.now);
 }
 
-// A process that computes looks late, and what waited in its own socket is no queue of the network's: a datagram counts as come when nobody had looked
-// for the first time since, but not as faster than any other of the last 10 s.
+// What waits in this side's socket because its process computes is in no queue of the network's.
 void UdpFlow::measure(const DatagramHeader& header, const UdpArrival& arrival) {
-  const uint32_t delay_us = clock_us(arrival.now) - header.sent_at_us;
-  if (!delay_reference_us_) delay_reference_us_ = delay_us;
-  const double found = static_cast<int32_t>(delay_us - *delay_reference_us_);
-  least_delay_us_.add(found, arrival.now);
-  const double unseen = static_cast<double>(arrival.unseen) / static_cast<double>(microsecond);
-  const double came = std::max(found - unseen, least_delay_us_.value(arrival.now, found));
-  meter_.arrived(header.flow_seq, header.sent_at_us, clock_us(arrival.now) - static_cast<uint32_t>(found - came), arrival.now);
+  meter_.arrived(header.flow_seq, header.sent_at_us, clock_us(arrival.came), arrival.now);
 }
 
 DatagramFault UdpFlow::fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink) {
@@ -367,20 +361,24 @@ DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<c
   return DatagramFault::none;
 }
 
-DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
+DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival) {
   if (header.phase == static_cast<uint8_t>(PathPhase::question)) {
     PathQuestion question;
     if (!get_question(header, question)) return DatagramFault::place;
     question.bytes = static_cast<uint32_t>(datagram_header_bytes + payload.size());
-    train_.question(question, now);
+    train_.question(question, arrival.came);
     return DatagramFault::none;
   }
   PathAnswer answer;
   if (!read_answer(payload, answer)) return DatagramFault::size;
-  if (!probe_.answered(header.op, answer, rtt_, now)) return DatagramFault::duplicate;
+  if (!probe_.answered(header.op, answer, rtt_, arrival.now)) return DatagramFault::duplicate;
   rate_.set_datagram_bytes(probe_.datagram_bytes());
   if (probe_.done() && probe_.dispersion_rate() > 0) rate_.probed(probe_.dispersion_rate());
   return DatagramFault::none;
+}
+
+bool UdpFlow::says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload) {
+  return header.kind == DatagramKind::control && payload.size() == sizeof(uint32_t) + 1 && static_cast<Word>(payload.back()) == Word::goodbye;
 }
 
 DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
@@ -390,6 +388,7 @@ DatagramFault UdpFlow::control(std::span<const std::byte> payload, Nanos now) {
   const auto word = static_cast<Word>(payload[sizeof id]);
   if (word != Word::ping && word != Word::goodbye) return DatagramFault::place;
   if (control_answers_.size() < control_answers_.capacity()) control_answers_.push_back(id);
+  heard_goodbye_ |= word == Word::goodbye;
   if (word == Word::goodbye && end_.ok()) end_ = Status(Code::peer_lost, "ended: it closed the link");
   return DatagramFault::none;
 }
@@ -418,13 +417,15 @@ bool UdpFlow::step(Nanos now) {
   return any;
 }
 
-Nanos UdpFlow::next_deadline() const {
+Nanos UdpFlow::next_deadline(Nanos now) const {
   if (message_count_ > 0 || !control_answers_.empty()) return 0;
   Nanos next = std::min({acks_.due(), meter_.due(), train_.due(), losses_.due()});
   if (!probe_.done()) next = std::min(next, probe_.due());
   next = std::min(next, ping_.active ? ping_.next : last_heard_ + options_.keep_alive);
   if (goodbye_.active) next = std::min(next, goodbye_.next);
-  for (const auto* group : groups_) next = std::min(next, group->streams.next_deadline());
+  for (const auto* group : groups_) {
+    if (const auto end = group->streams.next_deadline(); end > now) next = std::min(next, end);
+  }
   return next;
 }
 

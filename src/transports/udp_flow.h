@@ -50,9 +50,9 @@ struct UdpGroupPeer {
   uint64_t firewalled_before = 0, refused_before = 0;
 };
 
-// When something was found in the socket, and how long before that nobody had looked: it came in between.
+// When something was found in the socket, and when the network had brought it there.
 struct UdpArrival {
-  Nanos now = 0, unseen = 0;
+  Nanos now = 0, came = 0;
 };
 
 class UdpFlow {
@@ -83,13 +83,17 @@ class UdpFlow {
   void say(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);
   // Losses by time, and signs of death. True if anything was done.
   bool step(Nanos now);
-  Nanos next_deadline() const;
+  // Ends of streams that are due already wait for the pacer, not for a time.
+  Nanos next_deadline(Nanos now) const;
 
   // Tells the peer that this is the end, when all frames have arrived.
   void say_goodbye(Nanos now);
   // The same, at once and without waiting for an answer.
   void say_last_goodbye(Nanos now, UdpOutbox& outbox);
   bool goodbye_heard() const { return goodbye_answered_; }
+  // The peer has said it.
+  bool heard_goodbye() const { return heard_goodbye_; }
+  static bool says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
   // Why the link must end; ok if it need not.
   const Status& end() const { return end_; }
   FrameFault fault() const { return reassembler_.fault(); }
@@ -102,6 +106,7 @@ class UdpFlow {
   const SipKey& in_key() const { return in_key_; }
   const RttEstimator& rtt() const { return rtt_; }
   uint64_t rate() const { return rate_.rate(); }
+  void held_back() { rate_.held_back(); }
   const RateControl& rate_control() const { return rate_; }
   const LossDetector& losses() const { return losses_; }
   uint32_t datagram_bytes() const { return probe_.datagram_bytes(); }
@@ -138,7 +143,7 @@ class UdpFlow {
   void measure(const DatagramHeader& header, const UdpArrival& arrival);
   DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
   DatagramFault acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
-  DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
+  DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault control(std::span<const std::byte> payload, Nanos now);
   void settle(Nanos now);
   void start(Control& control, Nanos now);
@@ -157,8 +162,6 @@ class UdpFlow {
   RttEstimator rtt_;
   RateControl rate_;
   ArrivalMeter meter_;
-  RecentMinimum least_delay_us_;    // of what came in, above delay_reference_us_
-  std::optional<uint32_t> delay_reference_us_;
   AckBuilder acks_;
   LossDetector losses_;
   PathProbe probe_;
@@ -176,7 +179,7 @@ class UdpFlow {
   uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
   uint32_t newest_report_ = 0;
   bool report_heard_ = false;
-  bool goodbye_answered_ = false;
+  bool goodbye_answered_ = false, heard_goodbye_ = false;
   int64_t owed_to_streams_ = 0;  // bytes: frames and streams get the same share while both wait
   size_t group_turn_ = 0;
   Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0;

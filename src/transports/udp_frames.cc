@@ -84,8 +84,8 @@ void UdpFrames::clear(std::vector<uint64_t>& sent) {
 }
 
 std::optional<FragmentPlace> UdpFrames::next(uint32_t fragment_bytes) {
-  auto place = queue_.next();
-  if (place || waiting() == 0 || queue_.full()) return place;
+  // Lost fragments must not hold up frames that have not begun.
+  if (waiting() == 0 || queue_.full() || queue_.has_unsent()) return queue_.next();
   auto& frame = waiting_[first_++];
   const auto bytes = static_cast<uint32_t>(sizeof(FrameHeader) + frame.payload.size());
   const auto number = queue_.push(bytes, fragment_bytes);

@@ -17,6 +17,8 @@ bool LossDetector::may_send(size_t bytes, uint64_t rate, const RttEstimator& rtt
 }
 
 void LossDetector::sent(uint32_t flow_seq, FragmentName name, uint32_t bytes, const RttEstimator& rtt, Nanos now) {
+  // Numbers go on with datagrams that are not looked after here: what is long over must not be compared with them.
+  if (outstanding_ == 0) forget_old(rtt, now);
   UNISONO_CHECK(count_ == 0 || sequence_before(at(count_ - 1).flow_seq, flow_seq));
   if (count_ == ring_.size()) {
     UNISONO_CHECK(at(0).state != State::outstanding);

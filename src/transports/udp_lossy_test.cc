@@ -239,7 +239,7 @@ TEST_F(UdpLossy, streams_to_several_peers_and_frames_share_the_link) {
     if (std::max(one, two) < 300) least = std::min(one, two);
     return one == 300 && two == 300 && !cluster.ears[1]->frames.empty();
   }));
-  EXPECT_GT(least, 60u) << "one peer waited for the other";
+  EXPECT_GT(least, 30u) << "one peer waited for the other";  // rates are doubled meanwhile, not both at once
   EXPECT_TRUE(same(cluster.ears[1]->frames[0].payload, frame));
 }
 

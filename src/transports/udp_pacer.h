@@ -66,6 +66,7 @@ class Pacer {
 
   // Bytes of the next datagram for this destination; 0: there is none. Say it again when it changes.
   void want(size_t destination, uint32_t bytes);
+  bool wants(size_t destination) const { return lanes_[destination].wanted > 0; }
   void set_rate(size_t destination, uint64_t rate, Nanos now);
   uint64_t rate(size_t destination) const { return lanes_[destination].bucket.rate(); }
   void set_datagram_bytes(uint32_t bytes, Nanos now);

@@ -106,13 +106,15 @@ void RateControl::update(const RttEstimator& rtt, Nanos now) {
     decrease(rate_ * (1 - 0.4 * (1 - target_us / queue_us)));
   } else if (loses) {
     decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
-  } else if (last_us < target_us / 2 && static_cast<double>(sent_bytes_) >= rate_ * interval / 2) {
-    // Only a rate that is used is raised (not in the specification): else pauses would raise it without end, for nothing has been tried.
+  } else if (last_us < target_us / 2 && (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
+    // Only a rate that is used is raised (not in the specification): else pauses would raise it without end, for nothing has been tried. It is used, too,
+    // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a processor.
     set(starting_ ? 2 * rate_ : rate_ + std::max(settings_.datagram_bytes / interval, 0.02 * rate_));
   }
   updated_ = now;
   at_update_ = latest_;
   sent_bytes_ = sent_datagrams_ = 0;
+  held_back_ = false;
 }
 
 void RateControl::decrease(double rate) {

@@ -48,6 +48,8 @@ class RateControl {
 
   // One datagram to this destination, of any kind, `bytes` long, has been given to the kernel.
   void sent(size_t bytes);
+  // Something waits for its turn, or for the rate.
+  void held_back() { held_back_ = true; }
   // Feedback, alone or in an acknowledgement, in any order. True if the rate has changed.
   bool feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now);
 
@@ -83,7 +85,7 @@ class RateControl {
 
   RateSettings settings_;
   double rate_;
-  bool heard_ = false, starting_ = true;
+  bool heard_ = false, starting_ = true, held_back_ = false;
   Nanos updated_ = 0;
   Totals latest_, at_update_, at_loss_window_;
   uint64_t sent_bytes_ = 0, sent_datagrams_ = 0;  // since the last update

@@ -94,6 +94,18 @@ TEST(RateControl, does_not_raise_a_rate_that_is_not_used) {
   EXPECT_EQ(ends.control.rate(), 10'000'000u);
 }
 
+TEST(RateControl, raises_a_rate_that_something_waits_for_although_little_goes_out) {
+  Reporter ends;
+  for (int i = 0; i < 3; ++i) {
+    ends.control.held_back();
+    ends.report(2, 0, 0);
+  }
+  EXPECT_GT(ends.control.rate(), 10'000'000u);
+  const auto rate = ends.control.rate();
+  for (int i = 0; i < 3; ++i) ends.report(2, 0, 0);
+  EXPECT_EQ(ends.control.rate(), rate) << "nothing waited since";
+}
+
 TEST(RateControl, is_not_slowed_down_by_one_late_report_of_four) {
   Reporter ends;
   ends.settle();

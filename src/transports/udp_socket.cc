@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 #include <linux/errqueue.h>
@@ -23,6 +24,7 @@ constexpr size_t run_buffer_bytes = 65536;
 constexpr int tries_max = 3;                 // an error that comes so often in a row is the datagram's own
 constexpr int errors_per_call = 64;          // a flood of them must not hold up what else there is
 constexpr size_t cache_line = 64;
+constexpr Nanos wait_max = 10 * second;      // what would have waited longer came before somebody set the clock on the wall
 
 bool set_option(int socket, int level, int name, int value) { return ::setsockopt(socket, level, name, &value, sizeof value) == 0; }
 
@@ -30,6 +32,21 @@ int get_option(int socket, int level, int name) {
   int value = 0;
   socklen_t bytes = sizeof value;
   return ::getsockopt(socket, level, name, &value, &bytes) == 0 ? value : -1;
+}
+
+Nanos clock_now(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return Nanos{time.tv_sec} * second + time.tv_nsec;
+}
+
+// How long the datagram with this stamp has been here.
+Nanos waited(const cmsghdr* note, Nanos wall) {
+  timespec stamp{};
+  if (note->cmsg_len < CMSG_LEN(sizeof stamp)) return 0;
+  std::memcpy(&stamp, CMSG_DATA(note), sizeof stamp);
+  const Nanos time = wall - (Nanos{stamp.tv_sec} * second + stamp.tv_nsec);
+  return time < 0 || time > wait_max ? 0 : time;
 }
 
 size_t bytes_of(const OutDatagram& datagram) { return datagram_header_bytes + datagram.payload.size(); }
@@ -113,7 +130,7 @@ struct UdpSocket::Outbox {
 struct UdpSocket::Ring {
   union Control {
     cmsghdr align;
-    std::array<std::byte, CMSG_SPACE(sizeof(uint32_t)) + CMSG_SPACE(sizeof(int))> bytes;
+    std::array<std::byte, CMSG_SPACE(sizeof(uint32_t)) + CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(timespec))> bytes;
   };
   std::array<mmsghdr, messages_per_call> messages{};
   std::array<iovec, messages_per_call> pieces{};
@@ -170,6 +187,7 @@ Status UdpSocket::set_up(const UdpSocketOptions& options) {
   // datagrams that its own queues drop (ENOBUFS).
   (void)(wide ? set_option(socket, IPPROTO_IPV6, IPV6_RECVERR, 1) : set_option(socket, IPPROTO_IP, IP_RECVERR, 1));
   (void)set_option(socket, SOL_SOCKET, SO_RXQ_OVFL, 1);
+  (void)set_option(socket, SOL_SOCKET, SO_TIMESTAMPNS, 1);
   if (!set_option(socket, SOL_SOCKET, SO_RCVBUFFORCE, options.receive_buffer_bytes)) (void)set_option(socket, SOL_SOCKET, SO_RCVBUF, options.receive_buffer_bytes);
   if (!set_option(socket, SOL_SOCKET, SO_SNDBUFFORCE, options.send_buffer_bytes)) (void)set_option(socket, SOL_SOCKET, SO_SNDBUF, options.send_buffer_bytes);
   send_runs_ = options.segmentation_offload && get_option(socket, SOL_UDP, UDP_SEGMENT) >= 0;
@@ -269,7 +287,7 @@ ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
     const int count = ::recvmmsg(socket_.get(), ring_->messages.data(), messages_per_call, MSG_DONTWAIT, nullptr);
     ++counters_.received_calls;
     if (count > 0) {
-      outcome.datagrams += deliver(static_cast<size_t>(count), inbox);
+      outcome.datagrams += deliver(static_cast<size_t>(count), clock_now(CLOCK_MONOTONIC), clock_now(CLOCK_REALTIME), inbox);
       outcome.drained = static_cast<size_t>(count) < messages_per_call;
     } else if (count == 0 || errno == EAGAIN) {
       outcome.drained = true;
@@ -283,18 +301,21 @@ ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
   return outcome;
 }
 
-size_t UdpSocket::deliver(size_t messages, DatagramInbox& inbox) {
+// now, wall: the same moment, after these came; the kernel's stamps are of the clock on the wall.
+size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox& inbox) {
   size_t datagrams = 0;
   for (size_t i = 0; i < messages; ++i) {
     auto& message = ring_->messages[i].msg_hdr;
     std::span<const std::byte> bytes(static_cast<const std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
     size_t size = 0;  // of the datagrams of a run
+    Nanos came = now;
     for (auto* note = CMSG_FIRSTHDR(&message); note != nullptr; note = CMSG_NXTHDR(&message, note)) {
       uint32_t value = 0;
       if (note->cmsg_len < CMSG_LEN(sizeof value)) continue;
       std::memcpy(&value, CMSG_DATA(note), sizeof value);
       if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_RXQ_OVFL) own_drops_.saw(value);
       if (note->cmsg_level == SOL_UDP && note->cmsg_type == UDP_GRO) size = value;
+      if (note->cmsg_level == SOL_SOCKET && note->cmsg_type == SO_TIMESTAMPNS) came = now - waited(note, wall);
     }
     auto& from = ring_->from[i];
     from.bytes = message.msg_namelen;
@@ -302,7 +323,7 @@ size_t UdpSocket::deliver(size_t messages, DatagramInbox& inbox) {
     if (size == 0) size = bytes.size();
     do {
       const size_t count = std::min(size, bytes.size());
-      inbox.arrived(bytes.first(count), from);
+      inbox.arrived(bytes.first(count), from, came);
       bytes = bytes.subspan(count);
       ++datagrams;
     } while (!bytes.empty());
@@ -337,7 +358,8 @@ void UdpSocket::read_errors(DatagramInbox& inbox) {
       if (!error || note->cmsg_len < CMSG_LEN(sizeof what)) continue;
       std::memcpy(&what, CMSG_DATA(note), sizeof what);
       const bool by_network = what.ee_origin == SO_EE_ORIGIN_ICMP || what.ee_origin == SO_EE_ORIGIN_ICMP6;
-      if (!by_network || what.ee_errno == EMSGSIZE) continue;  // send tells of those that are too long
+      // Only a host says that nobody is there. That it cannot be reached now is a loss; send tells of datagrams that are too long.
+      if (!by_network || what.ee_errno != ECONNREFUSED) continue;
       ++counters_.refused;
       inbox.refused(about);
     }

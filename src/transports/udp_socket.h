@@ -76,7 +76,7 @@ class UdpSocket final : public DatagramSocket {
   size_t fill(std::span<const OutDatagram> batch);
   void give(std::span<const OutDatagram> batch, size_t messages, SendOutcome& outcome);
   int give_alone(const OutDatagram& datagram);
-  size_t deliver(size_t messages, DatagramInbox& inbox);
+  size_t deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox& inbox);
   void read_errors(DatagramInbox& inbox);
   void read_own_drops();
 

@@ -53,7 +53,7 @@ std::unique_ptr<UdpSocket> make(UdpSocketOptions options = {}, const char* addre
 }
 
 struct Numbers final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress&) override {
+  void arrived(std::span<const std::byte> datagram, const TcpAddress&, Nanos) override {
     DatagramHeader header;
     if (check_shape(datagram, 65507, header) == DatagramFault::none) ops.push_back(header.op);
   }

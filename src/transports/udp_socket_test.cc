@@ -35,14 +35,22 @@ std::unique_ptr<UdpSocket> make(UdpSocketOptions options) {
 }
 
 struct Inbox final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress& from) override {
+  void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos at) override {
+    came.push_back(at);
     datagrams.emplace_back(datagram.begin(), datagram.end());
     senders.push_back(from);
   }
   void refused(const TcpAddress& to) override { refusals.push_back(to); }
   std::vector<Bytes> datagrams;
   std::vector<TcpAddress> senders, refusals;
+  std::vector<Nanos> came;
 };
+
+Nanos monotonic_now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return Nanos{time.tv_sec} * second + time.tv_nsec;
+}
 
 short events_of(const DatagramSocket& socket, int wait_ms) {
   pollfd wait{socket.wait_handle(), POLLIN, 0};
@@ -291,7 +299,7 @@ TEST_P(UdpSocketOf, nothing_is_fragmented) {
 TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
   struct Echo final : DatagramInbox {
     explicit Echo(DatagramSocket& s) : socket(s) {}
-    void arrived(std::span<const std::byte> datagram, const TcpAddress& from) override {
+    void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos) override {
       const OutDatagram answer{.to = &from, .header = {.op = 99, .payload_bytes = static_cast<uint16_t>(datagram.size())}, .payload = datagram};
       EXPECT_EQ(socket.send({&answer, 1}), (SendOutcome{.taken = 1}));
     }
@@ -308,6 +316,24 @@ TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
   receive_all(*asking, inbox, 20);
   ASSERT_EQ(inbox.datagrams.size(), 20u);
   for (size_t i = 0; i < 20; ++i) EXPECT_TRUE(std::equal(batch.expected[i].begin(), batch.expected[i].end(), inbox.datagrams[i].begin() + datagram_header_bytes));
+}
+
+TEST_P(UdpSocketOf, tells_when_the_network_brought_something_not_when_it_was_fetched) {
+  Random random(9);
+  const auto from = make(options()), to = make(options());
+  const Batch early(random, to->address(), std::vector<size_t>(1, 100)), late(random, to->address(), std::vector<size_t>(2000, 100));
+  const auto begun = monotonic_now();
+  EXPECT_EQ(from->send(early.datagrams).taken, 1u);
+  const auto sent = monotonic_now();
+  EXPECT_EQ(from->send(late.datagrams).taken, 2000u);  // takes its time
+  const auto fetched = monotonic_now();
+  Inbox inbox;
+  receive_all(*to, inbox, 1);
+  ASSERT_GE(inbox.came.size(), 1u);
+  // The two clocks are not read in the same moment: a process may be put aside between them.
+  const Nanos between = 100 * microsecond;
+  EXPECT_GE(inbox.came[0], begun - between);
+  EXPECT_LE(inbox.came[0], sent + std::max(between, (fetched - sent) / 2));
 }
 
 }  // namespace

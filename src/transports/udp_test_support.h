@@ -97,7 +97,7 @@ class VirtualNetwork {
         const auto datagram = std::move(inbox_.front());
         inbox_.pop_front();
         ++outcome.datagrams;
-        inbox.arrived(datagram.bytes, datagram.from);
+        inbox.arrived(datagram.bytes, datagram.from, 0);
       }
       for (const auto& to : std::exchange(refused_, {})) inbox.refused(to);
       outcome.drained = inbox_.empty() || inbox_.front().at > network_.now;

@@ -235,6 +235,7 @@ void UdpTransport::close(PeerIndex peer) {
     sent_.insert(sent_.end(), link->flow->sent().begin(), link->flow->sent().end());
     link->flow->sent().clear();
     link->flow->reassembler().reset();
+    link->farewell = true;
     farewells_.push_back(std::move(links_[peer]));
   } else {
     retire(*link);
@@ -292,12 +293,9 @@ bool UdpTransport::receive(Sink& sink) {
   constexpr size_t datagrams_max = 256;
   bool any = false;
   for (const auto& port : ports_) {
-    const auto began = now_;
-    unseen_since_ = port->seen_at;
     stale_ = true;
     const auto outcome = port->socket->receive(*port, datagrams_max);
     port->drained = outcome.drained;
-    if (outcome.drained) port->seen_at = began;
     any |= outcome.datagrams > 0;
     if (sink.has_enough()) break;
   }
@@ -355,7 +353,12 @@ bool UdpTransport::send_paced(Nanos now) {
   size_t count = 0, total = 0;
   for (; count < datagrams_max && total < bytes_max; ++count) {
     const auto next = pacer_.next(now);
-    if (!next) break;
+    if (!next) {
+      for (auto* link : live_) {
+        if (link->state == LinkState::up && pacer_.wants(link->flow->destination())) link->flow->held_back();
+      }
+      break;
+    }
     auto* link = by_destination_[*next];
     auto& outbox = ports_[link->at.port]->outbox;
     const auto bytes = outbox.room() > 0 || outbox.flush() ? link->flow->send_next(now, outbox) : 0;
@@ -423,10 +426,10 @@ Nanos UdpTransport::next_deadline() const {
     if (link->state == LinkState::connecting) consider(link->request.deadline);
     if (link->handshake) consider(link->handshake->next_deadline());
     else if (link->state == LinkState::connecting && link->request.dial) consider(now_);
-    if (link->state == LinkState::up) consider(link->flow->next_deadline());
+    if (link->state == LinkState::up) consider(link->flow->next_deadline(now_));
   }
   for (const auto& link : farewells_) {
-    consider(link->flow->next_deadline());
+    consider(link->flow->next_deadline(now_));
     consider(link->leaves_at);
   }
   consider(const_cast<Pacer&>(pacer_).ready_at(now_));

@@ -102,14 +102,13 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
  private:
   struct Port final : DatagramInbox {
     Port(UdpTransport& transport, std::unique_ptr<DatagramSocket> with, size_t number);
-    void arrived(std::span<const std::byte> datagram, const TcpAddress& from) override { owner.arrived(*this, datagram, from); }
+    void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) override { owner.arrived(*this, datagram, from, came); }
     void refused(const TcpAddress& to) override { owner.refused(*this, to); }
     UdpTransport& owner;
     std::unique_ptr<DatagramSocket> socket;
     UdpOutbox outbox;
     size_t index;
     bool drained = true;
-    Nanos seen_at = 0;   // when it was last known to be empty
   };
   struct Candidate {
     TcpAddress address;
@@ -128,6 +127,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     bool room_refused = true, overflowed = false;
     Nanos leaves_at = 0;                // closed: when it is given up; 0 until poll has set it
     uint64_t refused = 0;               // while connecting
+    bool farewell = false;              // closed on this side, with frames still to be taken
   };
   struct Group {
     uint32_t number = 0;
@@ -161,7 +161,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   bool knows_run(uint64_t run_id) const;
 
   // Receiving.
-  void arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from);
+  void arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from, Nanos came);
   void refused(Port& port, const TcpAddress& to);
   void hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
   void of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
@@ -214,8 +214,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   uint64_t refused_frames_[frame_fault_count] = {};
   uint64_t dropped_[datagram_fault_count] = {};
   Nanos now_ = 0;
-  Nanos unseen_since_ = 0;  // of the socket that is being read
-  bool stale_ = false;      // it has not told anything yet in this turn
+  Nanos came_ = 0;      // what is being read
+  bool stale_ = false;  // nothing was read yet in this turn
   Sink* sink_ = nullptr;  // during poll
   bool polling_ = false;
 };

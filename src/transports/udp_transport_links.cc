@@ -71,6 +71,8 @@ void UdpTransport::lose(Link& link, const Status& why) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
     link.lost = ended(link, why, now_);
+    // The peer may be well, and know nothing of it: a link that only one side has given up would be kept alive by the other for ever.
+    if (!flow.heard_goodbye()) flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     speak(link, now_);  // whoever said goodbye hears that it was heard
     pacer_.want(flow.destination(), 0);
     flow.frames().clear(sent_);
@@ -114,8 +116,10 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
   return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
 }
 
-void UdpTransport::arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from) {
+void UdpTransport::arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) {
   if (std::exchange(stale_, false)) refresh();
+  came_ = came != 0 && options_.clock ? came : now_;
+  now_ = std::max(now_, came_);
   DatagramHeader header;
   if (const auto fault = check_shape(datagram, longest_datagram_bytes, header); fault != DatagramFault::none) {
     ++dropped_[static_cast<size_t>(fault)];
@@ -175,11 +179,15 @@ void UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<c
     const auto payload = datagram.subspan(datagram_header_bytes);
     if (link.state == LinkState::up) {
       if (link.handshake) link.handshake.reset();  // our confirmation has arrived
-      fault = flow.heard(header, payload, {now_, now_ - unseen_since_}, *sink_);
+      fault = flow.heard(header, payload, {now_, came_}, *sink_);
+    } else if (!link.farewell && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
+      // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
+      fault = DatagramFault::late;
+      flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     } else if (header.kind == DatagramKind::fragment) {
       fault = DatagramFault::late;  // the link is over: not acknowledged
     } else {
-      fault = flow.heard(header, payload, {now_, now_ - unseen_since_}, *sink_);
+      fault = flow.heard(header, payload, {now_, came_}, *sink_);
       if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
     }
   }

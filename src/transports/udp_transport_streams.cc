@@ -170,7 +170,7 @@ void UdpTransport::of_group(Group& group, const DatagramHeader& header, std::spa
   if (fault == DatagramFault::none) fault = check_tag(header, datagram, peer->in_key, group.what.auth);
   const bool authentic = fault == DatagramFault::none;
   if (authentic) {
-    flow->heard_of_group(header, {now_, now_ - unseen_since_});
+    flow->heard_of_group(header, {now_, came_});
     fault = deliver(group, *peer, header, datagram.subspan(datagram_header_bytes));
   }
   if (fault == DatagramFault::none) {
