@@ -47,6 +47,8 @@ struct PhaseOutcome {
 class Deadline {
  public:
   explicit Deadline(const DeadlineSettings& settings) : settings_(settings) {}
+  // For the next operation; what was learnt stays.
+  void set(const DeadlineSettings& settings) { settings_ = settings; }
 
   // A stream's duration, first to last arrival; cut by a deadline (soft or hard): 1.5 * that deadline is recorded. Silent streams, and those without
   // ranges, are not told.

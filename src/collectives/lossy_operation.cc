@@ -31,6 +31,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
     auto& phase = phases_[number];
     phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
     phase.open = phase.closed = false;
+    phase.start = phase.close = now;
     phase.streams.resize(world());
     for (Rank from = 0; from < world(); ++from) {
       auto& stream = phase.streams[from];
@@ -78,6 +79,8 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
   uint32_t range = 0;
   if (!setup_.geometry->find(owner, header.slice, header.packet_index, range)) return DatagramFault::place;
   if (payload.size() != setup_.geometry->bytes(owner, range)) return DatagramFault::size;
+  const auto& codec = setup_.geometry->cut().codec;
+  if (codec.quantizes() && !check_message(codec, payload, setup_.geometry->range(owner, range).count()).ok()) return DatagramFault::size;
   if (phase.closed) {
     ++stream.late;
     return DatagramFault::late;
@@ -127,6 +130,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   auto& stream = phase.streams[from];
   if (stream.confirmed || stream.lost) return;
   stream.ask_at = never;
+  if (setup_.phases[number].silent != never && now >= phase.start + setup_.phases[number].silent && is_silent(from)) stream.clock.close(now);
   if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
     stream.confirmed = true;
     if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
@@ -142,6 +146,10 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   if (stream.ask_at > now) return;
   ask_for(number, from, stream, now);
   stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
+}
+
+bool LossyOperation::is_silent(Rank from) const {
+  return std::none_of(phases_.begin(), phases_.end(), [&](const auto& phase) { return phase.streams[from].clock.heard() || phase.streams[from].arrivals.arrived_count() > 0; });
 }
 
 // What is missing, slice by slice.
@@ -198,6 +206,8 @@ Nanos LossyOperation::due() const {
       if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
       open = true;
       next = std::min({next, stream.clock.due(), stream.ask_at});
+      const auto silent = setup_.phases[&phase - phases_.data()].silent;
+      if (silent != never && is_silent(from)) next = std::min(next, phase.start + silent);
     }
     if (!open) return 0;  // to be closed
   }
@@ -256,11 +266,6 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
 void LossyOperation::fall_behind(uint32_t operations, Nanos now) {
   if (done_) return;
   behind_ = operations;
-  if (phases_[0].runs && !phases_[0].closed) {
-    for (auto& stream : phases_[0].streams) stream.missing = stream.arrivals.missing_count();
-    phases_[0].closed = true, phases_[0].close = now;
-  }
-  for (auto& stream : phases_[1].streams) stream.missing = stream.arrivals.missing_count();
   finish({Code::late, "the others are " + std::to_string(operations) + " operations ahead"}, now);
 }
 
@@ -269,7 +274,14 @@ void LossyOperation::fail(const Status& why, Nanos now) {
 }
 
 void LossyOperation::finish(Status status, Nanos now) {
-  for (auto& phase : phases_) phase.closed = phase.closed || phase.runs;
+  for (auto& phase : phases_) {
+    if (!phase.runs || phase.closed) continue;
+    phase.closed = true;
+    phase.close = phase.open ? now : phase.start;
+    for (Rank from = 0; from < world(); ++from) {
+      if (from != setup_.self) phase.streams[from].missing = phase.streams[from].arrivals.missing_count();
+    }
+  }
   status_ = std::move(status);
   ended_ = now;
   done_ = true;

@@ -32,6 +32,7 @@ inline constexpr uint32_t lossy_phases = 2;
 struct LossyPhaseSetup {
   StreamLimits limits;
   bool completes = false;  // repaired until nothing is missing
+  Nanos silent = never;    // and then only as long as its sender shows that it lives: this long without anything of it, in any phase, ends a stream
 };
 
 struct LossySetup {
@@ -48,7 +49,7 @@ struct LossySetup {
   bool own_exact = false;            // as Codec::own_exact
   double loss_budget = 0.05;
   std::array<LossyPhaseSetup, lossy_phases> phases{};
-  Nanos announced = 0;               // t_hard, for others
+  std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
   Nanos deadline = never;            // absolute; what is not complete then ends with late
 };
 
@@ -123,6 +124,8 @@ class LossyOperation {
   std::byte* own_output() const;
   void keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload);
   void step(uint32_t number, Rank from, Nanos now);
+  bool is_silent(Rank from) const;
+  uint32_t deadline_us(uint32_t phase) const;
   void step_all(Nanos now);
   bool all_ended(const LossyPhase& phase) const;
   void close_phase(uint32_t number, Nanos now);

@@ -7,6 +7,10 @@
 
 namespace unisono {
 
+namespace {
+constexpr uint32_t run_max = 1024;  // ranges: what the estimator keeps for sums that lack somebody is as large as they are
+}
+
 size_t LossyOperation::element_size() const { return element_bytes(setup_.dtype); }
 
 // Range by range, because a range is a message of its own. message null: into result_.
@@ -32,6 +36,8 @@ void LossyOperation::encode_shard(Rank owner, DType dtype, const void* elements,
   }
 }
 
+uint32_t LossyOperation::deadline_us(uint32_t phase) const { return static_cast<uint32_t>(std::min<Nanos>(setup_.announced[phase] / microsecond, UINT32_MAX)); }
+
 void LossyOperation::send_contributions() {
   const auto& geometry = *setup_.geometry;
   outgoing_at_.resize(world() + 1);
@@ -49,7 +55,7 @@ void LossyOperation::send_contributions() {
     if (bytes == 0) continue;
     auto* message = outgoing_.data() + outgoing_at_[owner];
     encode_shard(owner, setup_.dtype, static_cast<const std::byte*>(setup_.input) + geometry.shard(owner).begin * element_size(), message);
-    port_->send_stream({.to = owner, .name = {setup_.op, 0}, .bytes = {message, bytes}, .range_bytes = geometry.range_bytes(), .deadline_us = static_cast<uint32_t>(std::min<Nanos>(setup_.announced / microsecond, UINT32_MAX))});
+    port_->send_stream({.to = owner, .name = {setup_.op, 0}, .bytes = {message, bytes}, .range_bytes = geometry.range_bytes(), .deadline_us = deadline_us(0)});
   }
 }
 
@@ -62,7 +68,7 @@ void LossyOperation::publish(bool with_contributors) {
                         .bytes = {result_.data(), bytes},
                         .range_bytes = setup_.geometry->range_bytes(),
                         .contributors = with_contributors ? std::span<const uint16_t>(contributors_) : std::span<const uint16_t>(),
-                        .deadline_us = static_cast<uint32_t>(std::min<Nanos>(setup_.announced / microsecond, UINT32_MAX))});
+                        .deadline_us = deadline_us(1)});
   }
 }
 
@@ -98,7 +104,7 @@ uint32_t LossyOperation::run_of(uint32_t first) const {
     }
     return true;
   };
-  while (first + run < ranges && alike(first + run)) ++run;
+  while (first + run < ranges && run < run_max && alike(first + run)) ++run;
   return run;
 }
 

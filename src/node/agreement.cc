@@ -34,12 +34,13 @@ void know_terms(Node& node, const DatagramTerms& terms) {
   node.engine().set_datagrams(secret);
 }
 
-void on_topology(Node& node, ByteView bytes) {
+void on_topology(Node& node, PeerIndex from, ByteView bytes) {
+  if (node.peers().empty() || from != node.peers()[0]) return;
   ByteReader reader(bytes);
   DatagramTerms terms;
   terms.bytes = reader.read<uint32_t>();
   for (auto& byte : terms.key) byte = reader.read<std::byte>();
-  if (!reader.ok()) return;
+  if (!reader.ok() || terms.bytes > node.datagram_bytes()) return;
   auto topology = decode_topology(bytes.last(reader.left()));
   if (!topology) return;
   know_terms(node, terms);
@@ -148,7 +149,7 @@ Status trouble(Node& node) {
 
 void hear_agreement(Node& node, PeerIndex from, ByteView message) {
   const auto kind = static_cast<ControlKind>(message.front());
-  if (kind == ControlKind::topology) on_topology(node, message.subspan(1));
+  if (kind == ControlKind::topology) on_topology(node, from, message.subspan(1));
   if (kind == ControlKind::ready) on_ready(node, from, message.subspan(1));
   hear_survey(node, from, message);
 }

@@ -65,6 +65,7 @@ class Checks {
     return that(types && ops, "delivery: only sums and averages of f32, f16 and bf16 tensors can be lossy") &&
            that(schedules, "delivery: only two_step can be lossy, because there a lost message costs one contribution") &&
            that(o.id == 0 && o.encode_error == nullptr && !o.measure_error && o.agreement == 0, "delivery: lossy calls have no id, encode_error, measure_error or agreement") &&
+           that(o.lossy.estimator <= Estimator::count, "delivery: estimators but stratified and count are for simulations") &&
            that(o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
   }
   bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce can be lossy"); }
@@ -154,6 +155,7 @@ Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
+  if (q.delivery == Delivery::lossy && q.codec->reduce != q.codec->gather) return wrong("delivery: a lossy call has one codec for both steps, not " + q.codec->to_string());
   q.count = in.count;
   return q;
 }

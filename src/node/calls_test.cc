@@ -107,6 +107,12 @@ TEST(Calls, only_sums_of_floats_by_two_step_may_be_lossy) {
   options = lossy;
   options.lossy.loss_budget = 1.5;
   expect_invalid(all_reduce_call(caller, six, six, options), "loss_budget");
+  options = lossy;
+  options.lossy.estimator = Estimator::zero_fill;
+  expect_invalid(all_reduce_call(caller, six, six, options), "for simulations");
+  options = lossy;
+  options.codec = *Codec::parse("int8/int4");
+  expect_invalid(all_reduce_call(caller, six, six, options), "one codec for both steps");
   expect_invalid(broadcast_call(caller, six, 0, lossy), "only all_reduce can be lossy");
   expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy), "only all_reduce can be lossy");
   expect_invalid(barrier_call(caller, lossy), "only all_reduce can be lossy");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace unisono {
 
@@ -13,24 +14,31 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->silent_.assign(group->world(), 0);
   group->lost_.resize(group->world());
   group->heard_calls_.resize(group->world());
+  group->repaired_before_.assign(group->world(), 0);
   if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group); !status.ok()) return status;
   return group;
 }
 
 LossyGroup::~LossyGroup() {
+  fail_all({Code::unavailable, "the group has ended"}, 0, true);
   for (auto& operation : operations_) operation.drop_streams();
   service_.close_group(setup_.number);
 }
 
 void LossyGroup::end(Call&& call, Status status) {
+  if (call.completion == nullptr) return;
   auto completion = std::move(call.completion);
   completion->status = std::move(status);
   completion->done = true;
 }
 
 void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> completion, Nanos now) {
-  Call call{.request = std::move(request), .completion = std::move(completion), .submitted = now};
+  // The caller's codec is gone when the call begins.
+  Call call{.request = std::move(request), .completion = std::move(completion)};
+  call.codec = *call.request.codec;
+  call.deadline = now + call.request.timeout;
   call.completion->report.operation = name(call.request.collective);
+  if (call.request.collective != Collective::all_reduce) return end(std::move(call), {Code::unsupported, "only all_reduce can be lossy"});
   if (waiting_.size() >= waiting_max) {
     return end(std::move(call), {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
@@ -38,34 +46,42 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   if (!running_) start_next(now);
 }
 
-Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
-  const auto elements = request.collective == Collective::all_reduce ? request.count : request.count * world();
-  return RangeGeometry::make({.elements = elements,
+Result<RangeGeometry> LossyGroup::geometry_for(const Call& call) const {
+  return RangeGeometry::make({.elements = call.request.count,
                               .world = world(),
                               .datagram_bytes = setup_.datagram_bytes,
-                              .codec = wire_codec(request.codec->reduce, request.dtype, request.dtype, false)});
+                              .codec = wire_codec(call.codec.reduce, call.request.dtype, call.request.dtype, call.codec.poison)});
 }
 
 LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
   const auto size_class = static_cast<uint64_t>(std::bit_width(std::max<size_t>(bytes, 1) - 1));
   const auto key = size_class << 8 | static_cast<uint64_t>(request.collective);
+  const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget};
   const auto it = learnt_by_size_.find(key);
-  if (it != learnt_by_size_.end()) return it->second;
-  const Deadline deadline({.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget});
+  if (it != learnt_by_size_.end()) {
+    // Calls of one size may have different options.
+    for (auto& deadline : it->second.deadlines) deadline.set(settings);
+    return it->second;
+  }
+  const Deadline deadline(settings);
   Learnt learnt{.deadlines = {deadline, deadline}, .announced = {}};
   for (auto& ranks : learnt.announced) ranks.assign(world(), 0);
   return learnt_by_size_.emplace(key, std::move(learnt)).first->second;
 }
 
+// hard: as agreed by all ranks, which have said what theirs would be.
 LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request) const {
   const auto& deadline = learnt_->deadlines[phase];
-  const auto hard_max = request.lossy.deadline_max.count() * microsecond;
-  const bool is_result = phase == 1 && request.collective == Collective::all_reduce;
-  const bool completes = is_result || request.lossy.loss_budget <= 0 || deadline.learning();
-  const auto hard = agreed_deadline(learnt_->announced[phase], deadline.hard());
+  const auto hard_max = request.lossy.deadline_max.count() * microsecond, fixed = request.lossy.deadline.count() * microsecond;
+  auto announced = learnt_->announced[phase];
+  announced[setup_.datagrams.self] = deadline.hard();
+  const auto hard = std::min(agreed_deadline(announced, deadline.hard()), hard_max);
   const auto soft = deadline.soft(hard);
+  // Results are repaired as long as their owner shows that it lives.
+  const bool completes = phase == 1 || request.lossy.loss_budget <= 0 || deadline.learning();
   LossyPhaseSetup setup{.limits = {.soft = soft, .hard = hard, .grace = Deadline::grace(soft)}, .completes = completes};
-  if (completes) setup.limits.soft = setup.limits.hard = hard_max;
+  if (phase == 1) setup.silent = hard;
+  if (completes) setup.limits.soft = setup.limits.hard = fixed > 0 ? fixed : hard_max;
   return setup;
 }
 
@@ -73,7 +89,16 @@ void LossyGroup::start_next(Nanos now) {
   while (!running_ && !waiting_.empty()) {
     auto call = std::move(waiting_.front());
     waiting_.pop_front();
-    const auto geometry = geometry_for(call.request);
+    call.request.codec = &call.codec;
+    if (call.completion == nullptr) {
+      ++op_;  // the others have it
+      continue;
+    }
+    if (call.request.count == 0) {
+      end(std::move(call), {});
+      continue;
+    }
+    const auto geometry = geometry_for(call);
     if (!geometry) {
       end(std::move(call), geometry.status());
       continue;
@@ -89,9 +114,8 @@ void LossyGroup::start_next(Nanos now) {
 }
 
 void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
-  // Others may be ahead, where this rank was away: it joins the newest operation that at least half of them have reached.
-  if (const auto behind = operations_behind(); behind >= 2) op_ += behind;
   call_ = std::move(call);
+  call_.request.codec = &call_.codec;
   running_ = true;
   const auto& request = call_.request;
   learnt_ = &learnt_for(request, geometry.cut().codec.message_bytes(geometry.cut().elements));
@@ -112,11 +136,18 @@ void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
   setup.own_exact = request.codec->own_exact;
   setup.loss_budget = request.lossy.loss_budget;
   for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request);
-  // A rank to which nothing is sent never learns, and has no say.
-  setup.announced = request.collective != Collective::all_gather && geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[request.collective == Collective::all_gather ? 1 : 0].hard();
-  setup.deadline = call_.submitted + request.timeout;
+  // Who is late for contributions may still come with results: it is given as long again.
+  setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
+  // A rank to which nothing is sent in a phase never learns, and has no say.
+  setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[0].hard(), learnt_->deadlines[1].hard()};
+  setup.deadline = call_.deadline;
   tell_call();
   operation.start(*this, now);
+  // What it still has of the others' old operation is no basis for this one.
+  if (const auto behind = operations_behind(); behind >= 2) {
+    operation.fall_behind(behind, now);
+    return operation.drop_streams();
+  }
   for (Rank rank = 0; rank < world(); ++rank) {
     if (!lost_[rank].ok()) operation.peer_lost(rank, lost_[rank], now);
   }
@@ -147,37 +178,52 @@ void LossyGroup::compare_call(Rank from, Nanos now) {
   const auto& heard = heard_calls_[from][op_ & 1];
   if (!running_ || current().done() || !heard.known || heard.op != op_) return;
   if (heard.call.bits == own_call_.bits && heard.call.amount == own_call_.amount) return;
-  // It may not know yet: what this rank calls is what it called before.
-  if (setup_.tell && lost_[from].ok()) setup_.tell(from, op_, own_call_);
+  // Others may not know yet: what this rank calls is what it called before.
+  if (setup_.tell && told_again_ != op_ + 1) {
+    told_again_ = op_ + 1;
+    for (Rank rank = 0; rank < world(); ++rank) {
+      if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, own_call_);
+    }
+  }
   current().fail({Code::invalid, "calls differ: rank " + std::to_string(from) + " (" + place(from) + ") " + difference(heard.call, own_call_)}, now);
 }
 
 void LossyGroup::replay(EarlyStore& store, Nanos now) {
   if (store.op == op_) {
     for (const auto& early : store.datagrams) {
-      if (!running_ || current().done()) break;
+      if (current().done()) break;
+      if (early.header.phase < lossy_phases && early.header.deadline_us > 0) learnt_->announced[early.header.phase][early.from] = early.header.deadline_us * microsecond;
       const std::span<const std::byte> payload(store.payloads.data() + early.at, early.header.payload_bytes);
-      if (early.header.kind == DatagramKind::end) current().end_seen(early.from, early.header, now);
-      else current().data(early.from, early.header, payload, now);
+      if (early.header.kind == DatagramKind::end) current().end_seen(early.from, early.header, early.came);
+      else current().data(early.from, early.header, payload, early.came);
     }
   }
   store.datagrams.clear();
   store.payloads.clear();
+  store.ended.assign(world(), 0);
   current().wake(now);
 }
 
-DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload) {
+DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   auto& store = early_[header.op & 1];
-  if (store.op != header.op) {
+  if (store.op != header.op || store.ended.empty()) {
     store.op = header.op;
     store.datagrams.clear();
     store.payloads.clear();
+    store.ended.assign(world(), 0);
+  }
+  if (header.phase >= lossy_phases) return DatagramFault::place;
+  if (header.kind == DatagramKind::end) {
+    // It is said again and again while this rank does not take part.
+    const auto bit = static_cast<uint8_t>(1u << header.phase);
+    if ((store.ended[from] & bit) != 0) return DatagramFault::none;
+    store.ended[from] |= bit;
   }
   if (store.payloads.size() + payload.size() + store.datagrams.size() * sizeof(Early) > early_bytes_max) {
     ++early_dropped_;
     return DatagramFault::late;
   }
-  store.datagrams.push_back({from, header, store.payloads.size()});
+  store.datagrams.push_back({from, header, store.payloads.size(), now});
   store.payloads.insert(store.payloads.end(), payload.begin(), payload.end());
   return DatagramFault::none;
 }
@@ -191,7 +237,7 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
     return DatagramFault::op_old;
   }
   if (distance > 1) return DatagramFault::op_ahead;
-  if (distance == 1 || !running_) return keep_early(from, header, payload);
+  if (distance == 1 || !running_) return keep_early(from, header, payload, now);
   auto fault = DatagramFault::none;
   if (header.kind == DatagramKind::end) {
     current().end_seen(from, header, now);
@@ -223,7 +269,7 @@ uint32_t LossyGroup::operations_behind() const {
 }
 
 bool LossyGroup::step(Nanos now) {
-  bool progress = false;
+  bool progress = end_late_waiting(now);
   while (running_) {
     auto& operation = current();
     if (const auto behind = operations_behind(); !operation.done() && behind >= 2) operation.fall_behind(behind, now);
@@ -235,7 +281,25 @@ bool LossyGroup::step(Nanos now) {
   return progress;
 }
 
-Nanos LossyGroup::next_deadline() const { return running_ ? current().due() : never; }
+// Calls behind the one that runs: nobody looks at their memory once their time is over.
+bool LossyGroup::end_late_waiting(Nanos now) {
+  bool any = false;
+  for (auto& call : waiting_) {
+    if (call.completion == nullptr || now < call.deadline) continue;
+    end(std::move(call), {Code::late, std::string(name(call.request.collective)) + " waited for lossy operation " + std::to_string(op_) + " to end until its own deadline"});
+    call.completion = nullptr;
+    any = true;
+  }
+  return any;
+}
+
+Nanos LossyGroup::next_deadline() const {
+  auto next = running_ ? current().due() : never;
+  for (const auto& call : waiting_) {
+    if (call.completion != nullptr) next = std::min(next, call.deadline);
+  }
+  return next;
+}
 
 void LossyGroup::peer_lost(Rank rank, const Status& why, Nanos now) {
   lost_[rank] = why;
@@ -254,20 +318,17 @@ bool LossyGroup::owes() const {
   return false;
 }
 
-void LossyGroup::fail_all(const Status& why, Nanos now) {
-  if (running_) {
-    current().fail(why, now);
-    settle(now);
-  }
-  while (!waiting_.empty()) {
-    auto call = std::move(waiting_.front());
-    waiting_.pop_front();
-    end(std::move(call), why);
-  }
+void LossyGroup::fail_all(const Status& why, Nanos now, bool without_reports) {
+  // Those that wait first: no other one is to begin.
+  for (auto& call : waiting_) end(std::move(call), why);
+  waiting_.clear();
+  if (!running_) return;
+  current().fail(why, now);
+  settle(now, without_reports);
 }
 
 // The operation is over: what it says goes to whoever waits, and the next one begins.
-void LossyGroup::settle(Nanos now) {
+void LossyGroup::settle(Nanos now, bool without_reports) {
   auto& operation = current();
   auto status = operation.status();
   auto& report = call_.completion->report;
@@ -276,14 +337,39 @@ void LossyGroup::settle(Nanos now) {
   report.number = op_;
   report.schedule = "two_step";
   report.world_size = report.contributors = world();
+  report.codec = call_.codec;
   report.total_us = (operation.ended() - operation.started()) / microsecond;
   report.transfer_us = report.total_us;
-  report.delivery = delivery_report();
-  if (status.ok()) learn();
-  Rank silent = world();
+  if (!without_reports) {
+    count_bytes(report);
+    report.delivery = delivery_report();
+    if (status.ok()) learn();
+  }
+  for (Rank rank = 0; rank < world(); ++rank) {
+    const auto& stream = operation.phase(0).streams[rank];
+    if (rank != setup_.datagrams.self && stream.arrivals.ranges() > 0 && stream.arrivals.arrived_count() == 0) --report.contributors;
+  }
+  count_silence(status);
+  const auto silent = static_cast<Rank>(std::max_element(silent_.begin(), silent_.end()) - silent_.begin());
+  if (!status.ok()) {
+    const bool gone = status.code() == Code::late && silent_[silent] >= silent_operations_max;
+    const auto text = gone ? "rank " + std::to_string(silent) + " (" + place(silent) + ") was silent for " + std::to_string(silent_[silent]) + " operations in a row" : status.message();
+    if (!without_reports) status = {gone ? Code::peer_lost : status.code(), std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + text};
+  }
+  running_ = false;
+  // Who was away joins the newest operation of the others.
+  op_ += std::max(1u, operation.behind());
+  end(std::move(call_), std::move(status));
+  call_ = {};
+  if (!without_reports) start_next(now);
+}
+
+// Of ranks in operations that had the time to hear them. Who had nothing to send to this rank was not silent.
+void LossyGroup::count_silence(const Status& status) {
+  const auto& operation = current();
+  if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank == setup_.datagrams.self) continue;
-    // Who had nothing to send to this rank was not silent.
     bool heard = false, awaited = false;
     for (uint32_t number = 0; number < lossy_phases; ++number) {
       const auto& stream = operation.phase(number).streams[rank];
@@ -291,22 +377,36 @@ void LossyGroup::settle(Nanos now) {
       awaited = true;
       heard |= stream.clock.heard() || stream.arrivals.arrived_count() > 0;
     }
-    if (!awaited) continue;
-    silent_[rank] = heard ? 0 : silent_[rank] + 1;
-    if (!heard) --report.contributors;
-    if (silent_[rank] >= silent_operations_max && silent == world()) silent = rank;
+    if (awaited) silent_[rank] = heard ? 0 : silent_[rank] + 1;
   }
-  if (silent < world()) {
-    status = {Code::peer_lost, std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": rank " + std::to_string(silent) + " (" + place(silent) + ") was silent for " +
-                                   std::to_string(silent_[silent]) + " operations in a row"};
-  } else if (!status.ok()) {
-    status = {status.code(), std::string(name(call_.request.collective)) + " " + std::to_string(op_) + ": " + status.message()};
+}
+
+// What went over the links for it, headers included: each range once, and again what was asked for.
+void LossyGroup::count_bytes(Report& report) {
+  const auto& operation = current();
+  const auto& geometry = *operation.setup().geometry;
+  const auto self = setup_.datagrams.self;
+  for (Rank rank = 0; rank < world(); ++rank) {
+    if (rank == self) continue;
+    uint64_t sent_ranges = 0, sent_payload = 0, received_ranges = 0;
+    if (operation.phase(0).runs) sent_ranges += geometry.ranges(rank), sent_payload += geometry.shard_bytes(rank);
+    // Results only if phase 0 was closed.
+    if (operation.phase(1).runs && operation.phase(1).open) sent_ranges += geometry.ranges(self), sent_payload += geometry.shard_bytes(self);
+    const auto repaired = service_.datagram_counters(setup_.number, rank).repaired;
+    const auto again = repaired - std::exchange(repaired_before_[rank], repaired);
+    for (const auto number : {0u, 1u}) {
+      if (operation.phase(number).runs) received_ranges += operation.phase(number).streams[rank].arrivals.arrived_count();
+    }
+    const uint64_t datagram = geometry.range_bytes() + datagram_header_bytes;
+    report.sent_payload += sent_payload + again * geometry.range_bytes();
+    report.sent_bytes += sent_payload + sent_ranges * datagram_header_bytes + again * datagram;
+    report.sent_messages += sent_ranges + again;
+    report.sent_elements += again * geometry.range_elements();
+    if (operation.phase(0).runs) report.sent_elements += geometry.shard(rank).count();
+    if (operation.phase(1).runs && operation.phase(1).open) report.sent_elements += geometry.shard(self).count();
+    report.received_bytes += received_ranges * datagram;
+    report.received_messages += received_ranges;
   }
-  running_ = false;
-  ++op_;
-  end(std::move(call_), std::move(status));
-  call_ = {};
-  start_next(now);
 }
 
 void LossyGroup::learn() {

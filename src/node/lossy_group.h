@@ -60,8 +60,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
   void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
-  // Ends everything.
-  void fail_all(const Status& why, Nanos now);
+  // Ends everything. without_reports: where there is no memory for them.
+  void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
   bool owes() const;
   // How many more datagrams than counted as stale or foreign could not be kept until their operation began.
@@ -86,8 +86,9 @@ class LossyGroup final : public DatagramSink, public StreamPort {
 
   struct Call {
     OperationRequest request;
-    std::shared_ptr<Completion> completion;
-    Nanos submitted = 0;
+    Codec codec{};                              // the request's is this one
+    std::shared_ptr<Completion> completion{};   // null: it has ended while it waited, and only its number is left
+    Nanos deadline = 0;
   };
   // What was learnt of operations of one kind and size.
   struct Learnt {
@@ -103,28 +104,33 @@ class LossyGroup final : public DatagramSink, public StreamPort {
     Rank from = 0;
     DatagramHeader header;
     size_t at = 0;
+    Nanos came = 0;
   };
   struct EarlyStore {  // of one operation
     uint32_t op = 0;
     std::vector<Early> datagrams;
     std::vector<std::byte> payloads;
+    std::vector<uint8_t> ended;  // by rank, a bit for each phase: its end is kept already
   };
 
   LossyOperation& current() { return operations_[op_ % operations_.size()]; }
   const LossyOperation& current() const { return operations_[op_ % operations_.size()]; }
   Learnt& learnt_for(const OperationRequest& request, size_t bytes);
-  Result<RangeGeometry> geometry_for(const OperationRequest& request) const;
+  Result<RangeGeometry> geometry_for(const Call& call) const;
+  bool end_late_waiting(Nanos now);
   void start_next(Nanos now);
   void begin(Call&& call, const RangeGeometry& geometry, Nanos now);
   LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request) const;
   void replay(EarlyStore& store, Nanos now);
-  DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload);
+  DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
+  void count_silence(const Status& status);
   void tell_call();
   void compare_call(Rank from, Nanos now);
   void note_newest(Rank from, uint32_t op);
   uint32_t operations_behind() const;
-  void settle(Nanos now);
+  void settle(Nanos now, bool without_reports = false);
   void learn();
+  void count_bytes(Report& report);
   Status outcome() const;
   std::shared_ptr<const DeliveryReport> delivery_report() const;
   void end(Call&& call, Status status);
@@ -142,8 +148,10 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::vector<uint32_t> newest_;     // by rank: the newest op seen in an authentic datagram
   std::vector<uint32_t> silent_;     // by rank: operations in a row in which nothing came
   std::vector<Status> lost_;         // by rank
+  std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
   CallDescriptor own_call_;          // that runs, or ran last
   bool told_ = false;                // it was told to all
+  uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
   std::map<uint64_t, Learnt> learnt_by_size_;
 };

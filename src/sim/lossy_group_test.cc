@@ -1,6 +1,7 @@
 // Lossy operations of whole groups over virtual links: the order of calls, what deadlines learn, and what losses, silence and lateness lead to.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 
@@ -125,7 +126,8 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
   auto values = values_of(3, 1000, 2);
-  values[2].resize(900);
+  // Two of three change what they call: the third, which says nothing new, is heard by both.
+  values[1].resize(900), values[2].resize(900);
   auto outcomes = cluster.all_reduce(values, lossy_mean);
   for (const auto& outcome : outcomes) {
     ASSERT_FALSE(outcome.ok());
@@ -143,7 +145,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
   }
 }
 
-TEST(LossyGroup, a_rank_that_was_away_joins_the_operation_that_the_others_have_reached) {
+TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_operation) {
   LossyCluster cluster({.ranks = 4});
   auto options = lossy_mean;
   options.timeout = Milliseconds(100);
@@ -153,22 +155,129 @@ TEST(LossyGroup, a_rank_that_was_away_joins_the_operation_that_the_others_have_r
   }
   // Rank 3 is stopped; the others' two operations fail for want of its results, which are never made up.
   auto values = values_of(4, 10'000, 77);
-  for (int round = 0; round < 2; ++round) {
+  const auto others_call = [&] {
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
+    return completions;
+  };
+  for (int round = 0; round < 2; ++round) {
+    const auto completions = others_call();
     cluster.finish(completions);
     for (const auto& completion : completions) EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
   }
+  // It missed the numbers 25 and 26, and comes back while the others are at 27.
   values = values_of(4, 10'000, 78);
   const auto expected = mean_of(values);
-  std::vector<std::shared_ptr<Completion>> completions;
-  for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
+  auto completions = others_call();
   cluster.pass(millisecond);  // less than the deadline that was learnt
+  const auto first = cluster.submit(3, values[3], options);
+  cluster.finish({first});
+  EXPECT_EQ(first->status.code(), Code::late) << first->status.to_string();
+  ASSERT_NE(first->report.delivery, nullptr);
+  EXPECT_EQ(first->report.delivery->behind, 2u);
   completions.push_back(cluster.submit(3, values[3], options));
   cluster.finish(completions);
   for (Rank rank = 0; rank < 4; ++rank) {
     EXPECT_TRUE(completions[rank]->status.ok()) << rank << ": " << completions[rank]->status.to_string();
     EXPECT_EQ(values[rank], expected) << rank;
+  }
+  EXPECT_EQ(completions[3]->report.number, 27u);
+}
+
+TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlines_that_were_learnt) {
+  LossyCluster cluster({.ranks = 4});
+  for (int round = 0; round < 25; ++round) {
+    auto values = values_of(4, 10'000, static_cast<uint64_t>(round) + 1);
+    for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
+  }
+  cluster.network().cut_off(3, true);
+  auto values = values_of(4, 10'000, 99);
+  std::vector<std::shared_ptr<Completion>> completions;
+  for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
+  const auto start = cluster.now();
+  cluster.finish(completions);
+  for (const auto& completion : completions) {
+    EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
+    const auto& delivery = *completion->report.delivery;
+    // Contributions by t_hard, results by as much again.
+    EXPECT_LE(delivery.contribute.duration_us, delivery.contribute.hard_us * 11 / 10);
+    EXPECT_LE(delivery.result.duration_us, delivery.contribute.hard_us * 11 / 10);
+    EXPECT_EQ(delivery.contribute.streams[3].end, DeliveryReport::End::silent);
+    EXPECT_EQ(delivery.result.streams[3].missing, delivery.result.streams[3].expected);
+  }
+  EXPECT_LE(cluster.now() - start, 25 * millisecond);
+}
+
+TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
+  LossyCluster cluster({.ranks = 2});
+  auto values = values_of(2, 1000, 1);
+  std::vector<std::shared_ptr<Completion>> completions;
+  for (int i = 0; i < 3; ++i) completions.push_back(cluster.submit(0, values[0], lossy_mean));
+  cluster.group(0).fail_all({Code::unavailable, "over"}, cluster.now());
+  for (const auto& completion : completions) {
+    EXPECT_TRUE(completion->done);
+    EXPECT_EQ(completion->status.code(), Code::unavailable);
+  }
+  EXPECT_EQ(cluster.group(0).active(), 0u);
+}
+
+TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
+  LossyCluster cluster({.ranks = 2});
+  auto values = values_of(2, 1000, 1);
+  auto short_one = lossy_mean;
+  short_one.timeout = Milliseconds(20);
+  auto first = cluster.submit(0, values[0], lossy_mean), second = cluster.submit(0, values[0], short_one);
+  cluster.pass(30 * millisecond);
+  EXPECT_FALSE(first->done);
+  ASSERT_TRUE(second->done);
+  EXPECT_EQ(second->status.code(), Code::late) << second->status.to_string();
+  // Its number is used up, so the other rank's calls find theirs.
+  auto third = cluster.submit(0, values[0], lossy_mean);
+  std::vector<std::shared_ptr<Completion>> completions{first, third, cluster.submit(1, values[1], lossy_mean), cluster.submit(1, values[1], short_one), cluster.submit(1, values[1], lossy_mean)};
+  cluster.finish(completions);
+  EXPECT_TRUE(first->status.ok()) << first->status.to_string();
+  EXPECT_TRUE(third->status.ok()) << third->status.to_string();
+  EXPECT_EQ(third->report.number, 2u);
+}
+
+TEST(LossyGroup, a_codec_of_a_call_that_waits_is_its_own) {
+  LossyCluster cluster({.ranks = 2});
+  auto values = values_of(2, 5000, 1);
+  auto more = values_of(2, 5000, 2);
+  std::vector<std::shared_ptr<Completion>> completions;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
+    auto options = std::make_unique<CallOptions>(lossy_mean);
+    options->codec = *Codec::parse("int8");
+    completions.push_back(cluster.submit(rank, more[rank], *options));
+  }
+  cluster.finish(completions);
+  for (const auto& completion : completions) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+  EXPECT_EQ(more[0], more[1]);
+}
+
+TEST(LossyGroup, a_fixed_deadline_holds_from_the_first_operation_on) {
+  LossyCluster cluster({.ranks = 3});
+  cluster.network().cut_off(2, true);
+  auto options = lossy_mean;
+  options.lossy.deadline = std::chrono::milliseconds(8);
+  auto values = values_of(3, 1000, 1);
+  std::vector<std::shared_ptr<Completion>> completions;
+  for (Rank rank = 0; rank < 2; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
+  const auto start = cluster.now();
+  cluster.finish(completions);
+  for (const auto& completion : completions) EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
+  EXPECT_LE(cluster.now() - start, 17 * millisecond);
+}
+
+TEST(LossyGroup, calls_without_elements_use_no_number) {
+  LossyCluster cluster({.ranks = 2});
+  std::vector<float> nothing;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cluster.submit(0, nothing, lossy_mean)->done);
+  auto values = values_of(2, 1000, 1);
+  for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) {
+    ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+    EXPECT_EQ(outcome->number, 0u);
   }
 }
 
