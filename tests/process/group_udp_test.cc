@@ -19,7 +19,8 @@ TEST(Udp, lossy_calls_have_the_bits_of_reliable_ones_where_nothing_is_lost) {
     const auto lossy = group.ask_all(std::string("all_reduce:check=1,hash=1,lossy=loss_budget~0,") + call);
     expect_all_ok(lossy);
     for (size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(lossy[rank].value("hash"), reliable[rank].value("hash")) << call;
-    for (const auto& line : lossy) EXPECT_EQ(line.value("schedule"), "two_step") << line.text;
+    // Of no elements there is nothing to agree about: no message is sent.
+    for (const auto& line : lossy) EXPECT_EQ(line.value("schedule"), std::string(call) == "count=0" ? "none" : "two_step") << line.text;
     std::printf("    %s: %.2f ms, reliable %.2f ms\n", call, static_cast<double>(lossy[0].number("us")) / 1000, static_cast<double>(reliable[0].number("us")) / 1000);
   }
   group.finish();
@@ -112,6 +113,25 @@ TEST_F(LossyHosts, every_collective_is_right_over_links_that_lose_a_tenth) {
   group.finish();
 }
 
+TEST_F(LossyHosts, drop_compute_agrees_over_links_that_lose_a_tenth) {
+  Hosts hosts("abc");
+  lose(hosts, 10);
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(3, options(hosts));
+  std::vector<size_t> numbers;
+  for (size_t rank = 0; rank < 3; ++rank) {
+    numbers.push_back(group[rank].tell("drop_make:slot=" + std::to_string(rank) + ",options=auto:warmup=1/calibration=4/min_calibration=3/window=3/max_drop=0.5/min_gain=0/recalibrate=5"));
+  }
+  expect_all_ok(group.answers({0, 1, 2}, numbers));
+  const auto lines = group.ask_all("drop_train:iters=20");
+  expect_all_ok(lines);
+  for (const auto& line : lines) {
+    for (const auto* key : {"step", "parameters", "counted", "report", "total"}) EXPECT_EQ(line.value(key), lines[0].value(key)) << key << ": " << line.text;
+    EXPECT_EQ(line.value("used"), line.value("place")) << line.text;
+  }
+  group.finish();
+}
+
 TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
   Hosts hosts("abc");
   lose(hosts, 20);
@@ -129,7 +149,8 @@ TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) 
   Hosts hosts("abcd");
   ASSERT_EQ(hosts.trouble(), "");
   Cluster group(4, options(hosts));
-  expect_all_ok(group.ask_all("all_reduce:count=262144,iters=25,lossy=1"));
+  // Deadlines are learnt. (On a slow machine one may pass before all have sent: sums may lack something here, too.)
+  expect_all_ok(group.ask_all("all_reduce:count=262144,iters=25,tolerance=1000000,lossy=1"));
   lose(hosts, 10);
   ASSERT_EQ(hosts.trouble(), "");
   double expected = 0, missing = 0;
