@@ -307,7 +307,7 @@ void Engine::give_up() {
   gave_up_ = true;
   for (auto& [number, group] : groups_) {
     group->ended = no_memory_left();
-    if (group->lossy != nullptr) without_memory([&] { group->lossy->fail_all(no_memory_left(), now_, true); });
+    if (auto* lossy = group->lossy.get()) without_memory([&] { lossy->fail_all(no_memory_left(), now_, true); });
   }
   for (auto* active : active_) {
     active->operation.fail(no_memory_left(), now_);
