@@ -243,6 +243,23 @@ TEST_F(UdpLossy, streams_to_several_peers_and_frames_share_the_link) {
   EXPECT_TRUE(same(cluster.ears[1]->frames[0].payload, frame));
 }
 
+// Each of four gets a quarter of what the rank may send: less than half of its own rate, but something always waits.
+TEST_F(UdpLossy, rates_rise_although_several_peers_share_what_the_rank_sends) {
+  begin(5);
+  cluster.pass(200 * millisecond);
+  const auto payload = pattern(300'000, 4);
+  std::vector<uint64_t> before;
+  for (PeerIndex peer = 1; peer < 5; ++peer) before.push_back(cluster.transports[0]->flow(peer)->rate());
+  for (Rank to = 1; to < 5; ++to) cluster.transports[0]->send_stream(group_number, stream(to, payload, {.op = 1, .phase = 0}));
+  ASSERT_TRUE(cluster.until([&] {
+    for (Rank to = 1; to < 5; ++to) {
+      if (got(to, 0, {.op = 1, .phase = 0}).ranges.size() != 300) return false;
+    }
+    return true;
+  }));
+  for (PeerIndex peer = 1; peer < 5; ++peer) EXPECT_GT(cluster.transports[0]->flow(peer)->rate(), 2 * before[peer - 1]) << peer;
+}
+
 TEST_F(UdpLossy, groups_that_cannot_be_are_refused) {
   begin(2);
   const std::vector<PeerIndex> peers{0, 1}, unknown{0, 5}, few{0};
