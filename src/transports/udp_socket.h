@@ -1,7 +1,8 @@
 // A UDP socket of the kernel: the only file of the UDP transport with system calls for data.
 //
 // Nothing is fragmented. Datagrams are given to the kernel in batches, header and payload from where they lie; runs of equal size to one address go
-// through it as one (segmentation offload) where it can, and such runs are received as one likewise. Sockets are of one family.
+// through it as one (segmentation offload) where it can, and such runs are received as one likewise. Sockets are of one family. Clocks are read here for one
+// thing: when the kernel says that a datagram came, as a time of CLOCK_MONOTONIC.
 #pragma once
 
 #include <cstddef>
