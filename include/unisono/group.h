@@ -149,7 +149,8 @@ class UNISONO_EXPORT Group {
 
   // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/packet_loss.md): rank r's shard of the reduction goes to
   // rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy a range (what a datagram carries) may be short of contributions; or
-  // missing, and then output keeps what it had there: Report::delivery says which. output's own shard becomes what the others decode.
+  // missing, and then output keeps what it had there: Report::delivery says which, and names ranks that were silent; no rank may be without a shard then.
+  // output's own shard becomes what the others decode.
   // tensor: only its size and type count. options: shard_unit, and the codec, of which reduce_shards takes the first part and gather_shards the last.
   Result<ShardLayout> shard_layout(ConstTensor tensor, const StepCodec& codec = {}, uint32_t shard_unit = 0) const;
   Work reduce_shards_async(ConstTensor input, Tensor shard, const CallOptions& options = {});

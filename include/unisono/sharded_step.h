@@ -37,7 +37,8 @@ class ShardedStepper;
 }
 
 struct ShardedOptions {
-  // reliable: everything arrives, over any transport; the same to the bit as lossy delivery of which nothing was lost. lossy needs the transport "udp".
+  // reliable: everything arrives, over any transport; the same to the bit as lossy delivery of which nothing was lost. lossy needs the transport "udp", and is
+  // reliable all the same where parameters are so few that some rank has no shard (at most 16 (N-1) N of fp32).
   Delivery delivery = Delivery::lossy;
   DeliveryOptions lossy{};          // of both halves; on_empty: automatic is hold
   StepCodec gradients{};            // how they travel; plain: fp32

@@ -248,7 +248,8 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   }
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
-    return finish(whole || !setup_.phases[1].completes ? Status() : incomplete(1), now);
+    // Of a sum all is needed; whoever gathers shards keeps what it had of others.
+    return finish(whole || setup_.collective != Collective::all_reduce ? Status() : incomplete(1), now);
   }
   if (!reduce_shard()) {
     return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
@@ -282,7 +283,7 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
   }
   // What is to be complete cannot be any more.
   const auto& result = phases_[1];
-  if (result.runs && setup_.phases[1].completes && !result.streams[rank].arrivals.complete()) {
+  if (setup_.collective == Collective::all_reduce && !result.streams[rank].arrivals.complete()) {
     return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
   }
   step_all(now);

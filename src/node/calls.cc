@@ -231,6 +231,8 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
     q.delivery = Delivery::reliable;
     return q;
   }
+  // Who has nothing to receive would run ahead of the others, who keep what they send for two operations only.
+  if (layout->count(c.world - 1) == 0) return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) + " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");
   q.count = whole.count;
   q.dtype = whole.dtype;
   q.shard_unit = o.shard_unit;

@@ -59,7 +59,7 @@ bool every_tenth(Rank from, Rank to, uint32_t number) { return mix64(from * 1'00
 
 TEST(LossyShards, without_loss_are_an_all_reduce_in_two_halves) {
   for (const uint32_t ranks : {2u, 3u, 8u}) {
-    for (const size_t elements : {size_t{1}, size_t{17}, size_t{50'003}}) {
+    for (const size_t elements : {size_t{113}, size_t{1'003}, size_t{50'003}}) {
       LossyCluster cluster({.ranks = ranks});
       Shards shards(cluster, ranks, elements);
       auto expected = shards.inputs;
@@ -198,6 +198,8 @@ TEST(LossyShards, refuse_sizes_and_options_that_make_no_sense) {
   EXPECT_TRUE(reduce(whole, shard, lossy).ok()) << reduce(whole, shard, lossy).to_string();
   EXPECT_TRUE(reduce(whole, shard, {}).ok());
   EXPECT_EQ(reduce(whole, wrong, lossy).message(), "the shard has 335 elements, expected 336");
+  Values few(20), some(4);
+  EXPECT_NE(reduce(few, some, lossy).message().find("would have none"), std::string::npos) << reduce(few, some, lossy).to_string();
   EXPECT_EQ(reduce(whole, shard, {.op = ReduceOp::max, .delivery = Delivery::lossy}).code(), Code::invalid);
   EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .shard_unit = 24}).code(), Code::invalid);
   const std::vector<std::vector<uint32_t>> needed(3);

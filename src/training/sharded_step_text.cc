@@ -21,7 +21,7 @@ constexpr std::array switch_names{"off", "on"};
 
 Status set_codec(StepCodec& codec, std::string_view key, std::string_view value) {
   const auto parsed = Codec::parse(value);
-  if (!parsed.ok()) return parsed.status();
+  if (!parsed.ok()) return wrong(std::string(key) + ": " + parsed.status().message());
   if (parsed->reduce != parsed->gather || parsed->own_exact || parsed->poison) return wrong(std::string(key) + "=" + std::string(value) + " names more than one step's codec");
   codec = parsed->reduce;
   return {};

@@ -47,7 +47,8 @@ class ShardedStepper {
 
   explicit ShardedStepper(const ShardedOptions& options) : options_(options) {}
   bool wants_scalars() const { return options_.clip_norm > 0 || options_.check_finite; }
-  bool is_lossy() const { return options_.delivery == Delivery::lossy && world_ > 1; }
+  // Who has no shard receives nothing, and would run ahead.
+  bool is_lossy() const { return options_.delivery == Delivery::lossy && world_ > 1 && state_->geometry().ranges(world_ - 1) > 0; }
   uint32_t parts() const { return wants_scalars() ? 3 : 2; }
   Part part_of(uint32_t call) const;
   uint32_t step_of(uint32_t call) const { return first_step_ + call / parts() + 1; }
