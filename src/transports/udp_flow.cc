@@ -75,7 +75,7 @@ void UdpFlow::put(DatagramHeader header, std::span<const std::byte> payload, Udp
 }
 
 void UdpFlow::start(Control& control, Nanos now) {
-  control = {.active = true, .id = next_control_++, .next = now, .interval = rtt_.repair_interval(), .tries = 0};
+  control = {.active = true, .id = next_control_++, .since = now, .next = now, .interval = rtt_.repair_interval(), .tries = 0};
 }
 
 void UdpFlow::put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox) {
@@ -269,6 +269,8 @@ void UdpFlow::refused(Nanos now) {
   ++refusals_;
   if (refusals_in_row_++ == 0) first_refusal_ = now;
   if (!ping_.active) start(ping_, now);
+  // Believed at once: that a farewell is said no more costs nothing, whoever forged it.
+  goodbye_refused_ |= goodbye_.active && goodbye_.tries > 0;
 }
 
 DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink) {

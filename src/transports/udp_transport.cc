@@ -105,12 +105,15 @@ Status UdpTransport::watch_ports() {
 
 UdpTransport::~UdpTransport() {
   // One word to everybody, without waiting: who does not hear it finds the port closed.
-  for (auto* link : live_) {
-    if (link->state != LinkState::up) continue;
-    auto& outbox = ports_[link->at.port]->outbox;
+  const auto say = [&](const Link& link) {
+    auto& outbox = ports_[link.at.port]->outbox;
     if (outbox.room() == 0) outbox.flush();
-    link->flow->say_last_goodbye(now_, outbox);
+    link.flow->say_last_goodbye(now_, outbox);
+  };
+  for (const auto* link : live_) {
+    if (link->state == LinkState::up) say(*link);
   }
+  for (const auto& link : farewells_) say(*link);
   flush();
 }
 
@@ -328,7 +331,7 @@ void UdpTransport::step_farewells(Nanos now) {
     if (flow.frames().empty()) flow.say_goodbye(now);
     speak(*link, now);
     flow.sent().clear();
-    if (now < link->leaves_at && !flow.goodbye_heard() && flow.end().ok()) return false;
+    if (now < link->leaves_at && !flow.goodbye_heard() && !flow.goodbye_in_vain(now) && flow.end().ok()) return false;
     if (flow.frames().count() > 0) flow.say_last_goodbye(now, ports_[link->at.port]->outbox);
     retire(*link);
     return true;

@@ -76,6 +76,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool lingers() const override { return !live_.empty() || !farewells_.empty(); }
+  // Frames that were not confirmed, and farewells until they are answered, given up, or said in vain.
+  bool owes() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override {}

@@ -85,6 +85,11 @@ void UdpTransport::lose(Link& link, const Status& why) {
   link.room_refused = link.overflowed = false;
 }
 
+bool UdpTransport::owes() const {
+  const auto unconfirmed = [](const Link* link) { return link->state == LinkState::up && !link->flow->frames().empty(); };
+  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
+}
+
 Status UdpTransport::unreachable(const Link& link) const {
   std::string text = link.request.label + ": ";
   if (link.request.dial) {

@@ -1,6 +1,7 @@
 // Lossy all-reduces of real processes over UDP: without loss, with packets that the kernel drops, and with ranks that die or stop.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "group_cluster.h"
@@ -143,6 +144,73 @@ TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
     expect_all_ok(group.answers({0, 1, 2}, numbers));
     group.finish();
   }
+}
+
+// What a rank sent last is lost as often as anything else, and it is gone at once; nobody may take that for a death. Ranks leave in two ways: they give
+// up their group, or the program ends.
+void expect_that_all_can_leave(Hosts& hosts, const ClusterOptions& options, int percent, int rounds) {
+  for (const char host : hosts.names()) hosts.drop_at(std::string(1, host), "meta l4proto udp numgen random mod 100 < " + std::to_string(percent), true);
+  ASSERT_EQ(hosts.trouble(), "");
+  const std::vector<size_t> all{0, 1, 2, 3};
+  int64_t slowest_ns = 0;
+  for (int round = 0; round < rounds; ++round) {
+    Cluster group(4, options);
+    const std::string call = round % 3 == 0 ? "barrier" : round % 3 == 1 ? "all_reduce:count=1,check=1" : "all_reduce:count=50021,check=1";
+    const auto numbers = group.tell(all, call);
+    const bool leave = round % 2 == 0;
+    const auto leaving = group.tell(all, leave ? "leave" : "exit");
+    const auto lines = group.answers(all, numbers);
+    expect_all_ok(lines);
+    for (size_t rank = 0; leave && rank < 4; ++rank) slowest_ns = std::max(slowest_ns, group[rank].answer(leaving[rank]).at() - lines[rank].at());
+    group.finish();
+    if (::testing::Test::HasFailure()) FAIL() << "at " << percent << " % loss, round " << round << ", " << call;
+  }
+  // Up to 2 s for frames that nobody confirms, then for a farewell that nobody answers.
+  expect_within("the slowest farewell at " + std::to_string(percent) + " % loss took", slowest_ns, 2500);
+}
+
+TEST_F(LossyHosts, ranks_whose_last_call_is_a_collective_leave_nobody_waiting_in_it) {
+  Hosts hosts("abcd");
+  expect_that_all_can_leave(hosts, options(hosts), 10, 12);
+}
+
+class LongLossyHosts : public LossyHosts {};
+
+TEST_F(LongLossyHosts, ranks_whose_last_call_is_a_collective_leave_nobody_waiting_in_it) {
+  Hosts hosts("abcd");
+  for (const int percent : {1, 10, 30}) expect_that_all_can_leave(hosts, options(hosts), percent, 30);
+}
+
+TEST_F(LossyHosts, leaving_takes_no_time_where_nothing_is_lost) {
+  Hosts hosts("abc");
+  ASSERT_EQ(hosts.trouble(), "");
+  std::vector<int64_t> took;
+  for (int round = 0; round < 5; ++round) {
+    Cluster group(3, options(hosts));
+    const auto numbers = group.tell({0, 1, 2}, "barrier");
+    const auto leaving = group.tell({0, 1, 2}, "leave");
+    const auto lines = group.answers({0, 1, 2}, numbers);
+    expect_all_ok(lines);
+    for (size_t rank = 0; rank < 3; ++rank) took.push_back(group[rank].answer(leaving[rank]).at() - lines[rank].at());
+    group.finish();
+  }
+  std::sort(took.begin(), took.end());
+  expect_within("half of all farewells took", took[took.size() / 2], 50);
+}
+
+// It cannot answer, so who leaves gives up in the end.
+TEST_F(LossyHosts, a_stopped_rank_keeps_nobody_from_leaving_for_long) {
+  Hosts hosts("abc");
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(3, options(hosts));
+  expect_all_ok(group.ask_all("barrier"));
+  group[2].signal(SIGSTOP);
+  ASSERT_TRUE(group[2].wait_stopped());
+  const auto number = group[0].tell("leave");
+  const auto begun = now_ns();
+  expect_within("a stopped rank was waited for", group[0].answer(number).at() - begun, 2300 + 200);
+  group[2].signal(SIGCONT);
+  group.finish();
 }
 
 TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) {
