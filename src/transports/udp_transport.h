@@ -18,6 +18,7 @@
 
 #include "transports/connector.h"
 #include "transports/datagram_service.h"
+#include "transports/losing_socket.h"
 #include "transports/payload_pool.h"
 #include "transports/tcp_socket.h"
 #include "transports/transport.h"
@@ -40,6 +41,7 @@ struct UdpOptions {
   Nanos keep_alive = 500 * millisecond;  // a peer that says nothing is asked
   Nanos silence = 10 * second;           // a peer that does not answer is lost
   Nanos linger = 2 * second;             // after close(), for what was queued
+  PurposeLoss loss{};                    // of what arrives, on purpose; describe() says so
   PayloadPoolLimits pool{};
   // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time for is not seen: a thread
   // that was put aside between poll()'s time and a system call would measure delays that are not, or negative ones.

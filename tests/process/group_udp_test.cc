@@ -85,6 +85,27 @@ TEST(Udp, a_stopped_rank_is_named_when_the_deadline_has_passed_and_joins_in_agai
   group.finish();
 }
 
+TEST(Udp, loses_on_purpose_what_it_is_told_and_says_so) {
+  Cluster group(3, {.transport = "udp", .environment = {"UNISONO_LOSE_PER_MILLE=200"}});
+  for (const auto& line : group.ask_all("members")) EXPECT_TRUE(line.says("loses_200_per_mille_on_purpose")) << line.text;
+  expect_all_ok(group.ask_all("all_reduce:count=100003,check=1"));
+  double expected = 0, missing = 0;
+  for (int round = 0; round < 40; ++round) {
+    const auto lines = group.ask_all("all_reduce:count=500000,hash=1,tolerance=1000000,lossy=loss_budget~0.9,seed=" + std::to_string(round));
+    expect_all_ok(lines);
+    for (const auto& line : lines) {
+      EXPECT_EQ(line.value("hash"), lines[0].value("hash")) << line.text;
+      if (line.number("cut") > 0 || line.number("learning") > 0) continue;
+      expected += static_cast<double>(line.number("expected"));
+      missing += static_cast<double>(line.number("missing"));
+    }
+  }
+  std::printf("    %.0f of %.0f datagrams missing: %.2f %%\n", missing, expected, 100 * missing / expected);
+  ASSERT_GT(expected, 1000) << "hardly any rank heard all streams to their end";
+  EXPECT_NEAR(missing / expected, 0.2, 4 * std::sqrt(0.2 * 0.8 / expected));
+  group.finish();
+}
+
 // Hosts on a switch of which each drops packets that arrive, at random.
 class LossyHosts : public ::testing::Test {
  protected:
