@@ -22,6 +22,7 @@
 #include "transports/udp_path_probe.h"
 #include "transports/udp_rate_control.h"
 #include "transports/udp_reassembler.h"
+#include "transports/udp_replay.h"
 #include "transports/udp_rtt.h"
 #include "transports/udp_streams.h"
 
@@ -66,10 +67,11 @@ class UdpFlow {
   // Payloads of frames that have arrived at the peer, since the last call; the caller clears it.
   std::vector<uint64_t>& sent() { return sent_; }
 
-  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received.
+  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received. duplicate: a copy, which changes
+  // nothing; above all it is no sign of life.
   DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
-  // An authentic datagram of a group: it counts as a sign of life, and in reports.
-  void heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
+  // An authentic datagram of a group: it counts as a sign of life, and in reports. duplicate: a copy, not to be looked at.
+  DatagramFault heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
   // The network says that nobody is there.
   void refused(Nanos now);
 
@@ -147,6 +149,7 @@ class UdpFlow {
   DatagramHeader answering(DatagramKind kind, Nanos now);
   void address_header(DatagramHeader& header, const DatagramGroup& group, Rank to) const;
   void put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox);
+  bool is_new(const DatagramHeader& header);
   void measure(const DatagramHeader& header, const UdpArrival& arrival);
   DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
   DatagramFault acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
@@ -170,6 +173,7 @@ class UdpFlow {
   RateControl rate_;
   ArrivalMeter meter_;
   AckBuilder acks_;
+  UdpReplayWindow numbers_seen_, answers_seen_;
   LossDetector losses_;
   PathProbe probe_;
   TrainMeter train_;

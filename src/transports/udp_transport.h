@@ -34,7 +34,7 @@ struct UdpOptions {
   std::string interface{};        // as TcpOptions::interface
   uint16_t port = 0;              // 0 = the kernel chooses
   bool payload_checksum = false;  // of what this side sends
-  uint32_t datagram_bytes_max = 0;  // 0: 8972; less where the path takes less
+  uint32_t datagram_bytes_max = 0;  // 0: 8972, with IPv6 8952; less where the path takes less
   uint64_t rate_limit = 0;        // bytes/s, of this process; 0: none
   uint32_t window_bytes = 0;      // what a peer may have on its way to this process at a time; 0: follows from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions

@@ -10,7 +10,7 @@ namespace unisono {
 namespace {
 
 // On loopback too, where 64 KiB would go: a slow start in so few steps takes long, and offload makes up for it.
-constexpr uint32_t path_datagram_bytes = 8'972;
+constexpr uint32_t path_packet_bytes = 9'000;
 constexpr uint32_t longest_datagram_bytes = 65'507;
 
 }  // namespace
@@ -56,7 +56,7 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
   }
   by_destination_[destination] = &link;
   UdpFlowOptions options{.peer = link.request.peer, .group = group, .address = link.at.address, .window_bytes = link.handshake->peer_window_bytes(),
-                         .datagram_bytes_max = path_datagram_bytes, .rate_limit = options_.rate_limit,
+                         .datagram_bytes_max = path_packet_bytes - ipv4_headers_bytes, .rate_limit = options_.rate_limit,
                          .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
   if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
   link.flow = std::make_unique<UdpFlow>(options, pool_, destination);

@@ -234,6 +234,23 @@ TEST_F(LossyHosts, a_stopped_rank_keeps_nobody_from_leaving_for_long) {
   group.finish();
 }
 
+TEST_F(LossyHosts, datagrams_fill_packets_of_ethernet_with_both_versions_of_ip) {
+  Hosts hosts("ab");
+  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"ip", "address", "add", std::string("fd77::") + host + "/64", "dev", "eth0", "nodad"});
+  ASSERT_EQ(hosts.trouble(), "");
+  for (const bool v6 : {false, true}) {
+    ClusterOptions chosen{.transport = "udp", .rendezvous = v6 ? "tcp://[fd77::a]:29500" : "tcp://" + Hosts::address('a') + ":29500"};
+    for (const char host : hosts.names()) {
+      chosen.wrappers.push_back(hosts.wrapper(host, " && export UNISONO_INTERFACE=" + (v6 ? std::string("fd77::") + host : Hosts::address(host))));
+    }
+    Cluster group(2, chosen);
+    for (const auto& line : group.ask_all("members")) EXPECT_TRUE(line.says(v6 ? "(eth0,_1452_bytes)" : "(eth0,_1472_bytes)")) << line.text;
+    expect_all_ok(group.ask_all("all_reduce:count=1000003,check=1"));
+    expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=3,tolerance=1000000,lossy=1"));
+    group.finish();
+  }
+}
+
 TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) {
   Hosts hosts("abcd");
   ASSERT_EQ(hosts.trouble(), "");
