@@ -56,8 +56,16 @@ struct UdpArrival {
   Nanos now = 0, came = 0;
 };
 
+// Memory of one flow, whatever its peer says or does not say:
+//   tables                at most table_bytes_max: what is under way 640 KiB, bits of the fragments of 256 frames in each direction 1 MiB, 4160 frames that
+//                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair requests, numbers and the rest 100 KiB
+//   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes again
+//   payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled: 40 MiB, in powers of two
+// Streams add 16 bytes per range of an operation of this process's own. A stranger gets none at all: nothing is kept for who does not know the keys.
 class UdpFlow {
  public:
+  static constexpr size_t table_bytes_max = 4u << 20;
+
   UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, size_t destination);
 
   // Frames.

@@ -156,20 +156,20 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
 }
 
 void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
-  if (!job_) return;  // it will be said again
+  const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
+  if (!job_) return ignore(DatagramFault::run);  // it will be said again
   UdpHello hello;
   if (!read_hello(*job_, header, datagram, hello)) {
     ++refused_connections_;
-    ++dropped_[static_cast<size_t>(DatagramFault::tag)];
-    return;
+    return ignore(DatagramFault::tag);
   }
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return;  // not added yet: it will be said again
+  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet: it will be said again
   auto& link = *links_[known->second];
   if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
-  if (!link.handshake || link.state == LinkState::lost) return;
+  if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
   const bool answer = link.handshake->heard(hello, now_);
-  if (!answer && !link.handshake->done()) return;
+  if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting) link.at = {from, port.index};
   if (answer) say_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
