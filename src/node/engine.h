@@ -107,7 +107,7 @@ class Engine final : public Sink {
   bool poll(Nanos now);
   Nanos next_deadline() const;
   size_t active() const;
-  // Members may still ask for what was sent to them in lossy operations.
+  // What was sent is not known to have arrived and would be lost with this process, or members may still ask for it (lossy operations).
   bool owes() const;
   void computed(uint64_t id, Nanos now);
 
