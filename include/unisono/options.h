@@ -59,7 +59,7 @@ struct CallOptions {
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;
   // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce of f32, f16 and bf16, sum and avg, over links of the
-  // transport "udp"; without id, encode_error and measure_error. All ranks alike.
+  // transport "udp"; without id, encode_error, measure_error and agreement. automatic: the same where that pays, else reliable. All ranks alike.
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};
 };

@@ -225,6 +225,7 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
     return finish(whole || !setup_.phases[1].completes ? Status() : incomplete(1), now);
   }
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
   if (!reduce_shard()) {
     return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
   }
@@ -256,8 +257,9 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
   // What is to be complete cannot be any more.
-  const auto& result = phases_[1];
-  if (result.runs && setup_.phases[1].completes && !result.streams[rank].arrivals.complete()) {
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    const bool completes = setup_.reliable || (number == 1 && setup_.phases[number].completes);
+    if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
     return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
   }
   step_all(now);

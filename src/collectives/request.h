@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -46,6 +47,7 @@ struct OperationRequest {
   uint64_t agreement = 0;            // as CallOptions::agreement
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};           // where delivery is not reliable
+  std::string_view reliable_because{};  // why an automatic call cannot be lossy, alike on all ranks; static text, empty if it can
 };
 
 // What travels in every frame so that differing calls are found and named at the first message.

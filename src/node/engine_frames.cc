@@ -38,8 +38,8 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
       if (removed_) removed_(from);
       return;
     case FrameKind::lossy:
-      release_lent(from, view);
-      return received_call(from, header);
+      received_call(from, header, {view.data, view.bytes});
+      return release_lent(from, view);
     default: return release_lent(from, view);
   }
 } catch (const std::bad_alloc&) {

@@ -2,7 +2,6 @@
 #include "node/lossy_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -46,16 +45,23 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   if (!running_) start_next(now);
 }
 
-Result<RangeGeometry> LossyGroup::geometry_for(const Call& call) const {
-  return RangeGeometry::make({.elements = call.request.count,
-                              .world = world(),
-                              .datagram_bytes = setup_.datagram_bytes,
-                              .codec = wire_codec(call.codec.reduce, call.request.dtype, call.request.dtype, call.codec.poison)});
+// invalid: what does not fit into datagrams, or not into staging memory.
+Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
+  auto geometry = RangeGeometry::make({.elements = request.count,
+                                       .world = world(),
+                                       .datagram_bytes = setup_.datagram_bytes,
+                                       .codec = wire_codec(request.codec->reduce, request.dtype, request.dtype, request.codec->poison)});
+  if (!geometry) return geometry;
+  const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
+  const auto limit = request.lossy.staging_bytes_max;
+  if (staging > limit) return Status(Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit));
+  return geometry;
 }
 
+Status LossyGroup::fits(const OperationRequest& request) const { return request.count == 0 ? Status() : geometry_for(request).status(); }
+
 LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
-  const auto size_class = static_cast<uint64_t>(std::bit_width(std::max<size_t>(bytes, 1) - 1));
-  const auto key = size_class << 8 | static_cast<uint64_t>(request.collective);
+  const auto key = size_class_of(bytes) << 8 | static_cast<uint64_t>(request.collective);
   const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget};
   const auto it = learnt_by_size_.find(key);
   if (it != learnt_by_size_.end()) {
@@ -70,7 +76,12 @@ LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size
 }
 
 // hard: as agreed by all ranks, which have said what theirs would be.
-LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request) const {
+LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const {
+  if (used_ == Delivery::reliable) {
+    // Until the call's own deadline, whatever the sender is seen to do.
+    const auto left = std::max<Nanos>(call_.deadline - now, 0);
+    return {.limits = {.soft = left, .hard = left, .grace = Deadline::grace(left)}, .completes = true};
+  }
   const auto& deadline = learnt_->deadlines[phase];
   const auto hard_max = request.lossy.deadline_max.count() * microsecond, fixed = request.lossy.deadline.count() * microsecond;
   auto announced = learnt_->announced[phase];
@@ -98,15 +109,9 @@ void LossyGroup::start_next(Nanos now) {
       end(std::move(call), {});
       continue;
     }
-    const auto geometry = geometry_for(call);
+    const auto geometry = geometry_for(call.request);
     if (!geometry) {
       end(std::move(call), geometry.status());
-      continue;
-    }
-    const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
-    if (staging > call.request.lossy.staging_bytes_max) {
-      const auto limit = call.request.lossy.staging_bytes_max;
-      end(std::move(call), {Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit)});
       continue;
     }
     begin(std::move(call), *geometry, now);
@@ -135,7 +140,9 @@ void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
   setup.on_empty = request.lossy.on_empty == OnEmpty::automatic ? (request.collective == Collective::all_reduce ? OnEmpty::own : OnEmpty::hold) : request.lossy.on_empty;
   setup.own_exact = request.codec->own_exact;
   setup.loss_budget = request.lossy.loss_budget;
-  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request);
+  used_ = choice_.begin(op_, request.delivery);
+  setup.reliable = used_ == Delivery::reliable;
+  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
   // Who is late for contributions may still come with results: it is given as long again.
   setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
   // A rank to which nothing is sent in a phase never learns, and has no say.
@@ -344,6 +351,7 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
     count_bytes(report);
     report.delivery = delivery_report();
     if (status.ok()) learn();
+    if (status.ok() || status.code() == Code::late) judge();
   }
   for (Rank rank = 0; rank < world(); ++rank) {
     const auto& stream = operation.phase(0).streams[rank];
@@ -409,33 +417,6 @@ void LossyGroup::count_bytes(Report& report) {
   }
 }
 
-void LossyGroup::learn() {
-  const auto& operation = current();
-  for (uint32_t number = 0; number < lossy_phases; ++number) {
-    const auto& phase = operation.phase(number);
-    if (!phase.runs) continue;
-    auto& deadline = learnt_->deadlines[number];
-    const auto& limits = operation.setup().phases[number].limits;
-    PhaseOutcome outcome{.duration = phase.close - phase.start, .hard = limits.hard};
-    uint64_t expected = 0, missing = 0;
-    for (Rank from = 0; from < world(); ++from) {
-      if (from == setup_.datagrams.self) continue;
-      const auto& stream = phase.streams[from];
-      expected += stream.arrivals.ranges();
-      missing += stream.missing + stream.repaired;
-      const auto end = stream.clock.end();
-      outcome.silent_peer |= end == StreamEnd::silent;
-      outcome.cut_by_hard |= end == StreamEnd::hard;
-      if (!stream.clock.heard() || stream.arrivals.ranges() == 0) continue;
-      if (end == StreamEnd::hard) outcome.cut_missing = std::max(outcome.cut_missing, stream.arrivals.missing_fraction());
-      if (const auto cut = stream.clock.cut_by(); cut > 0) deadline.stream_cut(cut);
-      else deadline.stream_ended(stream.clock.last() - stream.clock.first());
-    }
-    outcome.missing_fraction = expected == 0 ? 0 : static_cast<double>(missing) / static_cast<double>(expected);
-    deadline.phase_ended(outcome);
-  }
-}
-
 // What deadlines cut short, for people.
 Status LossyGroup::outcome() const {
   std::string text;
@@ -459,6 +440,8 @@ Status LossyGroup::outcome() const {
 std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
   const auto& operation = current();
   auto report = std::make_shared<DeliveryReport>();
+  report->used = used_;
+  report->note = choice_.note(call_.request.delivery);
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const auto& phase = operation.phase(number);
     auto& out = number == 0 ? report->contribute : report->result;

@@ -1,5 +1,5 @@
-// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, and what their deadlines
-// learn. One runs at a time; those behind it wait in order of calls.
+// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, what their deadlines
+// learn, and which of them lose nothing after all (node/delivery_choice). One runs at a time; those behind it wait in order of calls.
 //
 // The engine owns it, tells it when time passes and links end, and gives it a datagram service. Senders' copies are kept until the operation after
 // the next one starts, because until then others may ask for them again.
@@ -19,6 +19,7 @@
 #include "collectives/lossy_operation.h"
 #include "collectives/request.h"
 #include "node/completion.h"
+#include "node/delivery_choice.h"
 #include "transports/datagram_service.h"
 #include "unisono/delivery.h"
 
@@ -40,6 +41,8 @@ struct LossyGroupSetup {
   std::function<std::string(Rank)> place;  // "host b, pid 42"
   // Tells a rank, reliably, what this one calls as an operation; LossyGroup::heard_call() there.
   std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
+  // Likewise, rank 0: what it has decided; LossyGroup::heard_decision() there. May be null.
+  std::function<void(Rank to, const DeliveryDecision& decision)> tell_decision{};
 };
 
 class LossyGroup final : public DatagramSink, public StreamPort {
@@ -51,7 +54,9 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   static Result<std::unique_ptr<LossyGroup>> make(DatagramService& service, LossyGroupSetup setup);
   ~LossyGroup() override;
 
-  // request.delivery: its options. The completion may be done at return.
+  // Whether a call can be made of datagrams here; else invalid, and what is in the way. Alike on all ranks.
+  Status fits(const OperationRequest& request) const;
+  // request.delivery: lossy or automatic. The completion may be done at return.
   void submit(OperationRequest&& request, std::shared_ptr<Completion> completion, Nanos now);
   // True if something ended.
   bool step(Nanos now);
@@ -60,6 +65,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
   void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
+  void heard_decision(DeliveryDecision decision) { choice_.heard(std::move(decision)); }
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
@@ -116,11 +122,11 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   LossyOperation& current() { return operations_[op_ % operations_.size()]; }
   const LossyOperation& current() const { return operations_[op_ % operations_.size()]; }
   Learnt& learnt_for(const OperationRequest& request, size_t bytes);
-  Result<RangeGeometry> geometry_for(const Call& call) const;
+  Result<RangeGeometry> geometry_for(const OperationRequest& request) const;
   bool end_late_waiting(Nanos now);
   void start_next(Nanos now);
   void begin(Call&& call, const RangeGeometry& geometry, Nanos now);
-  LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request) const;
+  LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const;
   void replay(EarlyStore& store, Nanos now);
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
@@ -130,6 +136,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint32_t operations_behind() const;
   void settle(Nanos now, bool without_reports = false);
   void learn();
+  void judge();
   void count_bytes(Report& report);
   Status outcome() const;
   std::shared_ptr<const DeliveryReport> delivery_report() const;
@@ -141,6 +148,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   bool running_ = false;
   Call call_;                       // that runs
   Learnt* learnt_ = nullptr;        // of it
+  DeliveryChoice choice_;
+  Delivery used_ = Delivery::lossy; // by it
   std::deque<Call> waiting_;
   std::array<LossyOperation, 3> operations_;
   std::array<EarlyStore, 2> early_;  // by op & 1: for op_ before it begins, and the one after it
