@@ -26,7 +26,8 @@ struct DeliveryDecision {
   uint32_t from = 0;                     // the first operation it holds for
   std::string note;                      // why, with the numbers
 
-  // u8 asked, u8 used, u32 from, u32 length, note.
+  static constexpr uint8_t kind = 1;     // the first byte of what lossy groups tell each other
+  // u8 kind, u8 asked, u8 used, u32 from, u32 length, note.
   Bytes encode() const;
   // corrupt: what is wrong.
   static Result<DeliveryDecision> decode(ByteView bytes);

@@ -103,13 +103,19 @@ TEST(DeliveryDecision, what_is_cut_or_too_long_is_corrupt) {
   auto longer = bytes;
   longer.push_back(std::byte{0});
   EXPECT_EQ(DeliveryDecision::decode(longer).status().code(), Code::corrupt);
-  const auto huge = std::move(ByteWriter().write(uint8_t{2}).write(uint8_t{0}).write(uint32_t{0}).write_string(std::string(1025, 'x'))).take();
+  const auto huge = std::move(ByteWriter().write(DeliveryDecision::kind).write(uint8_t{2}).write(uint8_t{0}).write(uint32_t{0}).write_string(std::string(1025, 'x'))).take();
   EXPECT_EQ(DeliveryDecision::decode(huge).status().code(), Code::corrupt);
+}
+
+TEST(DeliveryDecision, something_else_is_corrupt) {
+  auto bytes = DeliveryDecision{}.encode();
+  bytes[0] = std::byte{9};
+  EXPECT_EQ(DeliveryDecision::decode(bytes).status().code(), Code::corrupt);
 }
 
 TEST(DeliveryDecision, an_unknown_delivery_is_corrupt) {
   for (const auto& [asked, used] : {std::pair<uint8_t, uint8_t>{0, 0}, {3, 0}, {1, 2}, {2, 3}}) {
-    const auto bytes = std::move(ByteWriter().write(asked).write(used).write(uint32_t{0}).write_string("")).take();
+    const auto bytes = std::move(ByteWriter().write(DeliveryDecision::kind).write(asked).write(used).write(uint32_t{0}).write_string("")).take();
     EXPECT_EQ(DeliveryDecision::decode(bytes).status().code(), Code::corrupt) << int{asked} << " " << int{used};
   }
 }

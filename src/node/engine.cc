@@ -263,7 +263,9 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
-  return launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
+  auto completion = launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
+  if (group.lossy != nullptr && !completion->done) group.lossy->reliable_began();
+  return completion;
 }
 
 std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now) {

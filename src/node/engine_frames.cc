@@ -64,6 +64,7 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
       if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
       return release_lent(from, view);
     }
+    if (known) group->second->others_began(from, header);
     return keep_unexpected(from, header, view);
   }
   const auto rank = active->group->rank_of(from);

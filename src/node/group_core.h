@@ -91,6 +91,9 @@ struct GroupCore {
   // Why a call that may be lossy is delivered reliably, by the executor; null: it is not. Alike on all ranks.
   std::shared_ptr<const DeliveryReport> reliable_because(const OperationRequest& request) const;
 
+  // A frame of an operation that has not begun here: of the order of calls, or of none.
+  void others_began(PeerIndex from, const FrameHeader& header) const;
+
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   int32_t rank_of(PeerIndex peer) const { return peer < rank_of_peer.size() ? rank_of_peer[peer] : -1; }
 };

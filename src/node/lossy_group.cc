@@ -14,6 +14,7 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->lost_.resize(group->world());
   group->heard_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
+  group->told_positions_.assign(group->world(), {});
   if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group); !status.ok()) return status;
   return group;
 }
@@ -41,6 +42,12 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   if (waiting_.size() >= waiting_max) {
     return end(std::move(call), {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
+  // What has no number is over now, so that those of the others are known.
+  if (call.request.count == 0) return end(std::move(call), {});
+  const auto geometry = geometry_for(call.request);
+  if (!geometry) return end(std::move(call), geometry.status());
+  call.geometry = *geometry;
+  if (setup_.reliable.begun) call.reliable_before = setup_.reliable.begun();
   waiting_.push_back(std::move(call));
   if (!running_) start_next(now);
 }
@@ -105,21 +112,13 @@ void LossyGroup::start_next(Nanos now) {
       ++op_;  // the others have it
       continue;
     }
-    if (call.request.count == 0) {
-      end(std::move(call), {});
-      continue;
-    }
-    const auto geometry = geometry_for(call.request);
-    if (!geometry) {
-      end(std::move(call), geometry.status());
-      continue;
-    }
-    begin(std::move(call), *geometry, now);
+    begin(std::move(call), now);
   }
 }
 
-void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
+void LossyGroup::begin(Call&& call, Nanos now) {
   call_ = std::move(call);
+  const auto& geometry = *call_.geometry;
   call_.request.codec = &call_.codec;
   running_ = true;
   const auto& request = call_.request;
@@ -232,6 +231,9 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   }
   store.datagrams.push_back({from, header, store.payloads.size(), now});
   store.payloads.insert(store.payloads.end(), payload.begin(), payload.end());
+  if (header.op == next_number()) {
+    if (const auto position = waiting_position()) tell_position(from, *position);
+  }
   return DatagramFault::none;
 }
 

@@ -11,13 +11,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "collectives/deadline.h"
 #include "collectives/lossy_operation.h"
 #include "collectives/request.h"
+#include "node/call_position.h"
 #include "node/completion.h"
 #include "node/delivery_choice.h"
 #include "transports/datagram_service.h"
@@ -41,8 +44,9 @@ struct LossyGroupSetup {
   std::function<std::string(Rank)> place;  // "host b, pid 42"
   // Tells a rank, reliably, what this one calls as an operation; LossyGroup::heard_call() there.
   std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
-  // Likewise, rank 0: what it has decided; LossyGroup::heard_decision() there. May be null.
-  std::function<void(Rank to, const DeliveryDecision& decision)> tell_decision{};
+  // Likewise, whatever else there is to tell; LossyGroup::heard() there.
+  std::function<void(Rank to, Bytes news)> say{};
+  ReliableCalls reliable{};                // null functions: their order is not compared
 };
 
 class LossyGroup final : public DatagramSink, public StreamPort {
@@ -65,7 +69,12 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
   void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
-  void heard_decision(DeliveryDecision decision) { choice_.heard(std::move(decision)); }
+  // What another rank said. False: it is not to be understood.
+  bool heard(Rank from, ByteView news, Nanos now);
+  // A rank has begun a call that is not lossy and that this one has not begun: it may be none that comes later here.
+  void others_began(Rank from);
+  // This rank has begun one: likewise, if others have sent something of a lossy call that it has not begun.
+  void reliable_began();
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
@@ -95,6 +104,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
     Codec codec{};                              // the request's is this one
     std::shared_ptr<Completion> completion{};   // null: it has ended while it waited, and only its number is left
     Nanos deadline = 0;
+    std::optional<RangeGeometry> geometry{};
+    uint64_t reliable_before = 0;               // as in CallPosition, when it began
   };
   // What was learnt of operations of one kind and size.
   struct Learnt {
@@ -125,13 +136,20 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   Result<RangeGeometry> geometry_for(const OperationRequest& request) const;
   bool end_late_waiting(Nanos now);
   void start_next(Nanos now);
-  void begin(Call&& call, const RangeGeometry& geometry, Nanos now);
+  void begin(Call&& call, Nanos now);
   LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const;
   void replay(EarlyStore& store, Nanos now);
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
   void tell_call();
   void compare_call(Rank from, Nanos now);
+  uint32_t next_number() const { return op_ + static_cast<uint32_t>(active()); }
+  Call* under_way(uint32_t number);
+  CallPosition position_in(uint32_t number) const;
+  std::optional<CallPosition> waiting_position() const;
+  void tell_position(Rank to, const CallPosition& position);
+  void judge_position(Rank from, const CallPosition& theirs, Nanos now);
+  Status difference_from(const CallPosition& theirs, const CallPosition& ours) const;
   void note_newest(Rank from, uint32_t op);
   uint32_t operations_behind() const;
   void settle(Nanos now, bool without_reports = false);
@@ -162,6 +180,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   bool told_ = false;                // it was told to all
   uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
+  std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
   std::map<uint64_t, Learnt> learnt_by_size_;
 };
 

@@ -50,9 +50,9 @@ void LossyGroup::judge() {
   }
   const auto& request = call_.request;
   const auto decision = choice_.ended(op_, request.delivery, request.lossy, outcome);
-  if (!decision || !setup_.tell_decision) return;
+  if (!decision) return;
   for (Rank to = 1; to < world(); ++to) {
-    if (lost_[to].ok()) setup_.tell_decision(to, *decision);
+    if (lost_[to].ok()) setup_.say(to, decision->encode());
   }
 }
 

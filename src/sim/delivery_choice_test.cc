@@ -153,7 +153,7 @@ TEST(DeliverySwitch, ranks_that_hear_of_a_change_late_do_no_harm) {
   Weather weather{.loss = 0.55};
   LossyCluster cluster(weather.settings(4));
   const auto options = calls(Delivery::lossy, 1);
-  cluster.decisions_take(second);
+  cluster.news_take(second);
   uint64_t seed = 0, mixed = 0, after = 0;
   for (int i = 0; i < 100; ++i) {
     const auto done = round(cluster, 4, options, ++seed);  // the same bits everywhere

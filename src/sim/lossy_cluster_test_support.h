@@ -21,7 +21,7 @@ class LossyCluster {
     for (Rank rank = 0; rank < world_; ++rank) {
       LossyGroupSetup setup{.number = 1, .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_}, .peers = {}, .datagram_bytes = settings.datagram_bytes, .place = [](Rank r) { return "process " + std::to_string(r); },
                             .tell = [this, rank](Rank to, uint32_t op, const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); },
-                            .tell_decision = [this](Rank to, const DeliveryDecision& decision) { decided_.push_back({.to = to, .at = now_ + decisions_take_, .decision = decision}); }};
+                            .say = [this, rank](Rank to, Bytes news) { said_.push_back({.from = rank, .to = to, .at = now_ + news_take_, .news = std::move(news)}); }};
       for (Rank peer = 0; peer < world_; ++peer) setup.peers.push_back(peer);
       groups_.push_back(std::move(LossyGroup::make(network_.at(rank), std::move(setup)).value()));
     }
@@ -30,8 +30,8 @@ class LossyCluster {
   DatagramNetwork& network() { return network_; }
   LossyGroup& group(Rank rank) { return *groups_[rank]; }
   Nanos now() const { return now_; }
-  // How long what rank 0 decides is on its way.
-  void decisions_take(Nanos time) { decisions_take_ = time; }
+  // How long what ranks say is on its way.
+  void news_take(Nanos time) { news_take_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
     auto request = all_reduce_call({.self = rank, .world = world_, .timeout = 10 * second}, ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options);
@@ -64,14 +64,14 @@ class LossyCluster {
   void step(Nanos until) {
     auto next = told_.empty() ? std::min(until, network_.next_event()) : now_;
     for (const auto& group : groups_) next = std::min(next, group->next_deadline());
-    for (const auto& decided : decided_) next = std::min(next, decided.at);
+    for (const auto& said : said_) next = std::min(next, said.at);
     now_ = std::max(now_, next);
     network_.run_until(now_);
     for (const auto& told : std::exchange(told_, {})) groups_[told.to]->heard_call(told.from, told.op, told.call, now_);
-    std::erase_if(decided_, [&](const Decided& decided) {
-      if (decided.at <= now_) groups_[decided.to]->heard_decision(decided.decision);
-      return decided.at <= now_;
-    });
+    for (auto& said : std::exchange(said_, {})) {
+      if (said.at <= now_) EXPECT_TRUE(groups_[said.to]->heard(said.from, said.news, now_));
+      else said_.push_back(std::move(said));
+    }
     for (const auto& group : groups_) group->step(now_);
   }
 
@@ -81,16 +81,16 @@ class LossyCluster {
     CallDescriptor call;
   };
 
-  struct Decided {
-    Rank to = 0;
+  struct Said {
+    Rank from = 0, to = 0;
     Nanos at = 0;
-    DeliveryDecision decision;
+    Bytes news;
   };
 
   DatagramNetwork network_;
   uint32_t world_;
-  Nanos decisions_take_ = 0;
-  std::vector<Decided> decided_;
+  Nanos news_take_ = 0;
+  std::vector<Said> said_;
   std::vector<Told> told_;
   std::vector<std::unique_ptr<LossyGroup>> groups_;
   Nanos now_ = 0;
