@@ -249,8 +249,9 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
     // Of a sum all is needed; whoever gathers shards keeps what it had of others.
-    return finish(whole || setup_.collective != Collective::all_reduce ? Status() : incomplete(1), now);
+    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
   if (!reduce_shard()) {
     return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
   }
@@ -282,8 +283,9 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
   // What is to be complete cannot be any more.
-  const auto& result = phases_[1];
-  if (setup_.collective == Collective::all_reduce && !result.streams[rank].arrivals.complete()) {
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
+    if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
     return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
   }
   step_all(now);

@@ -48,6 +48,7 @@ struct LossySetup {
   OnEmpty on_empty = OnEmpty::own;
   bool own_exact = false;            // as Codec::own_exact
   double loss_budget = 0.05;
+  bool reliable = false;             // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
   std::array<LossyPhaseSetup, lossy_phases> phases{};
   std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
   std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
