@@ -56,6 +56,19 @@ struct DeliveryOptions {
   friend bool operator==(const DeliveryOptions&, const DeliveryOptions&) = default;
 };
 
+// How a tensor is cut for Group::reduce_shards and gather_shards: one shard per rank, which owns it; a shard into ranges, one per datagram.
+struct ShardLayout {
+  uint64_t elements = 0;        // of the tensor
+  uint32_t world = 1;
+  uint64_t shard_elements = 0;  // the last shards may have fewer, or none
+  uint32_t range_elements = 0;  // the last range of a shard may have fewer
+  uint64_t begin(uint32_t rank) const { return rank * shard_elements < elements ? rank * shard_elements : elements; }
+  uint64_t end(uint32_t rank) const { return begin(rank + 1); }
+  uint64_t count(uint32_t rank) const { return end(rank) - begin(rank); }
+  uint32_t ranges(uint32_t rank) const { return range_elements == 0 ? 0 : static_cast<uint32_t>((count(rank) + range_elements - 1) / range_elements); }
+  friend bool operator==(const ShardLayout&, const ShardLayout&) = default;
+};
+
 // What became of the datagrams of one lossy operation at this rank. Ranges are what a datagram carries.
 struct DeliveryReport {
   // How a stream of datagrams from one rank ended. tail: a little after its last ones; soft: late after its first one; hard: at the phase's deadline;
@@ -66,6 +79,7 @@ struct DeliveryReport {
     uint64_t repaired = 0;               // ranges that came only when asked for again
     uint64_t duplicate = 0, late = 0;    // datagrams
     End end = End::none;
+    std::vector<uint32_t> missing_ranges{};  // which they were, ascending
     // Of what was sent the first time.
     double share() const { return expected == 0 ? 1 : 1 - static_cast<double>(missing + repaired) / static_cast<double>(expected); }
   };
@@ -76,6 +90,7 @@ struct DeliveryReport {
     std::vector<Stream> streams{};       // by rank; this rank's is empty
   };
   Phase contribute, result;
+  std::vector<uint16_t> contributors{};  // by range of the own shard: of how many ranks something came, this one included
   uint64_t full_ranges = 0, short_ranges = 0, empty_ranges = 0;  // of the own shard: with all, some, and none of the others' contributions
   double effective_contributors = 0;     // N without loss: 1 / mean of (1/N^2 + ((N-1)/N)^2 / R)
   uint64_t stale_ranges = 0;             // missing when the result phase closed: not written

@@ -15,6 +15,15 @@ namespace {
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
 
+// Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
+bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
+  std::array<std::byte, repair_bitmap_bytes_max> mask{};
+  bool any = false;
+  for (auto it = std::ranges::lower_bound(needed, first); it != needed.end() && *it < first + 8 * bitmap.size(); ++it) mask[(*it - first) / 8] |= std::byte{1} << ((*it - first) % 8);
+  for (size_t i = 0; i < bitmap.size(); ++i) any |= (bitmap[i] &= mask[i]) != std::byte{0};
+  return any;
+}
+
 }  // namespace
 
 void LossyOperation::start(StreamPort& port, Nanos now) {
@@ -39,6 +48,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
       stream.clock = {};
       stream.duplicate = stream.late = stream.repaired = 0;
       stream.missing = 0;
+      stream.needed = static_cast<uint32_t>(needed_of(number, from).size());
       stream.asked = -1;
       stream.ask_at = never;
       stream.lost = stream.confirmed = stream.early_tail = stream.early_end = false;
@@ -51,6 +61,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
     open_phase(0, now);
   } else {
     encode_shard(setup_.self, setup_.dtype, setup_.input, nullptr);
+    write_own();
     publish(false);
     open_phase(1, now);
   }
@@ -64,7 +75,9 @@ void LossyOperation::open_phase(uint32_t number, Nanos now) {
   for (Rank from = 0; from < world(); ++from) {
     if (from == setup_.self) continue;
     auto& stream = phase.streams[from];
-    stream.clock.begin(now, setup_.phases[number].limits, stream.arrivals.ranges() > 0);
+    auto limits = setup_.phases[number].limits;
+    if (stream.needed > 0) limits.hard = std::max(limits.hard, setup_.needed_hard);
+    stream.clock.begin(now, limits, stream.arrivals.ranges() > 0);
     if (stream.early_first != never) stream.clock.arrived(stream.early_first, false, false);
     if (stream.early_last != never) stream.clock.arrived(stream.early_last, stream.early_tail, stream.arrivals.complete());
     if (stream.early_end) stream.clock.end_seen(now);
@@ -90,6 +103,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
     return DatagramFault::duplicate;
   }
   if ((header.flags & datagram_repaired) != 0) ++stream.repaired;
+  if (stream.needed > 0 && std::ranges::binary_search(needed_of(header.phase, from), range)) --stream.needed;
   keep(header.phase, from, range, payload);
   const bool tail = (header.flags & datagram_tail) != 0;
   if (phase.open) {
@@ -120,7 +134,13 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   step(header.phase, from, now);
 }
 
-bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const {
+std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) const {
+  return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from]) : std::span<const uint32_t>();
+}
+
+bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const { return stream.needed > 0 || lacks_much(number, stream); }
+
+bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) const {
   return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
 }
 
@@ -139,7 +159,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   const auto answer = port_->answer_time(from);
   if (stream.clock.needs_repair()) {
     stream.ask_at = stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer);
-  } else if (setup_.phases[number].completes) {
+  } else if (setup_.phases[number].completes || stream.needed > 0) {
     const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
   }
@@ -152,9 +172,10 @@ bool LossyOperation::is_silent(Rank from) const {
   return std::none_of(phases_.begin(), phases_.end(), [&](const auto& phase) { return phase.streams[from].clock.heard() || phase.streams[from].arrivals.arrived_count() > 0; });
 }
 
-// What is missing, slice by slice.
+// What is missing, slice by slice; if that is little enough, only what must come.
 void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
   stream.asked = now;
+  const bool only_needed = !lacks_much(number, stream);
   const auto owner = owner_of(number, from);
   const auto ranges = setup_.geometry->ranges(owner);
   std::array<std::byte, repair_bitmap_bytes_max> bitmap;
@@ -164,6 +185,10 @@ void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Na
     // A datagram of any size takes the bitmap of a slice.
     const auto bytes = (end - at + 7) / 8;
     stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
+    if (only_needed && !keep_needed(needed_of(number, from), at, std::span(bitmap).first(bytes))) {
+      at = end;
+      continue;
+    }
     port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice, std::span(bitmap).first(bytes));
     at = end;
   }

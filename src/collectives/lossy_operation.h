@@ -50,6 +50,8 @@ struct LossySetup {
   double loss_budget = 0.05;
   std::array<LossyPhaseSetup, lossy_phases> phases{};
   std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
+  std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
+  Nanos needed_hard = 0;             // how long a rank of which some are needed is asked, if it shows that it lives
   Nanos deadline = never;            // absolute; what is not complete then ends with late
 };
 
@@ -59,6 +61,7 @@ struct LossyStream {
   StreamClock clock;
   uint64_t duplicate = 0, late = 0, repaired = 0;  // datagrams
   uint32_t missing = 0;      // ranges, when its phase closed
+  uint32_t needed = 0;       // of those that must come: how many are still missing
   Nanos asked = -1;          // when it was last asked for; -1: never
   Nanos ask_at = never;
   bool lost = false;         // its link is gone
@@ -118,6 +121,7 @@ class LossyOperation {
   bool is_wide() const { return !setup_.geometry->cut().codec.is_plain() && setup_.dtype != DType::f32; }
   void encode_shard(Rank owner, DType dtype, const void* elements, std::byte* message);
   void decode_own();
+  void write_own();
   void send_contributions();
   void publish(bool with_contributors);
   void open_phase(uint32_t number, Nanos now);
@@ -134,6 +138,8 @@ class LossyOperation {
   void reduce_run(uint32_t first, uint32_t count);
   void ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now);
   bool lacks(uint32_t number, const LossyStream& stream) const;
+  bool lacks_much(uint32_t number, const LossyStream& stream) const;
+  std::span<const uint32_t> needed_of(uint32_t number, Rank from) const;
   void finish(Status status, Nanos now);
   Status incomplete(uint32_t number) const;
 

@@ -16,6 +16,7 @@
 #include "node/calls.h"
 #include "node/group_state.h"
 #include "node/joining.h"
+#include "node/lossy_group.h"
 #include "node/node.h"
 #include "node/recording.h"
 #include "node/reforming.h"
@@ -292,6 +293,24 @@ Work Group::all_gather_async(Tensor t, Counts counts, const CallOptions& o) {
 }
 Result<Report> Group::all_gather(Tensor t, Counts counts, const CallOptions& o) {
   return run(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"});
+}
+Work Group::reduce_shards_async(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return Work(start(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"}));
+}
+Result<Report> Group::reduce_shards(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return run(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"});
+}
+Work Group::gather_shards_async(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return Work(start(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"}));
+}
+Result<Report> Group::gather_shards(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return run(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"});
+}
+Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& codec, uint32_t unit) const {
+  return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
+}
+uint32_t Group::datagram_bytes() const {
+  return state_->node->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
   return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));

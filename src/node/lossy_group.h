@@ -56,6 +56,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   // True if something ended.
   bool step(Nanos now);
   Nanos next_deadline() const;
+  uint32_t datagram_bytes() const { return setup_.datagram_bytes; }
   size_t active() const { return waiting_.size() + (running_ ? 1 : 0); }
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
@@ -87,6 +88,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   struct Call {
     OperationRequest request;
     Codec codec{};                              // the request's is this one
+    std::vector<std::vector<uint32_t>> needed{};  // likewise
     std::shared_ptr<Completion> completion{};   // null: it has ended while it waited, and only its number is left
     Nanos deadline = 0;
   };
@@ -125,6 +127,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
   void tell_call();
+  void tell_call_again();
   void compare_call(Rank from, Nanos now);
   void note_newest(Rank from, uint32_t op);
   uint32_t operations_behind() const;
@@ -150,7 +153,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::vector<Status> lost_;         // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
   CallDescriptor own_call_;          // that runs, or ran last
-  bool told_ = false;                // it was told to all
+  std::array<CallDescriptor, 4> told_{};  // what was told to all, a ring: who makes the same calls in turn need not say so each time
+  uint32_t told_count_ = 0;
   uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
   std::map<uint64_t, Learnt> learnt_by_size_;

@@ -31,7 +31,10 @@ class LossyCluster {
   Nanos now() const { return now_; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
-    auto request = all_reduce_call({.self = rank, .world = world_, .timeout = 10 * second}, ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options);
+    return submit(rank, all_reduce_call(caller(rank), ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options));
+  }
+  Caller caller(Rank rank) const { return {.self = rank, .world = world_, .timeout = 10 * second}; }
+  std::shared_ptr<Completion> submit(Rank rank, Result<OperationRequest> request) {
     EXPECT_TRUE(request.ok()) << request.status().to_string();
     auto completion = std::make_shared<Completion>();
     groups_[rank]->submit(std::move(*request), completion, now_);
