@@ -32,6 +32,17 @@ LossCheck plain(std::string group, std::string what, double measured, std::strin
   return {.group = std::move(group), .what = std::move(what), .measured = measured, .interval = unknown, .formula = unknown, .allowed = unknown, .verdict = CheckVerdict::none, .note = std::move(note)};
 }
 
+// What must not happen unless a link is silent for long: where losses come together, it may be.
+LossCheck count_of_well(std::string group, std::string what, uint64_t measured, const UdpRunSettings& settings, const std::string& note = {}) {
+  auto check = count_of(std::move(group), std::move(what), measured, 0, note);
+  const bool comes_together = settings.loss.kind == sim::LossModel::Kind::gilbert_elliott || settings.loss.kind == sim::LossModel::Kind::chain || settings.loss.granularity == sim::LossModel::Granularity::shard || sim::mean_loss(settings.loss, settings.peers) > .5;
+  if (check.verdict == CheckVerdict::off && comes_together) {
+    check.verdict = CheckVerdict::none;
+    check.note = "losses that come together can silence a link" + (note.empty() ? "" : "; " + note);
+  }
+  return check;
+}
+
 LossCheck judged(LossCheck check) {
   if (!std::isfinite(check.measured) || !std::isfinite(check.formula)) return check;
   if (!std::isfinite(check.allowed)) check.verdict = CheckVerdict::unsure;
@@ -53,7 +64,7 @@ void add_operations(const NetworkResult& result, std::vector<LossCheck>& checks)
   if (o.behind > 0) errors += fmt::format("; {} had been away", o.behind);
   const auto ok = o.ended.contains(Code::ok) ? o.ended.at(Code::ok) : 0;
   checks.push_back(plain("operations", "calls that ended well", share(ok, calls), errors));
-  checks.push_back(count_of("operations", "failed, and nobody was away", o.failed_of_well, 0));
+  checks.push_back(count_of_well("operations", "failed, and nobody was away", o.failed_of_well, *result.plan.network));
   checks.push_back(count_of("operations", "runs that did not end", o.is_stuck ? 1 : 0, 0));
   checks.push_back(count_of("operations", "results unlike another rank's", o.differing, 0, "to the bit"));
   checks.push_back(count_of("operations", "elements beyond all contributions", o.strange, 0));
@@ -139,7 +150,7 @@ void add_sums(const NetworkResult& result, std::vector<LossCheck>& checks) {
 
 void add_peers(const NetworkResult& result, std::vector<LossCheck>& checks) {
   const auto& o = result.outcome;
-  checks.push_back(count_of("peers", "well ranks that were named by others", o.innocent_named, 0, o.first_innocent));
+  checks.push_back(count_of_well("peers", "well ranks that were named by others", o.innocent_named, *result.plan.network, o.first_innocent));
   for (const auto& story : o.faults) {
     if (story.fault.kind == PeerFaultKind::slow) continue;
     std::string note;

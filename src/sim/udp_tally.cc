@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "collectives/lossy_operation.h"
 #include "sim/loss_run.h"
 #include "wire/checksum.h"
 
@@ -169,15 +170,16 @@ void UdpTally::note_delivery(const Ended& call, Operation& operation) {
 // How long a call went on although a member was away, however it ended.
 void UdpTally::note_kept(const Ended& call, int64_t hard_us) {
   const auto began = call.now - call.completion.report.total_us * microsecond;
-  Nanos away_from = never;
+  Nanos kept = -1;
   for (const auto& fault : settings_.model.faults) {
-    const bool is_member = era_.rank_of(fault.process) < era_.world();
-    if (is_absence(fault.kind) && is_member && fault.from < call.now && (fault.to == never || fault.to > began)) away_from = std::min(away_from, std::max(began, fault.from));
+    if (!is_absence(fault.kind) || era_.rank_of(fault.process) == era_.world()) continue;
+    kept = std::max(kept, std::min(call.now, fault.to) - std::max(began, fault.from));
   }
-  if (away_from == never) return;
-  const auto kept_us = (call.now - away_from) / microsecond;
+  if (kept <= 0) return;
+  const auto kept_us = kept / microsecond;
   ++outcome_.kept;
-  outcome_.kept_over += kept_us > allowed_us(2 * hard_us);
+  // Contributions by t_hard; then results, until their rank has been silent.
+  outcome_.kept_over += kept_us > allowed_us(hard_us + std::max<int64_t>(hard_us, lossy_silence_min / microsecond));
   outcome_.longest_kept = std::max(outcome_.longest_kept, static_cast<double>(kept_us) / static_cast<double>(hard_us));
 }
 
