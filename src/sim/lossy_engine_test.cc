@@ -67,13 +67,19 @@ TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
 }
 
 TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
-  // A leaf of a broadcast sends nothing: it hears the others' datagrams.
-  LossyEngines engines({.ranks = 3});
-  Values values(3, std::vector<float>(1000, 1));
-  const auto started = engines.now();
-  const Completions done{engines.sum(0, values[0], lossy), engines.sum(1, values[1], lossy), engines.submit(2, broadcast_call(engines.caller(2), std::span<float>(values[2]), 0, {}))};
-  engines.finish(done);
-  expect_differ(engines, done, started);
+  // A leaf of a broadcast sends nothing: it hears the others' datagrams, before or after it calls.
+  for (const bool late : {false, true}) {
+    LossyEngines engines({.ranks = 3});
+    Values values(3, std::vector<float>(1000, 1));
+    Completions done(3);
+    const auto wait = [&] { done[2] = engines.submit(2, broadcast_call(engines.caller(2), std::span<float>(values[2]), 0, {})); };
+    if (!late) wait();
+    for (Rank r = 0; r < 2; ++r) done[r] = engines.sum(r, values[r], lossy);
+    if (late) engines.pass(3 * millisecond), wait();
+    const auto started = engines.now();
+    engines.finish(done);
+    expect_differ(engines, done, started);
+  }
 }
 
 TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_differs) {
