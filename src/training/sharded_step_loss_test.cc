@@ -1,6 +1,7 @@
 // The sharded step where datagrams are lost, on purpose (UNISONO_LOSE_PER_MILLE), and where ranks are.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
@@ -104,6 +105,49 @@ TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
       EXPECT_NEAR(report->clipped * report->gradient_norm, 1, 1e-3);
     }
   }, over_udp());
+}
+
+// A rank that makes no steps for a while holds up nobody for longer than the deadlines, and joins the step that the others are at.
+TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
+  constexpr uint32_t together = 30, away = 2, last = 60;
+  std::atomic<uint32_t> others{0};  // steps that they have made meanwhile
+  std::atomic<bool> is_back{false};  // they make no third one before
+  std::mutex mutex;
+  std::vector<Values> replicas;
+  for (const std::string scalars : {"", ",clip=1"}) {
+    others = 0;
+    is_back = false;
+    replicas.clear();
+    in_group(world, [&](Group& group) {
+      auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
+      for (uint32_t i = 0; i < together; ++i) ASSERT_TRUE(run(group, step).ok());
+      ASSERT_TRUE(group.barrier().ok());
+      const bool is_away = group.rank() == world - 1;
+      if (is_away) {
+        for (auto seen = others.load(); seen < away * (world - 1); seen = others.load()) others.wait(seen);
+        is_back = true;
+        is_back.notify_all();
+        const auto report = run(group, step);
+        ASSERT_TRUE(report.ok()) << report.status().to_string();
+        EXPECT_GE(report->behind, 1u) << report->to_string();
+        EXPECT_GE(report->step, together + away);
+      }
+      while (step.step() < last) {
+        const auto report = run(group, step);
+        ASSERT_TRUE(report.ok()) << report.status().to_string();
+        EXPECT_TRUE(report->lost.empty()) << report->to_string();
+        if (is_away) continue;
+        ++others, others.notify_all();
+        if (step.step() == together + away) is_back.wait(false);
+      }
+      EXPECT_EQ(step.step(), last);
+      ASSERT_TRUE(step.resync().ok());
+      const std::lock_guard lock(mutex);
+      replicas.emplace_back(step.parameters().begin(), step.parameters().end());
+    }, over_udp());
+    ASSERT_EQ(replicas.size(), world);
+    for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
+  }
 }
 
 // The last rank leaves; the others go on with its shard, which they have, and with the state of its optimizer from the backup.
