@@ -150,6 +150,27 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
   }
 }
 
+TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
+  std::atomic<uint32_t> gave_up{0};
+  in_group(world, [&](Group& group) {
+    auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
+    for (int i = 0; i < 30; ++i) ASSERT_TRUE(run(group, step).ok());
+    if (group.rank() == 2) {
+      for (auto seen = gave_up.load(); seen < world - 1; seen = gave_up.load()) gave_up.wait(seen);
+      return;
+    }
+    auto report = run(group, step);
+    while (report.ok() && report->lost.empty()) report = run(group, step);
+    ++gave_up, gave_up.notify_all();
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    EXPECT_EQ(report->lost, std::vector<uint32_t>{2});
+    EXPECT_NE(report->values->outcome.message().find("results of rank 2"), std::string::npos) << report->to_string();
+    const auto refused = run(group, step).status();
+    EXPECT_EQ(refused.code(), Code::peer_lost);
+    EXPECT_NE(refused.message().find("rank 2 was silent for"), std::string::npos) << refused.message();
+  }, over_udp());
+}
+
 // The last rank leaves; the others go on with its shard, which they have, and with the state of its optimizer from the backup.
 TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
   const Loses loses("100");
