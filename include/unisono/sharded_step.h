@@ -1,7 +1,7 @@
 // Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all.
 //
 //   auto step = unisono::ShardedStep::make(*group, initial, unisono::make_adamw({.rate = 3e-4}), *unisono::ShardedOptions::parse("loss_budget=0.2,clip=1"));
-//   for (;;) {
+//   while (step->step() < steps) {
 //     backward(step->parameters(), gradient);   // the model computes with these parameters
 //     auto report = step->run(gradient);        // averages the shards of all ranks' gradients, updates the own shard, and sends it
 //   }                                           // peer_lost: group->reform(), then step->resume(*group)
@@ -117,7 +117,7 @@ class UNISONO_EXPORT ShardedStep {
 
   // What the model computes with; changes in run(), resync(), load() and resume(). Its memory stays the same.
   std::span<const float> parameters() const;
-  // One step. gradient: this rank's, of all parameters. A rank that was away joins the step that the others are at.
+  // One step. gradient: this rank's, of all parameters. A rank that was away joins the step that the others are at, so step() counts, not calls.
   // peer_lost, late: re-form the group, and resume(). invalid: another size, or ranks that do not run the same.
   Result<ShardedReport> run(std::span<const float> gradient);
   // Sends all values reliably: then all replicas are the same to the bit. All ranks call it alike, as before they evaluate or save one replica.

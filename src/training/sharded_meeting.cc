@@ -19,6 +19,7 @@ struct ShardedStepper::Told {
 namespace {
 
 constexpr uint32_t any_datagram = 1472;  // where nothing is lossy
+constexpr uint32_t samples_per_shard = 256, updates_min = 20, updates_max = 1000;
 
 Status mismatch(const std::string& what) { return {Code::invalid, "config_mismatch: " + what}; }
 
@@ -208,8 +209,9 @@ Status ShardedStepper::start_anew() {
   heard_at_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
-  updates_.emplace(run);
-  probe_.emplace(geometry, run);
+  // Of the steps since drift was measured last, as loss and ages are: early in training updates were larger, and say nothing of what replicas lack now.
+  updates_.emplace(run, samples_per_shard, std::clamp(options_.drift_every, updates_min, updates_max));
+  probe_.emplace(geometry, run, samples_per_shard);
   ages_ = {};
   expected_ranges_ = missing_ranges_ = 0;
   beyond_ = 0;

@@ -54,7 +54,7 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
   in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,drift=50,backup=0");
+    auto step = make(group, "loss_budget=1,loss_off=1,drift=50,backup=0,deadline=30s");
     double own_stale = 0, own_expected = 0;
     for (int i = 0; i < 100; ++i) {
       const auto report = run(group, step);
@@ -82,7 +82,7 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
 TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
   const Loses loses("300");
   in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0");
+    auto step = make(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0,deadline=30s");
     uint64_t fetched = 0;
     for (int i = 0; i < 60; ++i) {
       const auto report = run(group, step);
@@ -97,7 +97,7 @@ TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
 TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
   const Loses loses("100");
   in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0");
+    auto step = make(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0,deadline=30s");
     for (int i = 0; i < 40; ++i) {
       const auto report = run(group, step);
       ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -120,7 +120,7 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
     replicas.clear();
     in_group(world, [&](Group& group) {
       auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
-      for (uint32_t i = 0; i < together; ++i) ASSERT_TRUE(run(group, step).ok());
+      while (step.step() < together) ASSERT_TRUE(run(group, step).ok());
       ASSERT_TRUE(group.barrier().ok());
       const bool is_away = group.rank() == world - 1;
       if (is_away) {
@@ -154,7 +154,7 @@ TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
   std::atomic<uint32_t> gave_up{0};
   in_group(world, [&](Group& group) {
     auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
-    for (int i = 0; i < 30; ++i) ASSERT_TRUE(run(group, step).ok());
+    while (step.step() < 30) ASSERT_TRUE(run(group, step).ok());
     if (group.rank() == 2) {
       for (auto seen = gave_up.load(); seen < world - 1; seen = gave_up.load()) gave_up.wait(seen);
       return;
@@ -177,7 +177,7 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
   std::mutex mutex;
   std::vector<Values> replicas;
   in_group(world, [&](Group& group) {
-    auto made = ShardedStep::make(group, noise(7), make_adamw({}), *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10"));
+    auto made = ShardedStep::make(group, noise(7), make_adamw({}), *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10,deadline=30s"));
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     auto& step = *made;
     for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
