@@ -50,6 +50,7 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   call.geometry = *geometry;
   if (setup_.reliable.begun) call.reliable_before = setup_.reliable.begun();
   waiting_.push_back(std::move(call));
+  waiting_.back().request.codec = &waiting_.back().codec;  // until it begins
   if (!running_) start_next(now);
 }
 
@@ -110,7 +111,6 @@ void LossyGroup::start_next(Nanos now) {
   while (!running_ && !waiting_.empty()) {
     auto call = std::move(waiting_.front());
     waiting_.pop_front();
-    call.request.codec = &call.codec;
     if (call.completion == nullptr) {
       ++op_;  // the others have it
       continue;

@@ -85,9 +85,13 @@ TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
 TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_differs) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(500'000, 1)), more = values;
-  // Rank 0: two lossy ones, a reliable one behind them. Rank 1: the reliable one between the two.
   const Completions first{engines.sum(0, values[0], lossy), engines.sum(1, values[1], lossy)};
-  const Completions second{engines.sum(0, more[0], lossy), engines.sum(1, more[1], {})};
+  // The options of the one that waits are gone when it is described.
+  auto encoded = std::make_unique<CallOptions>(lossy);
+  encoded->codec = *Codec::parse("int8");
+  Completions second{engines.sum(0, more[0], *encoded)};
+  encoded.reset();
+  second.push_back(engines.sum(1, more[1], {}));
   engines.finish(second);
   for (const auto& completion : second) EXPECT_EQ(completion->status.code(), Code::invalid) << completion->status.to_string();
   engines.finish(first);
