@@ -60,7 +60,8 @@ struct CallOptions {
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;
   // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce, reduce_shards and gather_shards of f32, f16 and bf16, sum
-  // and avg, over links of the transport "udp"; without id, encode_error and measure_error. All ranks alike.
+  // and avg, over links of the transport "udp"; without id, encode_error, measure_error and agreement. automatic: the same where that pays, else reliable;
+  // all_reduce only. All ranks alike.
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};
   // reduce_shards and gather_shards: shards have multiples of so many elements; 0: of the codec's block. Equal for both where their codecs are not.

@@ -83,7 +83,7 @@ struct ShardedReport {
   uint64_t held_ranges = 0;             // of the own shard: nothing came for them, so they were not updated
   uint64_t fetched_ranges = 0;          // that would have been stale_max steps old, and were asked for
   std::shared_ptr<const DeliveryReport> gradients, values;  // null: reliable, or this rank was away
-  std::vector<uint32_t> lost;           // ranks whose links are gone, or that were silent for three steps: the next run() says peer_lost
+  std::vector<uint32_t> lost;           // ranks whose links are gone, or that were silent for three steps and a second: the next run() says peer_lost
   std::optional<ShardedDrift> drift;
   uint64_t sent_bytes = 0;
   int64_t reduce_us = 0, update_us = 0, gather_us = 0, total_us = 0;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
+constexpr int questions_unanswered = 4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
 
 // Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
 bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
@@ -36,6 +37,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   behind_ = 0;
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
+  heard_.assign(world(), -1);
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     auto& phase = phases_[number];
     phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
@@ -86,6 +88,7 @@ void LossyOperation::open_phase(uint32_t number, Nanos now) {
 
 DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return DatagramFault::place;
+  heard_[from] = std::max(heard_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   const auto owner = owner_of(header.phase, from);
@@ -119,6 +122,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
 
 void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
+  heard_[from] = std::max(heard_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   if (phase.closed || stream.confirmed) {
@@ -150,7 +154,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   auto& stream = phase.streams[from];
   if (stream.confirmed || stream.lost) return;
   stream.ask_at = never;
-  if (setup_.phases[number].silent != never && now >= phase.start + setup_.phases[number].silent && is_silent(from)) stream.clock.close(now);
+  if (now >= silent_at(number, from)) stream.clock.close(now);
   if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
     stream.confirmed = true;
     if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
@@ -168,8 +172,12 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
 }
 
-bool LossyOperation::is_silent(Rank from) const {
-  return std::none_of(phases_.begin(), phases_.end(), [&](const auto& phase) { return phase.streams[from].clock.heard() || phase.streams[from].arrivals.arrived_count() > 0; });
+// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the operation.
+Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
+  const auto silent = setup_.phases[number].silent;
+  if (silent == never) return never;
+  const auto start = phases_[number].start, heard = heard_[from];
+  return heard < 0 ? start + silent : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
 }
 
 // What is missing, slice by slice; if that is little enough, only what must come.
@@ -231,8 +239,7 @@ Nanos LossyOperation::due() const {
       if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
       open = true;
       next = std::min({next, stream.clock.due(), stream.ask_at});
-      const auto silent = setup_.phases[&phase - phases_.data()].silent;
-      if (silent != never && is_silent(from)) next = std::min(next, phase.start + silent);
+      next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
     }
     if (!open) return 0;  // to be closed
   }
@@ -249,8 +256,9 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
     // Of a sum all is needed; whoever gathers shards keeps what it had of others.
-    return finish(whole || setup_.collective != Collective::all_reduce ? Status() : incomplete(1), now);
+    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
   if (!reduce_shard()) {
     return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
   }
@@ -282,8 +290,9 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
   // What is to be complete cannot be any more.
-  const auto& result = phases_[1];
-  if (setup_.collective == Collective::all_reduce && !result.streams[rank].arrivals.complete()) {
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
+    if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
     return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
   }
   step_all(now);

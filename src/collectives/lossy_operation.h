@@ -28,6 +28,8 @@
 namespace unisono {
 
 inline constexpr uint32_t lossy_phases = 2;
+// A rank that was heard in an operation is given at least so long, whatever LossyPhaseSetup::silent says: four questions may be unanswered.
+inline constexpr Nanos lossy_silence_min = 20 * millisecond;
 
 struct LossyPhaseSetup {
   StreamLimits limits;
@@ -48,6 +50,7 @@ struct LossySetup {
   OnEmpty on_empty = OnEmpty::own;
   bool own_exact = false;            // as Codec::own_exact
   double loss_budget = 0.05;
+  bool reliable = false;             // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
   std::array<LossyPhaseSetup, lossy_phases> phases{};
   std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
   std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
@@ -128,7 +131,7 @@ class LossyOperation {
   std::byte* own_output() const;
   void keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload);
   void step(uint32_t number, Rank from, Nanos now);
-  bool is_silent(Rank from) const;
+  Nanos silent_at(uint32_t number, Rank from) const;
   uint32_t deadline_us(uint32_t phase) const;
   void step_all(Nanos now);
   bool all_ended(const LossyPhase& phase) const;
@@ -146,6 +149,7 @@ class LossyOperation {
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
+  std::vector<Nanos> heard_;             // by rank: anything of this operation, last; -1: nothing yet
   std::vector<std::byte> outgoing_;      // contributions, shard after shard, encoded
   std::vector<size_t> outgoing_at_;      // by owner
   std::vector<std::byte> staging_;       // received contributions to the own shard, sender after sender

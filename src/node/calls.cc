@@ -61,15 +61,10 @@ class Checks {
     const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
-  // of_shards: who averages shards may also try out what is wrong (zero_fill), and hold.
-  bool delivery(const CallOptions& o, DType dtype, bool of_shards = false) {
+  // Of all that may be lossy, whatever they turn out to be. of_shards: who averages shards may also try out what is wrong (zero_fill), and hold.
+  bool delivery(const CallOptions& o, bool of_shards = false) {
     if (o.delivery == Delivery::reliable) return true;
-    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
-    const bool schedules = o.schedule == ScheduleKind::automatic || o.schedule == ScheduleKind::two_step;
-    return that(types && ops, "delivery: only sums and averages of f32, f16 and bf16 tensors can be lossy") &&
-           that(schedules, "delivery: only two_step can be lossy, because there a lost message costs one contribution") &&
-           that(o.id == 0 && o.encode_error == nullptr && !o.measure_error && o.agreement == 0, "delivery: lossy calls have no id, encode_error, measure_error or agreement") &&
-           that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill), "delivery: estimators but stratified and count are for simulations") &&
+    return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill), "delivery: estimators but stratified and count are for simulations") &&
            that(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
   }
   bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy"); }
@@ -131,6 +126,16 @@ class Checks {
   Status status_;
 };
 
+// What keeps a sum from being lossy; empty: nothing. Of what all ranks give alike.
+std::string_view needs_reliable(const CallOptions& o, DType dtype, const Codec& codec) {
+  const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+  if (!types || !ops) return "only sums and averages of f32, f16 and bf16 tensors can be lossy";
+  if (o.schedule != ScheduleKind::automatic && o.schedule != ScheduleKind::two_step) return "only two_step can be lossy, because there a lost message costs one contribution";
+  if (o.id != 0 || o.encode_error != nullptr || o.measure_error || o.agreement != 0) return "lossy calls have no id, encode_error, measure_error or agreement";
+  if (codec.reduce != codec.gather) return "lossy calls have one codec for both steps";
+  return {};
+}
+
 OperationRequest base_request(const Caller& caller, Collective collective, ConstTensor input, Tensor output, const CallOptions& o) {
   OperationRequest q;
   q.collective = collective;
@@ -155,11 +160,12 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
 Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor out, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o, in.dtype))) {
+        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
-  if (q.delivery == Delivery::lossy && q.codec->reduce != q.codec->gather) return wrong("delivery: a lossy call has one codec for both steps, not " + q.codec->to_string());
+  if (q.delivery != Delivery::reliable) q.reliable_because = needs_reliable(o, in.dtype, *q.codec);
+  if (q.delivery == Delivery::lossy && !q.reliable_because.empty()) return wrong("delivery: " + std::string(q.reliable_because));
   q.count = in.count;
   return q;
 }
@@ -214,7 +220,7 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
   const bool reduces = collective == Collective::reduce_scatter;
   Checks check;
   if (!(check.options(o) && check.tensor("the tensor", whole) && check.tensor("the shard", part) && check.types(whole, part) && check.op(o.op, whole.dtype) && check.no_measured_error(o) &&
-        check.encode_error(o, whole) && check.delivery(o, whole.dtype, true) && check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
+        check.encode_error(o, whole) && check.delivery(o, true) && check.that(o.delivery != Delivery::automatic, "delivery: shards are reliable or lossy") && check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
         check.that(o.needed_ranges == nullptr || !reduces, "needed_ranges is for gather_shards"))) {
     return check.take();
   }
@@ -222,6 +228,8 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
   const auto layout = shard_layout_of(c.world, whole, reduces ? codec.reduce : codec.gather, o.shard_unit, 0);
   if (!layout) return layout.status();
   const auto own = layout->count(c.self);
+  const auto why = o.delivery == Delivery::reliable ? std::string_view() : needs_reliable(o, whole.dtype, Codec::of(reduces ? codec.reduce : codec.gather));
+  if (!why.empty()) return wrong("delivery: " + std::string(why));
   if (!check.size("the shard", part.count, own)) return check.take();
   auto q = base_request(c, collective, reduces ? whole : part, output, o);
   if (o.delivery == Delivery::reliable || c.world == 1) {

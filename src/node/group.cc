@@ -42,6 +42,11 @@ static std::string text_of_codec(const Report& report) {
          (report.nonfinite_groups > 0 ? ", " + std::to_string(report.nonfinite_groups) + " groups not finite" : "");
 }
 
+static std::string text_of_delivery(const Report& report) {
+  if (report.delivery == nullptr || report.delivery->note.empty()) return {};
+  return std::string(report.delivery->used == Delivery::reliable ? ", reliable: " : ", lossy: ") + report.delivery->note;
+}
+
 double Report::snr_db() const {
   if (measured_error < 0) return std::numeric_limits<double>::quiet_NaN();
   return -10 * std::log10(measured_error);
@@ -51,7 +56,7 @@ std::string Report::to_string() const {
   return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
          std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
          "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
-         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this);
+         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this) + text_of_delivery(*this);
 }
 
 std::string LinkSpeeds::to_string() const {

@@ -2,7 +2,6 @@
 #include "node/lossy_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +14,7 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->lost_.resize(group->world());
   group->heard_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
+  group->told_positions_.assign(group->world(), {});
   if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group); !status.ok()) return status;
   return group;
 }
@@ -43,21 +43,35 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   if (waiting_.size() >= waiting_max) {
     return end(std::move(call), {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
+  // What has no number is over now, so that those of the others are known.
+  if (call.request.count == 0) return end(std::move(call), {});
+  const auto geometry = geometry_for(call.request);
+  if (!geometry) return end(std::move(call), geometry.status());
+  call.geometry = *geometry;
+  if (setup_.reliable.begun) call.reliable_before = setup_.reliable.begun();
   waiting_.push_back(std::move(call));
   if (!running_) start_next(now);
 }
 
-Result<RangeGeometry> LossyGroup::geometry_for(const Call& call) const {
-  return RangeGeometry::make({.elements = call.request.count,
-                              .world = world(),
-                              .datagram_bytes = setup_.datagram_bytes,
-                              .codec = wire_codec(call.request.collective == Collective::all_gather ? call.codec.gather : call.codec.reduce, call.request.dtype, call.request.dtype, call.codec.poison),
-                              .shard_unit = call.request.shard_unit});
+// invalid: what does not fit into datagrams, or not into staging memory.
+Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
+  auto geometry = RangeGeometry::make({.elements = request.count,
+                                       .world = world(),
+                                       .datagram_bytes = setup_.datagram_bytes,
+                                       .codec = wire_codec(request.collective == Collective::all_gather ? request.codec->gather : request.codec->reduce, request.dtype, request.dtype, request.codec->poison),
+                                       .shard_unit = request.shard_unit});
+  if (!geometry) return geometry;
+  if (request.collective == Collective::all_gather) return geometry;
+  const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
+  const auto limit = request.lossy.staging_bytes_max;
+  if (staging > limit) return Status(Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit));
+  return geometry;
 }
 
+Status LossyGroup::fits(const OperationRequest& request) const { return request.count == 0 ? Status() : geometry_for(request).status(); }
+
 LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
-  const auto size_class = static_cast<uint64_t>(std::bit_width(std::max<size_t>(bytes, 1) - 1));
-  const auto key = size_class << 8 | static_cast<uint64_t>(request.collective);
+  const auto key = size_class_of(bytes) << 8 | static_cast<uint64_t>(request.collective);
   const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget};
   const auto it = learnt_by_size_.find(key);
   if (it != learnt_by_size_.end()) {
@@ -72,7 +86,12 @@ LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size
 }
 
 // hard: as agreed by all ranks, which have said what theirs would be.
-LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request) const {
+LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const {
+  if (used_ == Delivery::reliable) {
+    // Until the call's own deadline, whatever the sender is seen to do.
+    const auto left = std::max<Nanos>(call_.deadline - now, 0);
+    return {.limits = {.soft = left, .hard = left, .grace = Deadline::grace(left)}, .completes = true};
+  }
   const auto& deadline = learnt_->deadlines[phase];
   const auto hard_max = request.lossy.deadline_max.count() * microsecond, fixed = request.lossy.deadline.count() * microsecond;
   auto announced = learnt_->announced[phase];
@@ -96,27 +115,13 @@ void LossyGroup::start_next(Nanos now) {
       ++op_;  // the others have it
       continue;
     }
-    if (call.request.count == 0) {
-      end(std::move(call), {});
-      continue;
-    }
-    const auto geometry = geometry_for(call);
-    if (!geometry) {
-      end(std::move(call), geometry.status());
-      continue;
-    }
-    const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
-    if (staging > call.request.lossy.staging_bytes_max) {
-      const auto limit = call.request.lossy.staging_bytes_max;
-      end(std::move(call), {Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit)});
-      continue;
-    }
-    begin(std::move(call), *geometry, now);
+    begin(std::move(call), now);
   }
 }
 
-void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
+void LossyGroup::begin(Call&& call, Nanos now) {
   call_ = std::move(call);
+  const auto& geometry = *call_.geometry;
   call_.request.codec = &call_.codec;
   running_ = true;
   const auto& request = call_.request;
@@ -137,7 +142,9 @@ void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
   setup.on_empty = request.lossy.on_empty == OnEmpty::automatic ? (request.collective == Collective::all_reduce ? OnEmpty::own : OnEmpty::hold) : request.lossy.on_empty;
   setup.own_exact = request.codec->own_exact;
   setup.loss_budget = request.lossy.loss_budget;
-  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request);
+  used_ = choice_.begin(op_, request.delivery);
+  setup.reliable = used_ == Delivery::reliable;
+  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
   // Who is late for contributions may still come with results: it is given as long again.
   if (request.collective == Collective::all_reduce) setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
   setup.needed = std::move(call_.needed);
@@ -232,6 +239,9 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   }
   store.datagrams.push_back({from, header, store.payloads.size(), now});
   store.payloads.insert(store.payloads.end(), payload.begin(), payload.end());
+  if (header.op == next_number()) {
+    if (const auto position = waiting_position()) tell_position(from, *position);
+  }
   return DatagramFault::none;
 }
 
@@ -352,6 +362,7 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
     count_bytes(report);
     report.delivery = delivery_report();
     if (status.ok()) learn();
+    if (status.ok() || status.code() == Code::late) judge();
   }
   for (Rank rank = 0; rank < world(); ++rank) {
     const auto& stream = operation.phase(0).streams[rank];

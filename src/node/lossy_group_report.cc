@@ -1,4 +1,4 @@
-// What deadlines learn of a lossy operation that has ended, and what people are told of it.
+// What people are told of a lossy operation that has ended.
 #include <algorithm>
 #include <utility>
 
@@ -51,33 +51,6 @@ void LossyGroup::count_bytes(Report& report) {
   }
 }
 
-void LossyGroup::learn() {
-  const auto& operation = current();
-  for (uint32_t number = 0; number < lossy_phases; ++number) {
-    const auto& phase = operation.phase(number);
-    if (!phase.runs) continue;
-    auto& deadline = learnt_->deadlines[number];
-    const auto& limits = operation.setup().phases[number].limits;
-    PhaseOutcome outcome{.duration = phase.close - phase.start, .hard = limits.hard};
-    uint64_t expected = 0, missing = 0;
-    for (Rank from = 0; from < world(); ++from) {
-      if (from == setup_.datagrams.self) continue;
-      const auto& stream = phase.streams[from];
-      expected += stream.arrivals.ranges();
-      missing += stream.missing + stream.repaired;
-      const auto end = stream.clock.end();
-      outcome.silent_peer |= end == StreamEnd::silent;
-      outcome.cut_by_hard |= end == StreamEnd::hard;
-      if (!stream.clock.heard() || stream.arrivals.ranges() == 0) continue;
-      if (end == StreamEnd::hard) outcome.cut_missing = std::max(outcome.cut_missing, stream.arrivals.missing_fraction());
-      if (const auto cut = stream.clock.cut_by(); cut > 0) deadline.stream_cut(cut);
-      else deadline.stream_ended(stream.clock.last() - stream.clock.first());
-    }
-    outcome.missing_fraction = expected == 0 ? 0 : static_cast<double>(missing) / static_cast<double>(expected);
-    deadline.phase_ended(outcome);
-  }
-}
-
 // What deadlines cut short, for people.
 Status LossyGroup::outcome() const {
   std::string text;
@@ -101,6 +74,8 @@ Status LossyGroup::outcome() const {
 std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
   const auto& operation = current();
   auto report = std::make_shared<DeliveryReport>();
+  report->used = used_;
+  report->note = choice_.note(call_.request.delivery);
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const auto& phase = operation.phase(number);
     auto& out = number == 0 ? report->contribute : report->result;

@@ -128,7 +128,7 @@ TEST(LossyShards, a_range_of_which_nothing_came_is_held_and_told) {
 
 TEST(LossyShards, ranges_that_must_come_are_asked_for_and_no_others) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 2 == 0; }});
-  Shards shards(cluster, 3, 60'000, {.lossy = {.loss_budget = 1}});
+  Shards shards(cluster, 3, 60'000, {.lossy = {.loss_budget = 1, .loss_off = 1}});
   for (int round = 0; round < 25; ++round) shards.gather();
   const std::vector<std::vector<uint32_t>> needed{{0, 3, 55}, {1, 2, 5, 8, 13, 21}, {56}};
   shards.options.needed_ranges = &needed;

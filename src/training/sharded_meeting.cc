@@ -205,6 +205,7 @@ Status ShardedStepper::start_anew() {
   finite_.assign(world_, 1);
   needed_.assign(world_, {});
   silent_steps_.assign(world_, 0);
+  heard_at_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
   updates_.emplace(run);

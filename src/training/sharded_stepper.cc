@@ -13,7 +13,9 @@ using Clock = std::chrono::steady_clock;
 using End = DeliveryReport::End;
 
 constexpr uint32_t jumps_max = 8;           // to where the others are, in one step: they go on meanwhile
-constexpr uint32_t silent_steps_max = 3;    // in a row: then a rank counts as lost
+// Then a rank counts as lost. On quick links three steps are over before a process that was put aside for a moment comes back.
+constexpr uint32_t silent_steps_max = 3;    // in a row
+constexpr int64_t silence_us_max = 1'000'000;
 constexpr int64_t scalar_patience_us = 50'000;  // beside the deadline of the half before
 
 int64_t us_since(Clock::time_point begin) { return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count(); }
@@ -211,6 +213,7 @@ void ShardedStepper::take_arrivals(const DeliveryReport& delivery) {
 
 void ShardedStepper::note_silence(ShardedReport& report) {
   std::string names;
+  const auto now = Clock::now();
   for (Rank rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
     bool awaited = false, heard = false, lost = false;
@@ -222,9 +225,11 @@ void ShardedStepper::note_silence(ShardedReport& report) {
       lost |= stream.end == End::lost;
     }
     if (awaited) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
-    if (!lost && silent_steps_[rank] < silent_steps_max) continue;
+    if (silent_steps_[rank] == 0) heard_at_[rank] = now;
+    const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - heard_at_[rank]).count();
+    if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;
     report.lost.push_back(rank);
-    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank) + (lost ? " was lost" : " was silent for " + std::to_string(silent_steps_[rank]) + " steps");
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank) + (lost ? " was lost" : " was silent for " + std::to_string(silent_steps_[rank]) + " steps, " + std::to_string(silence / 1000) + " ms");
   }
   if (!names.empty()) broken_ = {Code::peer_lost, "sharded step: " + names + " in step " + std::to_string(state_->step()) + "; re-form the group, then resume()"};
 }

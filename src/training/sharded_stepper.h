@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -98,6 +99,7 @@ class ShardedStepper {
   std::vector<uint8_t> finite_;         // by rank, likewise
   std::vector<std::vector<uint32_t>> needed_;  // by owner
   std::vector<uint32_t> silent_steps_;  // by rank, in a row
+  std::vector<std::chrono::steady_clock::time_point> heard_at_;  // by rank: the end of the last step that was none of them
   int64_t reduce_hard_us_ = 0;
   std::optional<OwnUpdates> updates_;
   std::optional<DriftProbe> probe_;
