@@ -19,6 +19,8 @@ struct ShardedStepper::Told {
 namespace {
 
 constexpr uint32_t any_datagram = 1472;  // where nothing is lossy
+constexpr uint32_t drift_samples = 256;  // elements of a shard
+constexpr uint32_t updates_min = 10, updates_max = 1000;  // steps whose updates are looked at for drift
 
 Status mismatch(const std::string& what) { return {Code::invalid, "config_mismatch: " + what}; }
 
@@ -208,7 +210,8 @@ Status ShardedStepper::start_anew() {
   heard_at_.assign(world_, std::chrono::steady_clock::now());
   reduce_hard_us_ = 0;
   const auto run = mix64(geometry.cut().elements ^ uint64_t{group_->epoch()} << 32);
-  updates_.emplace(run);
+  // Of the steps since drift was measured last: the rate may change, and formulae are about the updates that replicas lack now.
+  updates_.emplace(run, drift_samples, std::clamp(options_.drift_every, updates_min, updates_max));
   probe_.emplace(geometry, run);
   ages_ = {};
   expected_ranges_ = missing_ranges_ = 0;
