@@ -108,17 +108,27 @@ def change_panel(place, rows):
     return panel
 
 
-def drift_panel(place, runs, losses):
-    shown = {loss: [run for run in runs if (run["loss"], run["ablation"]) == (loss, "") and run["drift"]] for loss in losses if loss > 0}
-    shown = {loss: mine for loss, mine in shown.items() if mine}
-    keys = ("pair", "pair_expected", "paper_form")
-    curves = {loss: {key: mean_over_seeds(mine, lambda run, key=key: [(point["step"], point[key]) for point in run["drift"]]) for key in keys} for loss, mine in shown.items()}
-    values = [value for lines in curves.values() for points in lines.values() for _, value in points if value > 0]
+def drift_range(values, decades=5):
+    """Powers of ten around them, from the highest; values that are not positive do not count."""
+    values = [value for value in values if value > 0]
     if not values:
         return None
-    last = max(place for lines in curves.values() for points in lines.values() for place, _ in points)
-    low = max(min(values), max(values) * 1e-5)
-    panel = Panel(place, "Two replicas, mean squared difference", ("step", "per element"), (0, last), (10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(max(values)))), y_log=True)
+    high = 10.0 ** math.ceil(math.log10(max(values)))
+    return max(10.0 ** math.floor(math.log10(min(values))), high / 10 ** decades), high
+
+
+def drift_of(runs, key):
+    return mean_over_seeds(runs, lambda run: [(point["step"], point[key]) for point in run["drift"]])
+
+
+def drift_panel(place, of):
+    """of: runs by rate. What two replicas differ by, beside the formulae."""
+    curves = {loss: {key: drift_of(mine, key) for key in ("pair", "pair_expected", "paper_form")} for loss, mine in of.items() if loss > 0 and mine}
+    reach = drift_range([value for lines in curves.values() for points in lines.values() for _, value in points])
+    if not reach:
+        return None
+    last = max(at for lines in curves.values() for points in lines.values() for at, _ in points)
+    panel = Panel(place, "Two replicas, mean squared difference", ("step", "per element"), (0, last), reach, y_log=True)
     for index, (loss, lines) in enumerate(curves.items()):
         colour = COLOURS[1 + index % (len(COLOURS) - 1)]
         panel.line(lines["pair"], colour, f"{loss:g} %, measured", markers=True)
@@ -127,19 +137,31 @@ def drift_panel(place, runs, losses):
     return panel
 
 
+def wrong_drift_panel(place, title, lines):
+    """lines: (name, colour, runs). What a replica and the owner differ by."""
+    curves = [(name, colour, drift_of(runs, "owner")) for name, colour, runs in lines]
+    reach = drift_range([value for _, _, points in curves for _, value in points], 12)
+    if not reach:
+        return None
+    panel = Panel(place, title, ("step", "per element"), (0, max(at for _, _, points in curves for at, _ in points)), reach, y_log=True)
+    for name, colour, points in curves:
+        panel.line(points, colour, name)
+    return panel
+
+
 def figure(runs, rows, ablations):
+    def those(loss, ablation=""):
+        return [run for run in runs if (run["loss"], run["ablation"]) == (loss, ablation)]
     losses = sorted({run["loss"] for run in runs if not run["ablation"]})
-    of = {loss: [run for run in runs if (run["loss"], run["ablation"]) == (loss, "")] for loss in losses}
-    panels = [held_out_panel((0, 0), "Held-out text by packets lost", [(f"{loss:g} % lost", COLOURS[index % len(COLOURS)], of[loss]) for index, loss in enumerate(losses)]), change_panel((1, 0), rows)]
-    panels.append(drift_panel((0, 1), runs, losses))
-    wrong = sorted({run["loss"] for run in runs if run["ablation"]})
-    if wrong:
-        lines = [("nothing lost", COLOURS[0], of[0.0]), *([(f"{wrong[-1]:g} % lost, as it should be", COLOURS[1], of[wrong[-1]])] if of.get(wrong[-1]) else [])]
-        lines += [(name, COLOURS[2 + index], [run for run in runs if (run["loss"], run["ablation"]) == (wrong[-1], name)]) for index, name in enumerate(ablations)]
-        panels.append(held_out_panel((1, 1), f"Done wrong on purpose, {wrong[-1]:g} % lost", lines))
+    by_loss = [(f"{loss:g} % lost", COLOURS[index % len(COLOURS)], those(loss)) for index, loss in enumerate(losses)]
+    panels = [held_out_panel((0, 0), "Held-out text by packets lost", by_loss), change_panel((1, 0), rows), drift_panel((2, 0), {loss: those(loss) for loss in losses})]
+    wrong = max((run["loss"] for run in runs if run["ablation"]), default=None)
+    if wrong is not None:
+        lines = [("as it should be", COLOURS[1], those(wrong)), *((name, COLOURS[2 + index], those(wrong, name)) for index, name in enumerate(ablations))]
+        panels += [held_out_panel((0, 1), f"Done wrong on purpose, {wrong:g} % lost", [("nothing lost", COLOURS[0], those(0.0)), *lines]),
+                   wrong_drift_panel((1, 1), f"Replica and owner, mean squared difference, {wrong:g} % lost", lines)]
     panels = [panel for panel in panels if panel]
-    tall = 2 if any(panel.y0 > TOP for panel in panels) else 1
-    width, height = 2 * (WIDTH + LEFT + 20) + 20, tall * (HEIGHT + TOP + BELOW) + 30
+    width, height = 3 * (WIDTH + LEFT + 20) + 20, (1 if wrong is None else 2) * (HEIGHT + TOP + BELOW) + 30
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">', rectangle(0, 0, width, height, 'fill="white"'),
            text(width / 2, 22, "Training over links that lose packets; means over seeds", size=14)]
     return "\n".join([*out, *(line for panel in panels for line in panel.svg()), "</svg>"]) + "\n"
