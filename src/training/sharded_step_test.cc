@@ -154,6 +154,19 @@ TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_
   }, over("udp"));
 }
 
+// Replicas lack updates of the last few steps: those of another rate, long ago, say nothing about how far they are.
+TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_last) {
+  in_group(world, [&](Group& group) {
+    std::vector<ShardedReport> reports;
+    auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 1}), options_of("drift=10"));
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    train(group, *made, 20, &reports);
+    made->set_rate(0.1);
+    train(group, *made, 10, &reports);
+    EXPECT_NEAR(reports[29].drift->second_moment / reports[19].drift->second_moment, 0.01, 0.001);
+  }, over("udp"));
+}
+
 TEST(ShardedStepInGroup, goes_on_from_a_checkpoint_to_the_bit) {
   const auto expected = trained_alone(12);
   in_group(world, [&](Group& group) {
