@@ -19,7 +19,7 @@ struct ShardedStepper::Told {
 namespace {
 
 constexpr uint32_t any_datagram = 1472;  // where nothing is lossy
-constexpr uint32_t samples_per_shard = 256, updates_min = 20, updates_max = 1000;
+constexpr uint32_t samples_per_shard = 256, updates_min = 10, updates_max = 1000;
 
 Status mismatch(const std::string& what) { return {Code::invalid, "config_mismatch: " + what}; }
 

@@ -158,7 +158,7 @@ TEST(ShardedStepInGroup, what_is_reliable_comes_after_the_steps_that_were_asked_
 TEST(ShardedStepInGroup, drift_is_told_beside_the_updates_since_it_was_measured_last) {
   in_group(world, [&](Group& group) {
     std::vector<ShardedReport> reports;
-    auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 1}), options_of("drift=10"));
+    auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 1}), options_of("drift=10,deadline=30s"));
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     train(group, *made, 20, &reports);
     made->set_rate(0.1);
