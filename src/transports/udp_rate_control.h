@@ -44,14 +44,16 @@ class RateControl {
   // What the path probe measured: half of it is the start. Ignored after the first decrease.
   void probed(uint64_t dispersion_rate);
   void set_limit(uint64_t rate);  // 0: none
+  void keep_below(uint64_t rate);
   void set_datagram_bytes(uint32_t bytes) { settings_.datagram_bytes = bytes; }
 
   // One datagram to this destination, of any kind, `bytes` long, has been given to the kernel.
   void sent(size_t bytes);
   // Something waits for its turn, or for the rate.
-  void held_back() { held_back_ = true; }
-  // Feedback, alone or in an acknowledgement, in any order. True if the rate has changed.
-  bool feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now);
+  void held_back(Nanos now);
+  // Feedback, alone or in an acknowledgement, in any order. True if the rate has changed. all: what this process sends to all destinations together; it
+  // hears of the report too, and the delay that all destinations have in common is its own, not this one's.
+  bool feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now, RateControl* all = nullptr);
 
   uint64_t rate() const { return static_cast<uint64_t>(rate_); }  // bytes/s
   // As of the last update.
@@ -60,6 +62,7 @@ class RateControl {
   double delivered_rate() const { return delivered_; } // bytes/s
   bool starting() const { return starting_; }          // no decrease yet
   uint64_t decreases() const { return decreases_; }
+  uint64_t line_rate() const { return static_cast<uint64_t>(line_.rate()); }  // bytes/s that were seen to go through; 0: not known
 
  private:
   // In these many of the latest reports, none older than max(10 ms, the round trip), the delay must have been too long, unless the rate is still being
@@ -76,17 +79,43 @@ class RateControl {
     Nanos at = 0;
     double us = 0;
   };
+  // What the way to the bottleneck's queue was seen to carry, in terms of rate_: datagrams that were sent at s and waited w leave the queue at s + w.
+  class Line {
+   public:
+    void advance(uint64_t bytes, Nanos now);
+    void report(Nanos sent_at, double queue_us);
+    double rate() const { return rate_; }  // 0: not known
+    void creep(double factor) { rate_ *= 1 + std::max(factor - 1, 0.0) / 32; }
+
+   private:
+    struct Point {
+      Nanos at = 0;
+      double bytes = 0;
+    };
+    double bytes_at(Nanos at) const;
+    std::array<Point, 128> history_{};  // of what the rate had allowed
+    Point now_;
+    size_t count_ = 0;
+    bool busy_ = false;
+    Nanos last_ = 0;
+    Point anchor_;                     // when it left
+    double rate_ = 0;
+  };
   void take_delay(int32_t delay_us, Nanos now);
   double recent_delay_us(const RttEstimator& rtt, Nanos now) const;
-  void update(const RttEstimator& rtt, Nanos now);
+  double recent_queue_us(const RttEstimator& rtt, Nanos now) const;
+  void pool(const FlowFeedback& report, double queue_us, const RttEstimator& rtt, Nanos now);
+  void update(const RttEstimator& rtt, Nanos now, RateControl* all);
+  double known_rate() const;
+  void increase(double interval, const RateControl* all);
   bool losing(Nanos now);
   void decrease(double rate);
   void set(double rate);
 
   RateSettings settings_;
-  double rate_;
+  double rate_, most_ = 0;
   bool heard_ = false, starting_ = true, held_back_ = false;
-  Nanos updated_ = 0;
+  Nanos updated_ = 0, held_back_at_ = 0;
   Totals latest_, at_update_, at_loss_window_;
   uint64_t sent_bytes_ = 0, sent_datagrams_ = 0;  // since the last update
   int32_t delay_reference_us_ = 0;                // the first report's; the others are counted from it, so that they do not wrap
@@ -95,6 +124,13 @@ class RateControl {
   RecentMinimum delay_minimum_us_, loss_minimum_;
   int losing_windows_ = 0;
   Nanos decreased_at_ = -second;                  // for a delay
+  double decreased_queue_us_ = 0;                 // how long it was then
+  Line line_;
+  double allowed_ = 0, used_ = 0;
+  uint64_t total_bytes_ = 0;
+  bool paused_ = false;
+  FlowFeedback pooled_;
+  Nanos pooling_interval_ = 0;
   Nanos queue_delay_ = 0;
   double loss_ = 0, delivered_ = 0;
   uint64_t decreases_ = 0;
