@@ -381,7 +381,7 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
   rate_.set_datagram_bytes(probe_.datagram_bytes());
   if (probe_.done() && probe_.dispersion_rate() > 0) {
     rate_.probed(probe_.dispersion_rate());
-    all_.probed(probe_.dispersion_rate());
+    if (probe_.dispersion_rate() / 2 > all_.rate()) all_.probed(probe_.dispersion_rate());
   }
   all_.set_datagram_bytes(probe_.datagram_bytes());
   return DatagramFault::none;

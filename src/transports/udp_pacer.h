@@ -73,8 +73,7 @@ class Pacer {
   void set_rate_limit(uint64_t rate, Nanos now);  // 0: none
   // What all destinations together get at most, beside that; 0: none.
   void set_rank_rate(uint64_t rate, Nanos now);
-  uint64_t rank_rate() const;
-  uint64_t largest_rate() const;
+  uint64_t largest_rate() const;  // of a destination
 
   // Whose turn it is, of those that want something and have tokens for it; none: see ready_at(). Asking changes nothing.
   std::optional<size_t> next(Nanos now);
@@ -92,16 +91,17 @@ class Pacer {
     Nanos blocked_until = 0;  // of a lane in blocked_
   };
   void unblock(Nanos now);
+  uint64_t rank_rate() const;
   static void put(std::vector<uint64_t>& set, size_t destination, bool in);
   std::optional<size_t> first_open(size_t from) const;
 
   PacerSettings settings_;
-  uint64_t rank_max_ = 0;
   std::vector<Lane> lanes_;
   std::vector<uint64_t> open_;     // bit per lane: wants something and is not known to lack tokens
   std::vector<uint64_t> blocked_;  // bit per lane: wants something and lacks tokens
   Nanos unblock_at_ = never;       // not after the first of the blocked
   size_t turn_ = 0;
+  uint64_t rank_max_ = 0;
   TokenBucket rank_;
 };
 

@@ -98,7 +98,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   // Datagrams that belong to no link and no group, or failed a check before their sender was known; all that a link dropped.
   uint64_t dropped(DatagramFault fault) const { return dropped_[static_cast<size_t>(fault)]; }
   const UdpFlow* flow(PeerIndex peer) const;
-  const RateControl& all() const { return all_; }
+  const RateControl& all_rate() const { return all_; }
 
  private:
   struct Port final : DatagramInbox {
