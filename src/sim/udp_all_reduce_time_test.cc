@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "sim/shaped_network_test_support.h"
+#include "sim/shaped_cluster_test_support.h"
 
 namespace unisono::sim {
 namespace {
@@ -26,7 +26,9 @@ Times measure(ShapedCluster& cluster, uint32_t ranks, double loss_budget, int wa
     std::vector<std::vector<float>> values(ranks, std::vector<float>(elements, 1));
     const auto time = cluster.all_reduce(values, loss_budget);
     if (time == never) return {1e9, 1e9};
-    if (loss_budget == 0) EXPECT_EQ(values[0], std::vector<float>(elements, static_cast<float>(ranks)));
+    if (loss_budget == 0) {
+      EXPECT_EQ(values[0], std::vector<float>(elements, static_cast<float>(ranks)));
+    }
     for (const auto& others : values) EXPECT_EQ(others, values[0]);
     if (round >= warmup) ms.push_back(static_cast<double>(time) * 1e-6);
     cluster.pass(3 * millisecond);

@@ -41,7 +41,7 @@ void LineRate::waited(Nanos sent_at, double queue_us) {
     points_ += sent_at - last_sent_at_ >= step;
     if (points_ >= points_min && left.at - anchor_.at >= span_min) {
       measured_[measured_count_++ % measured_.size()] = (left.bytes - anchor_.bytes) / (static_cast<double>(left.at - anchor_.at) * 1e-9);
-      points_ = 0;
+      points_ = delays_ = 0;
       anchor_ = left;
     } else if (sent_at - last_sent_at_ < step) {
       last_left_at_ = std::max(last_left_at_, left.at);
@@ -50,6 +50,10 @@ void LineRate::waited(Nanos sent_at, double queue_us) {
   }
   last_sent_at_ = sent_at;
   last_left_at_ = left.at;
+}
+
+void LineRate::delayed() {
+  if (++delays_ > delays_max) measured_.fill(0);
 }
 
 void LineRate::exceeded(double factor) {

@@ -18,12 +18,16 @@ class LineRate {
   static constexpr Nanos span_min = 10 * millisecond;   // of one measurement
   static constexpr uint32_t points_min = 8;             // in it: times of sending, at least `step` apart. A process that sends seldom sends a lot at a time
 
+  static constexpr uint32_t delays_max = 64;
+
   // So many bytes in all had been sent at `now`; in order of time.
   void sent(uint64_t bytes, Nanos now);
   // A report: the datagram sent then waited so long.
   void waited(Nanos sent_at, double queue_us);
   // Nothing waits, at `factor` times this rate: it is too low, or something saves up for bursts. A little higher.
   void exceeded(double factor);
+  // The queue was too long. When that has happened often since the last measurement, what was measured then is of no use any more: it is forgotten.
+  void delayed();
   // bytes/s; 0: not known. The highest of the last few measurements: what is too low holds back, what is too high is soon measured again.
   double rate() const;
 
@@ -44,6 +48,7 @@ class LineRate {
   uint32_t points_ = 0;
   std::array<double, 4> measured_{};
   size_t measured_count_ = 0;
+  uint32_t delays_ = 0;               // since the last measurement
 };
 
 }  // namespace unisono

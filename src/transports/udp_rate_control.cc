@@ -82,7 +82,7 @@ bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, 
   if (totals.received != latest_.received) {
     take_delay(report.delay_us, now);
     if (all == nullptr && of_way_out_) {
-      line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond, recent_queue_us(rtt, now));
+      line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond, recent_queue_us(rtt, now, nullptr));
     } else if (all != nullptr) {
       auto more = report;
       more.received -= latest_.received;
@@ -121,10 +121,11 @@ void RateControl::take_delay(int32_t delay_us, Nanos now) {
   delays_[delay_count_++ % delays_.size()] = {now, above};
 }
 
-// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times too fast.
-double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now) const {
+// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times too fast. Several destinations
+// bring them sooner.
+double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
   const auto& last = delays_[(delay_count_ - 1) % delays_.size()];
-  if (starting_) return last.us;
+  if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_asked) return last.us;
   double least = last.us;
   const Nanos since = std::min(updated_, now - std::max(report_age_max, rtt.smoothed()));
   for (size_t i = 0; i < std::min(delay_count_, delays_.size()); ++i) {
@@ -133,8 +134,8 @@ double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now) const {
   return least;
 }
 
-double RateControl::recent_queue_us(const RttEstimator& rtt, Nanos now) const {
-  return delay_count_ == 0 ? 0 : std::max(recent_delay_us(rtt, now) - delay_minimum_us_.value(now, 0), 0.0);
+double RateControl::recent_queue_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
+  return delay_count_ == 0 ? 0 : std::max(recent_delay_us(rtt, now, all) - delay_minimum_us_.value(now, 0), 0.0);
 }
 
 double RateControl::latest_queue_us(Nanos now) const { return std::max(delays_[(delay_count_ - 1) % delays_.size()].us - delay_minimum_us_.value(now, 0), 0.0); }
@@ -144,8 +145,8 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   const double datagram_bytes = sent_datagrams_ > 0 ? static_cast<double>(sent_bytes_) / static_cast<double>(sent_datagrams_) : settings_.datagram_bytes;
   delivered_ = static_cast<double>(std::min(latest_.received - at_update_.received, latest_.highest - at_update_.highest)) * datagram_bytes / interval;
   count_use(interval);
-  const double common_us = all == nullptr ? 0 : all->recent_queue_us(rtt, now);
-  const double queue_us = std::max(recent_queue_us(rtt, now) - common_us, 0.0);
+  const double common_us = all == nullptr ? 0 : all->recent_queue_us(rtt, now, nullptr);
+  const double queue_us = std::max(recent_queue_us(rtt, now, all) - common_us, 0.0);
   const double target_us = std::max(1000.0, static_cast<double>(rtt.minimum()) / 4000);
   const Nanos answer = rtt.smoothed() + ArrivalMeter::report_interval;
   queue_delay_ = static_cast<Nanos>(queue_us * 1000);
@@ -179,6 +180,7 @@ void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos
   judged_at_ = now;
   judged_queue_us_ = queue_us;
   if (shrinks) return;
+  line_.delayed();
   double rate = rate_ * (1 - 0.4 * (1 - target_us / queue_us));
   if (const double known = known_rate(); known > 0 && of_way_out_) {
     rate = std::min(rate, known);

@@ -87,8 +87,8 @@ class RateControl {
     double us = 0;
   };
   void take_delay(int32_t delay_us, Nanos now);
-  double recent_delay_us(const RttEstimator& rtt, Nanos now) const;
-  double recent_queue_us(const RttEstimator& rtt, Nanos now) const;
+  double recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const;
+  double recent_queue_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const;
   void pool(const FlowFeedback& more, const RateControl& from, const RttEstimator& rtt, Nanos now);
   double latest_queue_us(Nanos now) const;
   void update(const RttEstimator& rtt, Nanos now, const RateControl* all);
