@@ -20,11 +20,12 @@ constexpr std::array<std::byte, 65'536> zeros{};
 
 }  // namespace
 
-UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, size_t destination)
+UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination)
     : options_(options),
       destination_(destination),
       out_key_(link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id)),
       in_key_(link_key(options.group.key, 1 - options.group.self, options.group.self, options.group.epoch, options.group.run_id)),
+      all_(all),
       rate_({.limit = options.rate_limit}),
       acks_(AckSettings{}),
       losses_(datagrams_outstanding_max),
@@ -59,6 +60,11 @@ DatagramHeader UdpFlow::numbered(DatagramKind kind, Nanos now) {
   return header;
 }
 
+void UdpFlow::count_sent(size_t bytes) {
+  rate_.sent(bytes);
+  all_.sent(bytes);
+}
+
 DatagramHeader UdpFlow::answering(DatagramKind kind, Nanos now) {
   DatagramHeader header;
   header.kind = kind;
@@ -83,7 +89,7 @@ void UdpFlow::put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox) 
   std::memcpy(message, &id, sizeof id);
   message[sizeof id] = std::byte{static_cast<uint8_t>(word)};
   const auto header = numbered(DatagramKind::control, now);
-  rate_.sent(datagram_header_bytes + sizeof id + 1);
+  count_sent(datagram_header_bytes + sizeof id + 1);
   put(header, {message, sizeof id + 1}, outbox);
 }
 
@@ -230,7 +236,7 @@ uint32_t UdpFlow::send_fragment(const FragmentPlace& place, Nanos now, UdpOutbox
   const auto bytes = static_cast<uint32_t>(datagram_header_bytes + payload.size());
   losses_.sent(header.flow_seq, place.name, bytes, rtt_, now);
   frames_.taken(place.name);
-  rate_.sent(bytes);
+  count_sent(bytes);
   return bytes;
 }
 
@@ -251,7 +257,7 @@ uint32_t UdpFlow::send_stream(Nanos now, UdpOutbox& outbox) {
     outbox.add(options_.address, header, datagram.payload, sending_);
     if (header.kind == DatagramKind::end) ++group.ends_sent;
     const auto bytes = static_cast<uint32_t>(datagram_header_bytes + datagram.payload.size());
-    rate_.sent(bytes);
+    count_sent(bytes);
     return bytes;
   }
   return 0;
@@ -350,7 +356,7 @@ DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<c
     report_heard_ = true;
     newest_report_ = header.flow_seq;
     if (ack.feedback.received > 0) rtt_.echoed(clock_us(now), ack.feedback.echo_sent_at_us, ack.feedback.echo_held_us);
-    (void)rate_.feedback(ack.feedback, rtt_, now);
+    (void)rate_.feedback(ack.feedback, rtt_, now, &all_);
   }
   if (header.kind == DatagramKind::feedback) return DatagramFault::none;
   arrived_.clear();
@@ -373,7 +379,11 @@ DatagramFault UdpFlow::probe(const DatagramHeader& header, std::span<const std::
   if (!read_answer(payload, answer)) return DatagramFault::size;
   if (!probe_.answered(header.op, answer, rtt_, arrival.now)) return DatagramFault::duplicate;
   rate_.set_datagram_bytes(probe_.datagram_bytes());
-  if (probe_.done() && probe_.dispersion_rate() > 0) rate_.probed(probe_.dispersion_rate());
+  if (probe_.done() && probe_.dispersion_rate() > 0) {
+    rate_.probed(probe_.dispersion_rate());
+    if (probe_.dispersion_rate() / 2 > all_.rate()) all_.probed(probe_.dispersion_rate());
+  }
+  all_.set_datagram_bytes(probe_.datagram_bytes());
   return DatagramFault::none;
 }
 

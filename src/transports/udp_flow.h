@@ -57,7 +57,8 @@ struct UdpArrival {
 
 class UdpFlow {
  public:
-  UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, size_t destination);
+  // all: the rate of what goes to all peers together.
+  UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination);
 
   // Frames.
   UdpFrames& frames() { return frames_; }
@@ -106,7 +107,7 @@ class UdpFlow {
   const SipKey& in_key() const { return in_key_; }
   const RttEstimator& rtt() const { return rtt_; }
   uint64_t rate() const { return rate_.rate(); }
-  void held_back() { rate_.held_back(); }
+  void held_back(Nanos now) { rate_.held_back(now); }
   const RateControl& rate_control() const { return rate_; }
   const LossDetector& losses() const { return losses_; }
   uint32_t datagram_bytes() const { return probe_.datagram_bytes(); }
@@ -153,6 +154,7 @@ class UdpFlow {
   bool speak_messages(Nanos now, UdpOutbox& outbox);
   uint32_t send_fragment(const FragmentPlace& place, Nanos now, UdpOutbox& outbox);
   uint32_t send_stream(Nanos now, UdpOutbox& outbox);
+  void count_sent(size_t bytes);
   std::optional<FragmentPlace> next_fragment();
   bool stream_waits(Nanos now) const;
 
@@ -160,6 +162,7 @@ class UdpFlow {
   size_t destination_;
   SipKey out_key_, in_key_;
   RttEstimator rtt_;
+  RateControl& all_;
   RateControl rate_;
   ArrivalMeter meter_;
   AckBuilder acks_;

@@ -93,8 +93,18 @@ void Pacer::set_rate_limit(uint64_t rate, Nanos now) {
   rank_.set(rank_rate(), settings_.datagram_bytes, now);
 }
 
+void Pacer::set_rank_rate(uint64_t rate, Nanos now) {
+  if (rank_max_ == rate) return;
+  rank_max_ = rate;
+  rank_.set(rank_rate(), settings_.datagram_bytes, now);
+}
+
 uint64_t Pacer::rank_rate() const {
-  if (settings_.rate_limit > 0) return settings_.rate_limit;
+  const auto rate = settings_.rate_limit > 0 ? settings_.rate_limit : largest_rate();
+  return rank_max_ > 0 ? std::min(rate, rank_max_) : rate;
+}
+
+uint64_t Pacer::largest_rate() const {
   uint64_t largest = 0;
   for (const auto& lane : lanes_) largest = std::max(largest, lane.bucket.rate());
   return largest;

@@ -71,6 +71,9 @@ class Pacer {
   uint64_t rate(size_t destination) const { return lanes_[destination].bucket.rate(); }
   void set_datagram_bytes(uint32_t bytes, Nanos now);
   void set_rate_limit(uint64_t rate, Nanos now);  // 0: none
+  // What all destinations together get at most, beside that; 0: none.
+  void set_rank_rate(uint64_t rate, Nanos now);
+  uint64_t largest_rate() const;  // of a destination
 
   // Whose turn it is, of those that want something and have tokens for it; none: see ready_at(). Asking changes nothing.
   std::optional<size_t> next(Nanos now);
@@ -98,6 +101,7 @@ class Pacer {
   std::vector<uint64_t> blocked_;  // bit per lane: wants something and lacks tokens
   Nanos unblock_at_ = never;       // not after the first of the blocked
   size_t turn_ = 0;
+  uint64_t rank_max_ = 0;
   TokenBucket rank_;
 };
 

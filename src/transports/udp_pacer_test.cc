@@ -167,6 +167,24 @@ TEST(Pacer, has_the_largest_rate_of_its_destinations_without_a_limit) {
   EXPECT_NEAR(static_cast<double>(bytes), 30e6, 5e4);
 }
 
+TEST(Pacer, keeps_below_what_all_destinations_may_have_together) {
+  Pacer pacer({.rate_limit = 0}, 3);
+  for (size_t i = 0; i < 3; ++i) {
+    pacer.set_rate(i, 10'000'000, 0);
+    pacer.want(i, full);
+  }
+  EXPECT_EQ(pacer.largest_rate(), 10'000'000u);
+  pacer.set_rank_rate(5'000'000, 0);
+  Nanos now = second;
+  for (int i = 0; i < 1000; ++i) {
+    now = pacer.ready_at(now);
+    const auto next = pacer.next(now);
+    ASSERT_TRUE(next.has_value());
+    pacer.sent(*next, full, now);
+  }
+  EXPECT_NEAR(static_cast<double>(now - second) * 1e-9, 1000.0 * full / 5e6, 0.002);
+}
+
 TEST(Pacer, goes_on_at_once_when_a_blocked_destination_gets_a_higher_rate) {
   Pacer pacer({.rate_limit = 1'000'000'000, .destination_rate = 125'000}, 2);
   pacer.want(1, full);

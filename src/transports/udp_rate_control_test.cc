@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace unisono {
 namespace {
 
@@ -97,7 +99,7 @@ TEST(RateControl, does_not_raise_a_rate_that_is_not_used) {
 TEST(RateControl, raises_a_rate_that_something_waits_for_although_little_goes_out) {
   Reporter ends;
   for (int i = 0; i < 3; ++i) {
-    ends.control.held_back();
+    ends.control.held_back(ends.now);
     ends.report(2, 0, 0);
   }
   EXPECT_GT(ends.control.rate(), 10'000'000u);
@@ -117,6 +119,62 @@ TEST(RateControl, is_not_slowed_down_by_one_late_report_of_four) {
   EXPECT_EQ(ends.control.decreases(), decreases);
   ends.full(4, 0, 4000);
   EXPECT_EQ(ends.control.decreases(), decreases + 1) << "four running are a queue";
+}
+
+TEST(RateControl, is_not_lowered_again_while_the_queue_gets_shorter) {
+  Reporter ends;
+  ends.settle();
+  ends.full(4, 0, 8000);
+  const auto decreases = ends.control.decreases();
+  for (const int32_t delay : {7000, 6000, 5000, 4000, 3000, 2000}) ends.full(2, 0, delay);
+  EXPECT_EQ(ends.control.decreases(), decreases);
+  ends.full(6, 0, 2000);
+  EXPECT_GT(ends.control.decreases(), decreases) << "it does not get shorter any more";
+}
+
+// Several destinations' controls beside the one of all, in reports a millisecond apart.
+struct Destinations {
+  explicit Destinations(size_t count) {
+    for (size_t i = 0; i < count; ++i) each.emplace_back();
+  }
+  void report(const std::vector<int32_t>& delays_us) {
+    for (size_t i = 0; i < each.size(); ++i) {
+      auto& ends = each[i];
+      ends.now += millisecond;
+      for (int datagram = 0; datagram < 8; ++datagram) {
+        ends.control.sent(1472);
+        all.sent(1472);
+      }
+      ends.totals.highest_flow_seq += 8;
+      ends.totals.received += 8;
+      ends.totals.delay_us = delays_us[i];
+      ends.totals.echo_sent_at_us = static_cast<uint32_t>(ends.now / microsecond) - 200;
+      ends.control.feedback(ends.totals, ends.rtt, ends.now, &all);
+    }
+  }
+
+  RateControl all{{.start = 10'000'000}};
+  std::vector<Reporter> each;
+};
+
+TEST(RateControl, what_all_destinations_wait_for_alike_slows_them_together_and_none_by_itself) {
+  Destinations ends(3);
+  for (int i = 0; i < 20; ++i) ends.report({-500, 7000, 0});
+  const auto before = ends.all.decreases();
+  for (int i = 0; i < 10; ++i) ends.report({3500, 11'000, 4000});
+  EXPECT_GT(ends.all.decreases(), before);
+  for (const auto& one : ends.each) EXPECT_EQ(one.control.decreases(), 0u);
+}
+
+TEST(RateControl, what_one_destination_waits_for_slows_only_that_one) {
+  Destinations ends(3);
+  for (int i = 0; i < 20; ++i) ends.report({0, 0, 0});
+  const auto before = ends.all.decreases();
+  for (int i = 0; i < 20; ++i) ends.report({0, 9000, 0});
+  EXPECT_EQ(ends.all.decreases(), before);
+  EXPECT_EQ(ends.each[0].control.decreases(), 0u);
+  EXPECT_GT(ends.each[1].control.decreases(), 1u);
+  EXPECT_LT(ends.each[1].control.rate(), ends.each[2].control.rate() / 2);
 }
 
 TEST(RateControl, halts_for_drops_of_the_receivers_own_buffer) {
@@ -238,13 +296,21 @@ TEST(ArrivalMeter, reports_the_mean_delay_since_the_last_report_and_the_latest_e
   meter.arrived(7, 1000, 500, 10);
   meter.arrived(9, 2000, 1700, 20);
   meter.arrived(8, 1500, 1900, 30);
-  EXPECT_EQ(meter.due(), 10 + millisecond);
+  EXPECT_EQ(meter.due(), 10 + 3 * millisecond) << "three are few";
   const FlowFeedback expected{.received = 3, .highest_flow_seq = 9, .own_drops = 4, .echo_sent_at_us = 1500, .echo_held_us = 100, .delay_us = -134};
   EXPECT_EQ(meter.report(4, 2000), expected);
   EXPECT_EQ(meter.due(), never);
   meter.arrived(10, 5000, 5050, 40);
   EXPECT_EQ(meter.report(4, 5050).delay_us, 50);
   EXPECT_EQ(meter.report(4, 5060).delay_us, 50) << "nothing new";
+}
+
+TEST(ArrivalMeter, waits_longer_for_few_datagrams) {
+  ArrivalMeter meter;
+  for (uint32_t i = 0; i < 3; ++i) meter.arrived(i, i, i, second);
+  EXPECT_EQ(meter.due(), second + 3 * millisecond);
+  meter.arrived(3, 3, 3, second + 500 * microsecond);
+  EXPECT_EQ(meter.due(), second + millisecond);
 }
 
 TEST(ArrivalMeter, is_due_at_once_after_32_datagrams) {

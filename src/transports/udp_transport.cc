@@ -55,7 +55,7 @@ UdpTransport::Port::Port(UdpTransport& transport, std::unique_ptr<DatagramSocket
 
 UdpTransport::UdpTransport(const UdpOptions& options)
     : options_(options), window_bytes_(options.window_bytes != 0 ? options.window_bytes : window_assumed), pool_(options.pool),
-      pacer_({.rate_limit = options.rate_limit}, 0) {}
+      pacer_({.rate_limit = options.rate_limit}, 0), all_({.limit = options.rate_limit}) {}
 
 Result<std::vector<std::unique_ptr<DatagramSocket>>> UdpTransport::sockets(const UdpOptions& options) {
   auto made = open_sockets(options);
@@ -344,6 +344,8 @@ void UdpTransport::speak(Link& link, Nanos now) {
 void UdpTransport::offer(Link& link, Nanos now) {
   auto& flow = *link.flow;
   if (pacer_.rate(flow.destination()) != flow.rate()) pacer_.set_rate(flow.destination(), flow.rate(), now);
+  all_.keep_below(pacer_.largest_rate());
+  pacer_.set_rank_rate(all_.rate(), now);
   pacer_.want(flow.destination(), ports_[link.at.port]->outbox.blocked() ? 0 : flow.wanted(now));
 }
 
@@ -355,7 +357,9 @@ bool UdpTransport::send_paced(Nanos now) {
     const auto next = pacer_.next(now);
     if (!next) {
       for (auto* link : live_) {
-        if (link->state == LinkState::up && pacer_.wants(link->flow->destination())) link->flow->held_back();
+        if (link->state != LinkState::up || !pacer_.wants(link->flow->destination())) continue;
+        link->flow->held_back(now);
+        all_.held_back(now);
       }
       break;
     }

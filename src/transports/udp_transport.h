@@ -98,6 +98,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   // Datagrams that belong to no link and no group, or failed a check before their sender was known; all that a link dropped.
   uint64_t dropped(DatagramFault fault) const { return dropped_[static_cast<size_t>(fault)]; }
   const UdpFlow* flow(PeerIndex peer) const;
+  const RateControl& all_rate() const { return all_; }
 
  private:
   struct Port final : DatagramInbox {
@@ -198,6 +199,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::optional<JobKey> job_;
   PayloadPool pool_;
   Pacer pacer_;
+  RateControl all_;  // of what goes to all peers together
   std::vector<std::unique_ptr<Link>> links_;     // by PeerIndex
   std::vector<Link*> live_;                      // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;            // of live_

@@ -59,7 +59,7 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
                          .datagram_bytes_max = path_datagram_bytes, .rate_limit = options_.rate_limit,
                          .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
   if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
-  link.flow = std::make_unique<UdpFlow>(options, pool_, destination);
+  link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
   link.state = LinkState::up;
   contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
   if (!link.request.dial) link.handshake.reset();
