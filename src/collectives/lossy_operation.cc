@@ -41,7 +41,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
       stream.missing = 0;
       stream.asked = -1;
       stream.ask_at = never;
-      stream.lost = stream.confirmed = stream.early_tail = stream.early_end = false;
+      stream.lost = stream.all_sent = stream.confirmed = stream.early_tail = stream.early_end = false;
       stream.early_first = stream.early_last = never;
     }
   }
@@ -107,6 +107,7 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
+  stream.all_sent = true;
   if (phase.closed || stream.confirmed) {
     // It asks because it has not heard that nothing more is wanted.
     if (phase.open) port_->ask(from, {setup_.op, header.phase}, 0, 0, {});
@@ -142,6 +143,8 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   } else if (setup_.phases[number].completes) {
     const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
+    // Once all was sent, what is missing is lost: no more is to be waited for.
+    if (stream.all_sent) stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
   }
   if (stream.ask_at > now) return;
   ask_for(number, from, stream, now);

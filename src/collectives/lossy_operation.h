@@ -61,6 +61,7 @@ struct LossyStream {
   uint32_t missing = 0;      // ranges, when its phase closed
   Nanos asked = -1;          // when it was last asked for; -1: never
   Nanos ask_at = never;
+  bool all_sent = false;     // its end was heard
   bool lost = false;         // its link is gone
   bool confirmed = false;    // it has ended, and its sender was told that nothing more is wanted
   // What came before the phase began here.
