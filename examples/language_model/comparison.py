@@ -1,7 +1,8 @@
-"""What compare_codecs, compare_compression and compare_drop_compute have in common: options of the model, curves, spreads over seeds, axes, the commit."""
+"""What the comparisons of this folder (compare_*) have in common: options of the model, curves, spreads over seeds, axes, the commit."""
 
 import bisect
 import json
+import math
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 LOSSES = (("training_loss", "training loss"), ("validation_loss", "held-out text"))
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # 97.5 % quantiles, of so many values
 PROGRAM = "examples/language_model/language_model"
 
 
@@ -37,12 +39,20 @@ def program_words(options, model, place, seed, steps, validate_every, more):
     return [str(word) for word in words]
 
 
-def on_this_host(options, words, what):
-    """Runs them on as many processes of this host as there are ranks; ends the program if that fails."""
+def launched(options, words, variables=None):
+    """Runs them on as many processes of this host as there are ranks. variables: of the environment, beside this process's. RuntimeError: what they said, if one failed."""
     launch = [str(word) for word in (options.build / "unisono", "launch", "-n", options.ranks, "--")]
-    done = subprocess.run([*launch, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*launch, *words], capture_output=True, text=True, check=False, env={**os.environ, **(variables or {})})
     if done.returncode != 0:
-        sys.exit(f"{what}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def on_this_host(options, words, what):
+    """The same; ends the program if that fails."""
+    try:
+        launched(options, words)
+    except RuntimeError as error:
+        sys.exit(f"{what}: {error}")
 
 
 def summary_in(place):
@@ -96,6 +106,12 @@ def cell(value, digits=4, sign="+"):
 
 def spread(values):
     return {"mean": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0, "each": values}
+
+
+def interval(values):
+    """The mean, and how far around it the true one is with 95 % confidence; None for a single value."""
+    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {**spread(values), "half": half}
 
 
 def tick_distance(span):

@@ -111,6 +111,7 @@ class CompressedExchange final : public GradientExchange {
   Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) override {
     return unisono::DropCompute::make(group_, micro_batches, options);
   }
+  Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "gradients go to the owners of shards whole, not compressed"); }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }

@@ -183,6 +183,7 @@ TEST(CompressedExchange, a_trainer_does_not_touch_its_parameters_in_a_step_that_
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
     unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(unisono::Code::unsupported, "not needed here"); }
+    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(unisono::Code::unsupported, "not needed here"); }
     const ExchangeStatistics& statistics() const override { return statistics_; }
     const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }

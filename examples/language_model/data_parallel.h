@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "language_model/gradient_compression.h"
+#include "language_model/sharded_exchange.h"
 #include "unisono/codec.h"
 #include "unisono/drop_compute.h"
 #include "unisono/options.h"
@@ -65,6 +66,8 @@ class GradientExchange {
 
   // Of the same processes; all of them call it. unsupported: there is no group. Errors else: those of DropCompute::make.
   virtual unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t micro_batches, const unisono::DropOptions& options) = 0;
+  // Likewise; instead of begin(), ready() and finish(). Errors else: those of make_sharded_exchange.
+  virtual unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) = 0;
 
   virtual const ExchangeStatistics& statistics() const = 0;
   virtual const CompressionNotes& compression() const = 0;

@@ -265,6 +265,9 @@ class Watched final : public GradientExchange {
   Status average(std::span<float> values) override { return inner_.average(values); }
   Status gather(std::span<const uint64_t> mine, std::span<uint64_t> all) override { return inner_.gather(mine, all); }
   unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t count, const DropOptions& options) override { return inner_.make_drop_compute(count, options); }
+  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan& plan, std::span<const float> parameters, std::unique_ptr<unisono::ShardOptimizer> optimizer) override {
+    return inner_.make_sharded(plan, parameters, std::move(optimizer));
+  }
   const ExchangeStatistics& statistics() const override { return inner_.statistics(); }
   const CompressionNotes& compression() const override { return inner_.compression(); }
   std::span<const float> residuals() const override { return inner_.residuals(); }

@@ -4,6 +4,7 @@
 //   unisono launch -n 4 -- language_model --text text.txt --codec int4 --error-feedback    gradients in four bits
 //   unisono launch -n 4 -- language_model --text text.txt --compress arc:ratio=0.2,rank=4  a fifth of the rows of each gradient
 //   unisono launch -n 4 -- language_model --text text.txt --micro-batches 4 --drop-compute auto    who is late leaves out the rest
+//   unisono launch -n 4 -- language_model --text text.txt --sharded loss_budget=1   each process owns a shard; over UDP, which may lose packets
 //   language_model --text text.txt --out out --reference parts            one process, the same parts one after another
 //   language_model --text text.txt --out out --reference whole            one process, the whole batch at once
 //
@@ -19,13 +20,12 @@
 #include <filesystem>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include "language_model/data_parallel.h"
 #include "language_model/drop_settings.h"
+#include "language_model/gathering.h"
 #include "language_model/progress.h"
 #include "language_model/results.h"
 #include "language_model/text.h"
@@ -55,6 +55,7 @@ struct Settings {
   std::string compress, feedback, baseline;
   GradientCompression compression;  // what those three say
   MicroBatchSettings micro_batches;
+  std::string sharded, ablation;
   size_t sample_bytes = 400;
   bool json = false;
 };
@@ -95,6 +96,14 @@ void declare_micro_batch_options(CLI::App& app, MicroBatchSettings& s, CLI::Opti
   for (auto* option : {drop, delay, base, random, record, replay, trace}) option->excludes(reference);
 }
 
+void declare_sharded_options(CLI::App& app, Settings& s) {
+  auto* sharded = app.add_option("--sharded", s.sharded,
+                                 "each process owns a shard of the parameters, and links may lose packets (UNISONO_TRANSPORT=udp): what ShardedOptions::parse reads, such as loss_budget=1,drift=50; "
+                                 "gradients are clipped as ever where it says nothing of clip=; differences from one process are told but not judged");
+  app.add_option("--ablation", s.ablation, "does one thing wrong, to show what the rule is for: count or zero_fill (estimators of gradients), zero_parameters or differences (of what is not received)")->needs(sharded);
+  for (const char* other : {"--reference", "--codec", "--compress", "--baseline", "--drop-compute", "--random-drop", "--replay"}) sharded->excludes(app.get_option(other));
+}
+
 void declare_options(CLI::App& app, Settings& s) {
   TrainingOptions& t = s.training;
   app.add_option("--text", s.text, "the file to learn from, see prepare_text.sh")->required()->check(CLI::ExistingFile);
@@ -125,6 +134,7 @@ void declare_options(CLI::App& app, Settings& s) {
       ->check(CLI::IsMember({"parts", "whole"}));
   declare_gradient_options(app, s, reference);
   declare_micro_batch_options(app, s.micro_batches, reference);
+  declare_sharded_options(app, s);
   app.add_option("--parts", s.parts, "with --reference parts: how many")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--reference-steps", s.reference_steps,
                  "steps that one process repeats after a data-parallel training, to "
@@ -163,7 +173,7 @@ Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::s
                      .tokens_per_step = s.training.batch * s.training.shape.context,
                      .out = s.json ? stderr : stdout});
   LossNote note;
-  std::vector<size_t> warned(2);
+  std::vector<size_t> warned(3);
   return trainer.run(steps, [&](const Trainer::Progress& p) {
     if (title.empty()) return;
     progress.show(p.step, note.after(p));
@@ -172,6 +182,7 @@ Status run_shown(Trainer& trainer, const Settings& s, size_t steps, const std::s
     };
     warn(exchange.compression().warnings, warned[0]);
     if (p.drop) warn(p.drop->warnings(), warned[1]);
+    if (trainer.sharded()) warn(trainer.sharded()->notes().warnings, warned[2]);
   });
 }
 
@@ -181,6 +192,7 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
   TrainingOptions options = s.training;
   options.validation_every = 0;
   options.micro_batches = {.count = micro_batches};
+  options.sharded.reset();
   const auto start = std::chrono::steady_clock::now();
   auto trainer = Trainer::make(options, parts, text, *exchange);
   if (!trainer.ok()) return trainer.status();
@@ -188,18 +200,6 @@ Result<ReferenceRun> run_reference(const Settings& s, const Text& text, Parts pa
   return ReferenceRun{.losses = (*trainer)->history().losses,
                       .parameter_hash = hash_of((*trainer)->parameters()),
                       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
-}
-
-// Every rank's `mine`, in rank order.
-template <typename T>
-Result<std::vector<T>> gather(GradientExchange& exchange, const std::vector<T>& mine) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
-  const size_t words = mine.size() * sizeof(T) / sizeof(uint64_t);
-  std::vector<T> all(mine.size() * exchange.world_size());
-  const auto gathered = exchange.gather({reinterpret_cast<const uint64_t*>(mine.data()), words},
-                                        {reinterpret_cast<uint64_t*>(all.data()), words * exchange.world_size()});
-  if (!gathered.ok()) return gathered;
-  return all;
 }
 
 // Two ranks (or one, twice) repeat the first steps alone, at the same time, and everyone learns both curves.
@@ -260,25 +260,6 @@ int show(const Settings& s, const Results& results) {
   return !faults.empty() ? 1 : written.ok() ? 0 : 2;
 }
 
-RankResult rank_result(const Trainer& trainer, const GradientExchange& exchange) {
-  const TrainingTimes& times = trainer.history().times;
-  const ExchangeStatistics& statistics = exchange.statistics();
-  uint64_t planned = 0, computed = 0;
-  for (const auto& drop : trainer.history().drops) planned += drop.planned, computed += drop.computed;
-  return {.parameter_hash = hash_of(trainer.parameters()),
-          .early_hash = trainer.remembered_hash(),
-          .sent_bytes = statistics.sent_bytes,
-          .received_bytes = statistics.received_bytes,
-          .operations = statistics.operations,
-          .total_s = times.total_s,
-          .compute_s = times.compute_s,
-          .cpu_s = times.cpu_s,
-          .waited_s = statistics.waited_s,
-          .overlapped_s = statistics.overlapped_s,
-          .planned = planned,
-          .computed = computed};
-}
-
 // All ranks must train the same thing, or they would average gradients of different models without noticing.
 Status check_agreement(const Settings& s, const Text& text, GradientExchange& exchange) {
   const TrainingOptions& t = s.training;
@@ -303,7 +284,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
                               s.reference_steps};
   uint64_t options = 0, content = 0;
   for (const uint64_t number : numbers) options = mixed(options, number, 1);
-  for (const auto& words : {s.codec, s.micro_batches.drop, s.micro_batches.delay}) {
+  for (const auto& words : {s.codec, s.micro_batches.drop, s.micro_batches.delay, s.sharded, s.ablation}) {
     for (const char c : words) options = mixed(options, static_cast<uint8_t>(c), words.size());
   }
   for (const auto part : {text.training(), text.validation()}) {
@@ -355,43 +336,6 @@ Result<std::unique_ptr<GradientExchange>> make_exchange(const Settings& s, const
   return exchange;
 }
 
-// What all ranks have come to.
-Status gather_results(const Trainer& trainer, GradientExchange& exchange, Results& results) {
-  auto ranks = gather<RankResult>(exchange, {rank_result(trainer, exchange)});
-  if (!ranks.ok()) return ranks.status();
-  results.ranks = std::move(ranks).value();
-  const auto sent = gather(exchange, trainer.history().sent_bytes);
-  if (!sent.ok()) return sent.status();
-  const size_t steps = trainer.history().sent_bytes.size();
-  results.sent_bytes.assign(steps, 0);
-  for (size_t i = 0; i < sent->size(); ++i) results.sent_bytes[i % steps] += static_cast<double>((*sent)[i]) / exchange.world_size();
-  return {};
-}
-
-// What DropCompute did, for the table and for the files that were asked for.
-Status gather_drops(const Settings& s, const Trainer& trainer, GradientExchange& exchange, Results& results) {
-  const auto& history = trainer.history();
-  const size_t steps = history.losses.size();
-  const uint64_t sequences = s.training.batch / exchange.world_size() / std::max(1u, s.micro_batches.count);
-  std::vector<uint64_t> computed(steps, std::max(1u, s.micro_batches.count) * sequences);
-  for (size_t i = 0; i < history.drops.size(); ++i) computed[i] = history.drops[i].computed * sequences;
-  const auto all = gather(exchange, computed);
-  if (!all.ok()) return all.status();
-  results.sequences.assign(steps, 0);
-  for (size_t i = 0; i < all->size(); ++i) results.sequences[i % steps] += (*all)[i];
-  std::partial_sum(results.sequences.begin(), results.sequences.end(), results.sequences.begin());
-  if (!trainer.drop()) return {};
-  const auto& drop = trainer.drop()->compute();
-  results.drop = DropResults{.settings = s.micro_batches, .options = s.training.micro_batches.drop->to_string(), .window = drop.report(), .total = drop.total()};
-  if (!s.micro_batches.record.empty()) {
-    if (auto written = write_file(record_path(s.micro_batches.record, exchange.rank()), record_text(history.drops)); !written.ok()) return written;
-  }
-  if (s.micro_batches.trace.empty()) return {};
-  const auto trace = trace_of(exchange, *trainer.drop(), s.micro_batches.count);
-  if (!trace.ok()) return trace.status();
-  return exchange.rank() == 0 ? write_file(s.micro_batches.trace, *trace) : Status();
-}
-
 // Whether some may be left out: the loss is then not that of one process with the whole batch.
 bool may_drop(const TrainingOptions& training) {
   const auto& drop = training.micro_batches.drop;
@@ -407,6 +351,11 @@ Result<int> run(Settings s) {
   if (!codec.ok()) return codec.status();
   auto micro_batches = parse_micro_batches(s.micro_batches);
   if (!micro_batches.ok()) return micro_batches.status();
+  if (!s.sharded.empty()) {
+    auto plan = parse_sharded(s.sharded, s.ablation, s.training.optimizer.norm_max);
+    if (!plan.ok()) return plan.status();
+    s.training.sharded = *std::move(plan);
+  }
   const auto text = Text::load(s.text, s.held_out, s.training.shape.context);
   if (!text.ok()) return text.status();
   Parts parts;
@@ -441,12 +390,11 @@ Result<int> run(Settings s) {
                   .error_feedback = s.error_feedback,
                   .compression = exchange.compression(),
                   .history = trainer.history()};
-  if (auto done = gather_results(trainer, exchange, results); !done.ok()) return done;
-  if (auto done = gather_drops(s, trainer, exchange, results); !done.ok()) return done;
+  if (auto done = gather_results(trainer, s.micro_batches, exchange, results); !done.ok()) return done;
   if (s.reference.empty() && s.reference_steps > 0) {
     if (auto done = run_references(s, *text, exchange, results); !done.ok()) return done;
     const uint64_t hash = results.ranks.front().early_hash;
-    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing && !may_drop(s.training);
+    const bool exact = codec->is_plain() && s.compression.by == GradientCompression::By::nothing && !may_drop(s.training) && !s.training.sharded;
     const auto judged = [&](double tolerance) { return exact ? std::optional(tolerance) : std::nullopt; };
     results.in_order_comparison = compare(results.history.losses, hash, *results.in_order, judged(s.tolerance_parts));
     results.whole_comparison = compare(results.history.losses, hash, *results.whole, judged(s.tolerance_whole));

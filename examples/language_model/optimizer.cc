@@ -44,7 +44,73 @@ void update(const Step s, size_t count, const float* __restrict gradient, float*
   }
 }
 
+// The powers are products, step by step, so that all who use them have the same bits.
+struct Powers {
+  uint64_t step = 0;
+  double beta_1 = 1, beta_2 = 1;
+  void go_to(uint64_t wanted, const OptimizerOptions& options) {
+    if (wanted < step) *this = {};
+    for (; step < wanted; ++step) beta_1 *= options.beta_1, beta_2 *= options.beta_2;
+  }
+};
+
+Step step_of(const OptimizerOptions& options, const Powers& powers, float clip, float rate) {
+  return {.clip = clip,
+          .rate = rate,
+          .decay = 1.0f,
+          .mean_scale = static_cast<float>(1 / (1 - powers.beta_1)),
+          .square_scale = static_cast<float>(1 / (1 - powers.beta_2)),
+          .beta_1 = options.beta_1,
+          .beta_2 = options.beta_2,
+          .epsilon = options.epsilon};
+}
+
+float decay_of(const Region& region, const OptimizerOptions& options, float rate) { return region.deviation > 0 ? 1.0f - rate * options.weight_decay : 1.0f; }
+
+class ShardAdamW final : public unisono::ShardOptimizer {
+ public:
+  ShardAdamW(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world)
+      : options_(options), regions_(layout.regions), count_(layout.count), rank_(rank), is_last_(rank + 1 == world), rate_(options.learning_rate) {}
+
+  void update(const unisono::ShardUpdate& task) override {
+    powers_.go_to(task.step, options_);
+    auto s = step_of(options_, powers_, task.scale, static_cast<float>(rate_));
+    const size_t begin = first_ + task.begin, end = begin + task.values.size();
+    for (const Region& region : regions_) {
+      const size_t from = std::max(begin, region.offset), to = std::min(end, region.offset + region.count());
+      if (from >= to) continue;
+      s.decay = decay_of(region, options_, s.rate);
+      language_model::update(s, to - from, task.gradient.data() + (from - begin), mean_.data() + (from - first_), square_.data() + (from - first_), task.values.data() + (from - begin));
+    }
+  }
+  double rate() const override { return rate_; }
+  void set_rate(double rate) override { rate_ = rate; }
+  uint32_t state_count() const override { return 2; }
+  std::span<float> state(uint32_t index) override { return index == 0 ? mean_ : square_; }
+  // All shards but the last are of one size.
+  void resize(uint64_t elements) override {
+    first_ = is_last_ ? count_ - elements : rank_ * elements;
+    mean_.assign(elements, 0.0f);
+    square_.assign(elements, 0.0f);
+  }
+
+ private:
+  const OptimizerOptions options_;
+  const std::vector<Region> regions_;
+  const size_t count_;
+  const uint32_t rank_;
+  const bool is_last_;
+  double rate_;
+  size_t first_ = 0;  // of the shard, in all parameters
+  std::vector<float> mean_, square_;
+  Powers powers_;
+};
+
 }  // namespace
+
+std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world) {
+  return std::make_unique<ShardAdamW>(layout, options, rank, world);
+}
 
 float learning_rate(const OptimizerOptions& options, size_t step) {
   const double peak = options.learning_rate;
@@ -64,16 +130,10 @@ double AdamW::step(std::span<const float> gradients, std::span<float> parameters
   beta_1_power_ *= options_.beta_1;
   beta_2_power_ *= options_.beta_2;
   const float rate = learning_rate(options_, step_++);
-  Step s{.clip = norm > options_.norm_max ? static_cast<float>(options_.norm_max / norm) : 1.0f,
-         .rate = rate,
-         .decay = 1.0f,
-         .mean_scale = static_cast<float>(1 / (1 - beta_1_power_)),
-         .square_scale = static_cast<float>(1 / (1 - beta_2_power_)),
-         .beta_1 = options_.beta_1,
-         .beta_2 = options_.beta_2,
-         .epsilon = options_.epsilon};
+  const float clip = norm > options_.norm_max ? static_cast<float>(options_.norm_max / norm) : 1.0f;
+  Step s = step_of(options_, {.step = step_, .beta_1 = beta_1_power_, .beta_2 = beta_2_power_}, clip, rate);
   for (const Region& region : regions_) {
-    s.decay = region.deviation > 0 ? 1.0f - rate * options_.weight_decay : 1.0f;
+    s.decay = decay_of(region, options_, rate);
     update(s, region.count(), gradients.data() + region.offset, mean_.data() + region.offset, square_.data() + region.offset,
            parameters.data() + region.offset);
   }

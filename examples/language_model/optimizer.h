@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 
 #include "language_model/kernels.h"
 #include "language_model/model.h"
+#include "unisono/shard_optimizer.h"
 
 namespace language_model {
 
@@ -40,5 +43,8 @@ class AdamW {
   size_t step_ = 0;
   double beta_1_power_ = 1, beta_2_power_ = 1;
 };
+
+// The same arithmetic, to the bit, for the shard of one rank of `world` (unisono/sharded_step.h). Clipping and the rate are what the caller gives. Every rank must have a shard.
+std::unique_ptr<unisono::ShardOptimizer> make_shard_adamw(const ParameterLayout& layout, const OptimizerOptions& options, uint32_t rank, uint32_t world);
 
 }  // namespace language_model

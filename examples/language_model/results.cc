@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plot.h"
+#include "language_model/sharded_results.h"
 
 namespace language_model {
 
@@ -282,6 +283,7 @@ std::string table(const Results& r) {
     print("gradients travel as {}, {} error feedback\n\n", r.codec, r.error_feedback ? "with" : "without");
   }
   out += describe(r.compression) + describe(r);
+  if (r.sharded) out += describe(*r.sharded);
   print(
       "rank  parameters        identical  compute s  waited s  overlapped s    CPU s  sent MiB  received MiB  sent / ideal\n");
   for (size_t rank = 0; rank < r.ranks.size(); ++rank) {
@@ -336,6 +338,7 @@ std::string summary_json(const Results& r) {
       {"error_feedback", r.error_feedback},
       {"compression", to_json(r.compression)},
       {"drop_compute", drop_json(r)},
+      {"sharded", r.sharded ? to_json(*r.sharded) : nlohmann::json(nullptr)},
       {"seed", r.options.seed},
       {"batch", r.options.batch},
       {"steps", r.history.losses.size()},

@@ -65,6 +65,7 @@ struct Results {
   std::vector<double> sent_bytes = {};  // up to and with each step, mean over ranks
   std::vector<uint64_t> sequences = {};  // that all ranks computed, up to and with each step
   std::optional<DropResults> drop = {};
+  std::optional<ShardedResults> sharded = {};
   std::vector<RankResult> ranks = {};
   std::optional<ReferenceRun> in_order = {}, whole = {};
   std::optional<Comparison> in_order_comparison = {}, whole_comparison = {};

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -58,7 +59,15 @@ Result<std::unique_ptr<Trainer>> Trainer::make(const TrainingOptions& options, P
     }
   }
   if (options.micro_batches.drop && (options.micro_batches.count == 0 || parts.count != 1)) return Status(Code::invalid, "what can be left out are micro-batches of one part");
+  if (options.sharded && (options.micro_batches.drop || parts.count != 1)) return Status(Code::invalid, "a process owns a shard of the parameters where it computes one part of a batch, and leaves nothing out");
   std::unique_ptr<Trainer> trainer(new Trainer(options, parts, text, exchange));
+  if (options.sharded) {
+    auto sharded = ShardedTraining::make(*options.sharded, trainer->model_.layout(), options.optimizer, trainer->parameters_, exchange);
+    if (!sharded.ok()) return sharded.status();
+    trainer->sharded_ = *std::move(sharded);
+    trainer->owners_.resize(trainer->parameters_.size());
+    std::ranges::copy(trainer->sharded_->parameters(), trainer->parameters_.begin());
+  }
   if (!options.micro_batches.drop) return trainer;
   auto drop = DropTraining::make(*options.micro_batches.drop, {.exchange = exchange,
                                                                .micro_batches = *trainer->micro_batches_,
@@ -126,11 +135,24 @@ Status Trainer::step_of_parts(size_t index) {
   return {};
 }
 
+// Losses are averaged when the training ends (finish_sharded): nothing but the two halves of the step is waited for.
+Status Trainer::step_sharded(size_t index) {
+  compute_part(index, parts_.first, gradients_, [](size_t) {});
+  if (auto done = sharded_->run(std::span<const float>(gradients_).first(parameters_.size())); !done.ok()) return done;
+  std::ranges::copy(sharded_->parameters(), parameters_.begin());
+  history_.losses.push_back(loss_of(gradients_));
+  // Of steps that the others made without this rank it knows nothing.
+  history_.losses.resize(sharded_->step(), std::numeric_limits<float>::quiet_NaN());
+  return {};
+}
+
 Status Trainer::step(size_t index) {
   const double start = wall_s();
   const double start_cpu = cpu_s();
-  const double waited_before = exchange_.statistics().waited_s;
-  if (drop_) {
+  const double waited_before = statistics().waited_s;
+  if (sharded_) {
+    if (auto done = step_sharded(index); !done.ok()) return done;
+  } else if (drop_) {
     if (auto done = drop_->step(gradients_); !done.ok()) return done;
     history_.losses.push_back(drop_->loss());
   } else if (auto done = step_of_parts(index); !done.ok()) {
@@ -138,10 +160,10 @@ Status Trainer::step(size_t index) {
   }
   const double total = wall_s() - start;
   history_.times.total_s += total;
-  history_.times.compute_s += total - (exchange_.statistics().waited_s - waited_before);
+  history_.times.compute_s += total - (statistics().waited_s - waited_before);
   history_.times.cpu_s += cpu_s() - start_cpu;
-  history_.sent_bytes.push_back(exchange_.statistics().sent_bytes);
-  history_.seconds.push_back(history_.times.total_s);
+  history_.sent_bytes.resize(history_.losses.size(), statistics().sent_bytes);
+  history_.seconds.resize(history_.losses.size(), history_.times.total_s);
   if (drop_) {
     history_.drops.push_back(drop_->last());
     history_.drops.back().wall_ns = std::llround(total * 1e9);
@@ -149,8 +171,7 @@ Status Trainer::step(size_t index) {
   return {};
 }
 
-Result<float> Trainer::validate(size_t sequences) {
-  const double start = wall_s();
+Result<float> Trainer::held_out_loss(std::span<const float> parameters, size_t sequences) {
   const size_t per_part = sequences / parts_.total;
   const size_t at_once = sequences_at_once(options_, parts_);
   std::array<float, 1> mean{0};
@@ -159,34 +180,63 @@ Result<float> Trainer::validate(size_t sequences) {
     for (size_t done = 0; done < per_part; done += at_once) {
       const size_t count = std::min(at_once, per_part - done);
       const auto batch = validation_batch(text_, sequences, {(parts_.first + part) * per_part + done, count});
-      sum += model_.loss(parameters_, batch) * static_cast<double>(count);
+      sum += model_.loss(parameters, batch) * static_cast<double>(count);
     }
     mean[0] += static_cast<float>(sum / static_cast<double>(per_part));
   }
   mean[0] /= static_cast<float>(parts_.count);
   if (auto averaged = exchange_.average(mean); !averaged.ok()) return averaged;
-  history_.times.validation_s += wall_s() - start;
   return mean[0];
 }
 
+Result<float> Trainer::validate(size_t step, size_t sequences) {
+  const double start = wall_s();
+  auto loss = held_out_loss(parameters_, sequences);
+  if (sharded_ && loss.ok()) {
+    const float replica = *loss;
+    if (auto gathered = sharded_->owners_values(owners_); !gathered.ok()) return gathered;
+    loss = held_out_loss(owners_, sequences);
+    if (loss.ok()) sharded_->note_validation({.step = step, .owners = *loss, .replica = replica});
+  }
+  history_.times.validation_s += wall_s() - start;
+  return loss;
+}
+
+// Losses become means over the ranks that computed a step, and parameters the owners' values.
+Status Trainer::finish_sharded(size_t steps) {
+  std::vector<float> sums(2 * steps);
+  for (size_t i = 0; i < steps; ++i) {
+    const bool known = !std::isnan(history_.losses[i]);
+    sums[i] = known ? history_.losses[i] : 0.0f;
+    sums[steps + i] = known ? 1.0f : 0.0f;
+  }
+  if (auto averaged = exchange_.average(sums); !averaged.ok()) return averaged;
+  for (size_t i = 0; i < steps; ++i) history_.losses[i] = sums[i] / sums[steps + i];
+  return sharded_->owners_values(parameters_);
+}
+
 Status Trainer::run(size_t steps, const OnProgress& on_progress) {
-  if (auto sent = exchange_.broadcast(parameters_); !sent.ok()) return sent;
-  for (size_t index = 0; index < steps; ++index) {
+  if (!sharded_) {
+    if (auto sent = exchange_.broadcast(parameters_); !sent.ok()) return sent;
+  }
+  for (size_t index = 0; index < steps;) {
     if (auto done = step(index); !done.ok()) return done;
-    const bool last = index + 1 == steps;
-    const bool validates = options_.validation_every > 0 && (last || (index + 1) % options_.validation_every == 0);
-    if (const bool looks = validates || last || index + 1 == hash_after_; drop_ && looks) {
+    // More than one step further where others went on without this rank; not beyond a validation, for which all wait.
+    index = sharded_ ? sharded_->step() : index + 1;
+    const bool last = index == steps;
+    const bool validates = options_.validation_every > 0 && (last || index % options_.validation_every == 0);
+    if (const bool looks = validates || last || index == hash_after_; drop_ && looks) {
       if (auto settled = drop_->settle(last); !settled.ok()) return settled;
     }
-    if (index + 1 == hash_after_) remembered_hash_ = hash_of(parameters_);
+    if (index == hash_after_) remembered_hash_ = hash_of(parameters_);
     if (validates) {
-      const auto loss = validate(last ? options_.final_validation_sequences : options_.validation_sequences);
+      const auto loss = validate(index, last ? options_.final_validation_sequences : options_.validation_sequences);
       if (!loss.ok()) return loss.status();
-      history_.validation.push_back({index + 1, *loss});
+      history_.validation.push_back({index, *loss});
     }
-    on_progress({index + 1, history_.losses.back(), validates ? &history_.validation.back() : nullptr, drop_.get()});
+    on_progress({index, history_.losses.back(), validates ? &history_.validation.back() : nullptr, drop_.get()});
   }
-  return {};
+  return sharded_ ? finish_sharded(steps) : Status();
 }
 
 std::string Trainer::write_text(const std::string& prompt, size_t count, uint64_t seed) {

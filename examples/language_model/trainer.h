@@ -2,12 +2,14 @@
 //   data-parallel      each process computes one part of the batch, the exchange averages over the processes;
 //   parts in order     one process computes the parts one after another and averages them as the exchange does: same bits;
 //   the whole at once  one process, one part that is the whole batch: equal up to rounding.
+// Data-parallel processes average gradients and update all parameters each, or own a shard of them each (TrainingOptions::sharded).
 // A part may be computed in micro-batches, of which data-parallel processes may leave out some (micro_batches.h, drop_training.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "language_model/micro_batches.h"
 #include "language_model/model.h"
 #include "language_model/optimizer.h"
+#include "language_model/sharded_training.h"
 #include "language_model/text.h"
 #include "unisono/status.h"
 
@@ -30,6 +33,7 @@ struct TrainingOptions {
   size_t validation_sequences = 64;  // over all parts, while training
   size_t final_validation_sequences = 256;
   MicroBatchOptions micro_batches = {};  // of each part
+  std::optional<ShardedPlan> sharded = {};  // each process owns a shard of the parameters
 };
 
 // The batch is cut into `total` equal parts; this process computes `count` of them, from `first` on.
@@ -52,7 +56,8 @@ struct TrainingTimes {
 };
 
 struct TrainingHistory {
-  std::vector<float> losses;  // per step, mean over what was computed of the batch before the step's update, nats per byte
+  // Per step, mean over what was computed of the batch before the step's update, nats per byte. With a sharded optimizer this rank's, until the training ends.
+  std::vector<float> losses;
   std::vector<ValidationPoint> validation;
   std::vector<uint64_t> sent_bytes;  // by this process, up to and with each step
   std::vector<double> seconds;       // of the steps so far, without validation
@@ -84,10 +89,14 @@ class Trainer {
   // Rank 0's first parameters go to everyone, then the first `steps` steps of the training.
   unisono::Status run(size_t steps, const OnProgress& on_progress);
 
+  // With a sharded optimizer this rank's replica; after the last step the owners' values, equal on all ranks.
   std::span<const float> parameters() const { return parameters_; }
   const TrainingHistory& history() const { return history_; }
   // What DropCompute did, if it was asked for; else null.
   const DropTraining* drop() const { return drop_.get(); }
+  // Likewise of the sharded optimizer.
+  const ShardedTraining* sharded() const { return sharded_.get(); }
+  const ExchangeStatistics& statistics() const { return sharded_ ? sharded_->statistics() : exchange_.statistics(); }
   // Of the parameters after that many steps, if remember_hash_after() was called with it before; else 0.
   void remember_hash_after(size_t steps) { hash_after_ = steps; }
   uint64_t remembered_hash() const { return remembered_hash_; }
@@ -98,7 +107,10 @@ class Trainer {
   Trainer(const TrainingOptions& options, Parts parts, const Text& text, GradientExchange& exchange);
   unisono::Status step(size_t index);
   unisono::Status step_of_parts(size_t index);
-  unisono::Result<float> validate(size_t sequences);
+  unisono::Status step_sharded(size_t index);
+  unisono::Result<float> validate(size_t step, size_t sequences);
+  unisono::Result<float> held_out_loss(std::span<const float> parameters, size_t sequences);
+  unisono::Status finish_sharded(size_t steps);
   void compute_part(size_t index, size_t part, std::span<float> out, const Model<float>::Ready& ready);
   void use(std::span<const float> averages);
 
@@ -116,6 +128,8 @@ class Trainer {
   size_t hash_after_ = 0;
   uint64_t remembered_hash_ = 0;
   std::unique_ptr<MicroBatches> micro_batches_;
+  std::unique_ptr<ShardedTraining> sharded_;
+  Buffer<float> owners_;  // their values, where they are looked at
   std::unique_ptr<DropTraining> drop_;  // its thread may use all of the above
 };
 

@@ -72,6 +72,7 @@ class ThreadExchange final : public GradientExchange {
   }
   Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {Code::unsupported, "not needed here"}; }
   unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
+  unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "not needed here"); }
   const ExchangeStatistics& statistics() const override { return statistics_; }
   const CompressionNotes& compression() const override { return notes_; }
   std::span<const float> residuals() const override { return {}; }
@@ -178,6 +179,7 @@ TEST(Training, a_failed_exchange_ends_it_with_its_message) {
     Status average(std::span<float>) override { return {}; }
     Status gather(std::span<const uint64_t>, std::span<uint64_t>) override { return {}; }
     unisono::Result<unisono::DropCompute> make_drop_compute(uint32_t, const unisono::DropOptions&) override { return Status(Code::unsupported, "not needed here"); }
+    unisono::Result<std::unique_ptr<ShardedExchange>> make_sharded(const ShardedPlan&, std::span<const float>, std::unique_ptr<unisono::ShardOptimizer>) override { return Status(Code::unsupported, "not needed here"); }
     const ExchangeStatistics& statistics() const override { return statistics_; }
     const CompressionNotes& compression() const override { return notes_; }
     std::span<const float> residuals() const override { return {}; }

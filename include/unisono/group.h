@@ -147,6 +147,19 @@ class UNISONO_EXPORT Group {
   Result<Report> send(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
 
+  // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/packet_loss.md): rank r's shard of the reduction goes to
+  // rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy a range (what a datagram carries) may be short of contributions; or
+  // missing, and then output keeps what it had there: Report::delivery says which, and names ranks that were silent; no rank may be without a shard then.
+  // output's own shard becomes what the others decode.
+  // tensor: only its size and type count. options: shard_unit, and the codec, of which reduce_shards takes the first part and gather_shards the last.
+  Result<ShardLayout> shard_layout(ConstTensor tensor, const StepCodec& codec = {}, uint32_t shard_unit = 0) const;
+  Work reduce_shards_async(ConstTensor input, Tensor shard, const CallOptions& options = {});
+  Result<Report> reduce_shards(ConstTensor input, Tensor shard, const CallOptions& options = {});
+  Work gather_shards_async(ConstTensor shard, Tensor output, const CallOptions& options = {});
+  Result<Report> gather_shards(ConstTensor shard, Tensor output, const CallOptions& options = {});
+  // Of a full datagram between all members, header included; 0: not all their links carry datagrams, and nothing can be lossy.
+  uint32_t datagram_bytes() const;
+
   // A group of some of this group's ranks, numbered in the order given. Every member of the new group calls it with the same
   // list, and makes its sub-groups in the same order; nothing is sent. It ends when the parent is re-formed.
   Result<Group> split(std::span<const uint32_t> ranks);

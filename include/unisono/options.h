@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "unisono/codec.h"
 #include "unisono/delivery.h"
@@ -58,10 +59,15 @@ struct CallOptions {
   // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce (sum, avg) of f32, f16
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;
-  // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce of f32, f16 and bf16, sum and avg, over links of the
-  // transport "udp"; without id, encode_error and measure_error. All ranks alike.
+  // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce, reduce_shards and gather_shards of f32, f16 and bf16, sum
+  // and avg, over links of the transport "udp"; without id, encode_error, measure_error and agreement. automatic: the same where that pays, else reliable;
+  // all_reduce only. All ranks alike.
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};
+  // reduce_shards and gather_shards: shards have multiples of so many elements; 0: of the codec's block. Equal for both where their codecs are not.
+  uint32_t shard_unit = 0;
+  // gather_shards, lossy: null, or by rank which of its ranges must come, ascending: they are asked for until they do, or their rank is silent.
+  const std::vector<std::vector<uint32_t>>* needed_ranges = nullptr;
 };
 
 }  // namespace unisono

@@ -39,7 +39,7 @@ struct Report {
   int64_t decode_us = 0;         // likewise: decoding results
   double measured_error = -1;    // CallOptions::measure_error: energy of (result - exact sum) over energy of the exact sum; -1: not measured
 
-  std::shared_ptr<const DeliveryReport> delivery{};  // of a lossy operation, else null
+  std::shared_ptr<const DeliveryReport> delivery{};  // of a call that was asked to be lossy or automatic, else null
 
   // On the wire, each time that one was sent.
   double bits_per_element() const { return sent_elements == 0 ? 0 : 8.0 * static_cast<double>(sent_payload) / static_cast<double>(sent_elements); }

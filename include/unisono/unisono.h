@@ -8,6 +8,7 @@
 #include "unisono/group.h"       // IWYU pragma: export
 #include "unisono/options.h"     // IWYU pragma: export
 #include "unisono/report.h"      // IWYU pragma: export
+#include "unisono/sharded_step.h" // IWYU pragma: export
 #include "unisono/status.h"      // IWYU pragma: export
 #include "unisono/tensor.h"      // IWYU pragma: export
 #include "unisono/training.h"    // IWYU pragma: export

@@ -21,6 +21,7 @@ const CommandLineText bench_text{
   unisono bench all-reduce --hosts a:2,b:2 -J result.json --plot result.svg
   unisono bench --compare old.json new.json --fail-above 1.05
   unisono bench all-reduce -n 4 --rate 100M --delay 5ms --loss 1%
+  unisono bench all-reduce -n 4 --transport udp --loss 1% --delivery lossy:loss_budget=0.2
   unisono bench all-reduce -n 4 --kill-rank 1@2s --stop-rank 2@3s
   unisono bench compress -n 4 --shape 4096x4096                   gradients made smaller, by several methods: has a page of its own
   torchrun --nproc-per-node 4 --no-python unisono bench all-reduce   ranks from the environment
@@ -29,7 +30,8 @@ const CommandLineText bench_text{
 Columns are those of nccl-tests, with p50 and p99 over the iterations: time in microseconds, algbw = size / time,
 busbw = algbw * 2(n-1)/n for all-reduce, (n-1)/n for reduce-scatter, all-gather, all-to-all, gather and scatter, 1 for the others.
 #wrong counts elements of all ranks that differ from the scalar reference in any bit. wire: bytes that a rank sent in one call, mean
-over ranks; contrib: ranks whose data is in the result.
+over ranks; contrib: ranks whose data is in the result. With --delivery lossy or automatic, missing: share of all contributions that were not
+in the sums of the timed calls; calls that are checked repair everything.
 
 Letters of nccl-tests mean the same here: -b -e -f -i sizes, -w warm-up calls, -c calls that are checked, -o operation, -d type, -r root,
 -a how ranks are combined, -J JSON, -T time-out (in seconds), -z 1 a barrier before each call and 0 none. Two differ: -n is the number
@@ -161,6 +163,25 @@ Status set_call(const BenchOptions& options, BenchPlan& plan) {
   return {};
 }
 
+// "reliable", "automatic", "lossy:loss_budget=0.2,deadline=20ms".
+Status set_delivery(const BenchOptions& options, BenchPlan& plan) {
+  const auto& text = options.delivery;
+  const auto refuse = [&](std::string_view why) { return Status(Code::invalid, fmt::format("--delivery {}: {}", text, why)); };
+  const auto end = text.find(':');
+  const auto word = text.substr(0, end);
+  auto& call = plan.run.call;
+  if (word == "reliable" && end == std::string::npos) return {};
+  if (word == "lossy") call.delivery = Delivery::lossy;
+  else if (word == "automatic") call.delivery = Delivery::automatic;
+  else return refuse("expected reliable, lossy or automatic, the last two perhaps with options: lossy:loss_budget=0.2");
+  const auto parsed = DeliveryOptions::parse(end == std::string::npos ? std::string_view() : std::string_view(text).substr(end + 1));
+  if (!parsed.ok()) return refuse(parsed.status().message());
+  call.lossy = *parsed;
+  if (plan.collectives != std::vector{Collective::all_reduce}) return refuse("only all-reduce can be lossy");
+  if (!options.kill.empty() || !options.stop.empty() || !options.resume.empty()) return refuse("faults come into reliable calls");
+  return {};
+}
+
 }  // namespace
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
@@ -188,6 +209,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
   add_choice(app, options.order, {.names = "--order", .value = "ORDER", .meaning = "of additions, strict is rank order", .words = order_names(), .fallback = "auto"});
   add_choice(app, options.schedule, {.names = "--schedule", .value = "NAME", .meaning = "which rank adds what", .words = schedule_names(), .fallback = "auto"});
   app.add_option("--codec", options.codec, "how elements travel: int2 to int8, f16, bf16, int8/int4:group=64, … [plain]; also measures without, to compare")->type_name("CODEC");
+  app.add_option("--delivery", options.delivery, "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport udp [reliable]")->type_name("DELIVERY");
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
   app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
@@ -205,7 +227,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
 
 Result<BenchPlan> make_bench_plan(const BenchOptions& options) {
   BenchPlan plan;
-  for (const auto set : {set_collectives, set_measures, set_call, set_faults}) {
+  for (const auto set : {set_collectives, set_measures, set_call, set_delivery, set_faults}) {
     if (auto status = set(options, plan); !status.ok()) return status;
   }
   const auto limits = make_limits(options.launch);

@@ -26,6 +26,7 @@ struct BenchOptions {
   std::string order = "auto";
   std::string schedule = "auto";
   std::string codec = "plain";
+  std::string delivery = "reliable";
   std::string timeout = "60s";
   std::string row_time = "500ms";
   std::string json;

@@ -82,6 +82,24 @@ TEST(BenchOptions, links_that_nothing_would_cross_are_refused) {
   EXPECT_NE(refusal({"--rate", "fast"}).find("--rate 'fast'"), std::string::npos);
 }
 
+TEST(BenchOptions, delivery_is_read_with_its_options) {
+  const auto call = [](const std::string& text) { return plan_of({"--delivery", text})->run.call; };
+  EXPECT_EQ(plan_of({})->run.call.delivery, Delivery::reliable);
+  EXPECT_EQ(call("reliable").delivery, Delivery::reliable);
+  EXPECT_EQ(call("automatic").delivery, Delivery::automatic);
+  EXPECT_EQ(call("lossy").lossy, DeliveryOptions());
+  EXPECT_EQ(call("lossy:loss_budget=0.2,loss_off=1").delivery, Delivery::lossy);
+  EXPECT_EQ(call("lossy:loss_budget=0.2,loss_off=1").lossy.to_string(), "loss_budget=0.2,loss_off=1");
+}
+
+TEST(BenchOptions, delivery_that_is_none_or_does_not_go_with_the_rest_is_refused) {
+  EXPECT_NE(refusal({"--delivery", "lost"}).find("--delivery lost: expected reliable, lossy or automatic"), std::string::npos);
+  EXPECT_NE(refusal({"--delivery", "reliable:loss_budget=0.1"}).find("expected reliable"), std::string::npos);
+  EXPECT_NE(refusal({"--delivery", "lossy:budget=0.2"}).find("budget"), std::string::npos);
+  EXPECT_NE(refusal({"broadcast", "--delivery", "lossy"}).find("only all-reduce"), std::string::npos);
+  EXPECT_NE(refusal({"--kill-rank", "1@2s", "--delivery", "lossy"}).find("faults come into reliable calls"), std::string::npos);
+}
+
 TEST(BenchOptions, numbers_out_of_range_are_refused) {
   EXPECT_NE(refusal({"-a", "4"}).find("-a 4"), std::string::npos);
   EXPECT_NE(refusal({"-z", "2"}).find("-z 2"), std::string::npos);

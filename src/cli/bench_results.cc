@@ -60,6 +60,7 @@ Result<ResultRow> parse_row(const Json& json, const std::string& where) {
                          format_bytes(row.bytes), row.in_place ? "in place" : "out of place",
                          root != json.end() && root->is_number_unsigned() ? fmt::format(", root {}", root->get<uint64_t>()) : "", line.text("order"), line.text("asked_schedule"));
   if (const auto codec = json.find("asked_codec"); codec != json.end()) row.what += ", codec " + plain(*codec);
+  if (const auto delivery = json.find("asked_delivery"); delivery != json.end()) row.what += ", delivery " + plain(*delivery);
   row.p25_us = line.number("p25_us");
   row.p50_us = line.number("p50_us");
   row.p75_us = line.number("p75_us");

@@ -44,7 +44,7 @@ Status combine(Group& group, Across across, std::vector<double>& durations) {
 Status check(Group& group, uint32_t times, Subject& subject, Measurement& measurement) {
   for (uint32_t i = 0; i < times; ++i) {
     subject.fill();
-    auto done = subject.call();
+    auto done = subject.call_complete();
     if (!done.ok()) return done.status();
     measurement.wrong += subject.wrong();
   }
@@ -56,7 +56,7 @@ Status check(Group& group, uint32_t times, Subject& subject, Measurement& measur
 // The same for results of encoded elements; ranks that should have the same bits and have not are wrong, too.
 Status check_encoded(Group& group, Subject& subject, Collective collective, Measurement& measurement) {
   subject.fill();
-  auto done = subject.call();
+  auto done = subject.call_complete();
   if (!done.ok()) return done.status();
   const auto accuracy = subject.accuracy();
   double powers[] = {accuracy.signal, accuracy.noise};
@@ -68,6 +68,23 @@ Status check_encoded(Group& group, Subject& subject, Collective collective, Meas
   measurement.wrong = accuracy.wrong + (alike && bits[0] != ~bits[1]);
   measurement.checked = true;
   return group.all_reduce(std::span<uint64_t>(&measurement.wrong, 1)).status();
+}
+
+// How many ranges of contributions were to come to this rank, and how many were not there when they were added up.
+struct Contributions {
+  uint64_t expected = 0, missing = 0;
+  void add(const Report& report) {
+    if (report.delivery == nullptr) return;
+    for (const auto& stream : report.delivery->contribute.streams) expected += stream.expected, missing += stream.missing;
+  }
+};
+
+Status account(Group& group, const Contributions& here, Measurement& measurement) {
+  uint64_t counts[] = {here.expected, here.missing};
+  auto summed = group.all_reduce(std::span<uint64_t>(counts));
+  if (!summed.ok()) return summed.status();
+  if (counts[0] > 0) measurement.missing = static_cast<double>(counts[1]) / static_cast<double>(counts[0]);
+  return {};
 }
 
 // What the ranks' reports of the last timed call say together.
@@ -108,6 +125,7 @@ Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t by
   if (!iterations.ok()) return iterations.status();
   measurement.iterations = *iterations;
   std::vector<double> durations(*iterations);
+  Contributions contributions;
   for (uint32_t i = 0; i < *iterations; ++i) {
     if (options.barrier && options.data.collective != Collective::barrier) {
       if (auto met = group.barrier(); !met.ok()) return met.status();
@@ -117,11 +135,15 @@ Result<Measurement> measure(Group& group, const RunOptions& options, uint64_t by
     const auto end = monotonic_now();
     if (!done.ok()) return done.status();
     durations[i] = static_cast<double>(end - start) / static_cast<double>(microsecond);
+    contributions.add(*done);
     if (options.on_progress) options.on_progress(i + 1, *iterations, end);
     if (i + 1 == *iterations) measurement.report = *std::move(done);
   }
   if (auto status = combine(group, options.across, durations); !status.ok()) return status;
   if (auto status = account(group, measurement.report, measurement); !status.ok()) return status;
+  if (options.call.delivery != Delivery::reliable) {
+    if (auto status = account(group, contributions, measurement); !status.ok()) return status;
+  }
   measurement.timing = summarise(durations);
   return measurement;
 }

@@ -38,6 +38,7 @@ struct Measurement {
   double exact_us = 0;          // likewise: median of the same call without codec, timed right before; 0: not measured
   uint64_t wire_bytes = 0;      // that a rank sent in the last timed call, headers included; mean over ranks
   uint32_t contributors = 0;    // ranks whose data is in that call's result: the least that any rank reports
+  double missing = 0;           // where delivery is not reliable: share of all contributions to the timed calls, at all ranks
   Report report;                // of this rank's last timed call
 };
 

@@ -63,8 +63,14 @@ Result<Report> Subject::exchange() {
   return received;
 }
 
-Result<Report> Subject::call() {
-  const auto& options = call_;
+Result<Report> Subject::call_complete() {
+  auto options = call_;
+  options.lossy.loss_budget = 0;
+  options.lossy.deadline = {};
+  return call(options);
+}
+
+Result<Report> Subject::call(const CallOptions& options) {
   const auto root = data_.root;
   const auto input = tensor(input_.get(), shape().input);
   const auto output = in_place_ ? input : tensor(output_.get(), shape().output);

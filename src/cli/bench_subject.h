@@ -28,7 +28,9 @@ class Subject {
   Status allocate();
   // The inputs, again: a call in place has replaced them.
   void fill();
-  Result<Report> call();
+  Result<Report> call() { return call(call_); }
+  // The same, and nothing may be missing where calls may be lossy: all is repaired, for as long as it takes.
+  Result<Report> call_complete();
   // Elements of this rank's result that are wrong, after fill() and one call.
   uint64_t wrong() const;
   // Likewise, where elements are encoded.
@@ -43,6 +45,7 @@ class Subject {
   size_t block_bytes() const { return extent_.block_count * element_bytes(data_.dtype); }
   bool is_root() const { return group_.rank() == data_.root; }
   Tensor tensor(std::byte* bytes, size_t count) const { return {bytes, count, data_.dtype}; }
+  Result<Report> call(const CallOptions& options);
   Result<Report> exchange();
   const std::byte* result() const;
 

@@ -71,6 +71,20 @@ std::string codec_of(const BenchFacts& facts, const Row& row) {
                      report.codec.is_plain() ? fmt::format("left out: {}", report.codec_note) : fmt::format("{} {}", report.codec.to_string(), report.schedule));
 }
 
+std::string delivery_text(const CallOptions& call) {
+  const auto options = call.lossy.to_string();
+  return std::string(call.delivery == Delivery::lossy ? "lossy" : "automatic") + (options.empty() ? "" : ":" + options);
+}
+
+// What became of contributions, of the form that is measured last.
+std::string delivery_of(const BenchFacts& facts, const Row& row) {
+  if (facts.call.delivery == Delivery::reliable) return {};
+  const auto& measurement = row.in_place ? *row.in_place : *row.out_of_place;
+  const auto* delivery = measurement.report.delivery.get();
+  if (delivery == nullptr) return fmt::format(" {:>8}  none", "-");  // a group of one
+  return fmt::format(" {:>8.3f}  {}{}", 100 * measurement.missing, delivery->used == Delivery::lossy ? "lossy" : "reliable", delivery->note.empty() ? "" : ": " + delivery->note);
+}
+
 }  // namespace
 
 std::string four_digits(double value) {
@@ -119,6 +133,7 @@ std::string table_head(const BenchFacts& facts) {
                                  schedules[static_cast<size_t>(facts.call.schedule)]);
   text += table_surroundings(facts);
   if (!facts.data.codec.is_plain()) text += fmt::format("# codec {}: elements are normally distributed; #wrong: further off than the codec explains\n", facts.data.codec.to_string());
+  if (facts.call.delivery != Delivery::reliable) text += fmt::format("# delivery {}; missing: contributions that are not in the sums of the timed calls\n", delivery_text(facts.call));
   text += fmt::format("# time: {}, mean over iterations{}; GB = 1e9 bytes; #wrong: elements of all ranks\n", across_names[static_cast<size_t>(facts.across)],
                       facts.barrier ? ", a barrier before each" : "");
   return text;
@@ -128,19 +143,21 @@ std::string row_head(const BenchFacts& facts) {
   std::string text = "# wire: bytes that a rank sent in one call, headers included, mean over ranks; contrib: ranks whose data is in the result\n#\n";
   const auto half = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "time", "p50", "p99", "algbw", "busbw", "#wrong");
   const auto units = fmt::format(" {:>9} {:>9} {:>9} {:>7} {:>7} {:>6}", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
-  const bool codec = !facts.data.codec.is_plain();
+  const bool codec = !facts.data.codec.is_plain(), delivery = facts.call.delivery != Delivery::reliable;
   if (codec) text += "# bits: on the wire per element sent; snr: of the result against the exact one; gain: time (p50) without codec / with it\n#\n";
   text += fmt::format("#{:46} {:^52} {:^52}\n", "", "out-of-place", "in-place");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib", codec ? fmt::format(" {:>7} {:>6} {:>7}  codec", "bits", "snr", "gain") : "");
-  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)", codec ? fmt::format(" {:>7} {:>6} {:>7}", "", "(dB)", "(ratio)") : "");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "size", "count", "type", "redop", "root", half, half, "wire", "contrib", codec ? fmt::format(" {:>7} {:>6} {:>7}  codec", "bits", "snr", "gain") : "",
+                      delivery ? fmt::format(" {:>8}  delivery", "missing") : "");
+  text += fmt::format("#{:>12} {:>13} {:>6} {:>6} {:>5}{}{} {:>11} {:>7}{}{}\n", "(B)", "(elements)", "", "", "", units, units, "(B/rank)", "(ranks)", codec ? fmt::format(" {:>7} {:>6} {:>7}", "", "(dB)", "(ratio)") : "",
+                      delivery ? fmt::format(" {:>8}", "(%)") : "");
   return text;
 }
 
 std::string table_row(const BenchFacts& facts, const Row& row) {
   const auto& any = row.out_of_place ? *row.out_of_place : *row.in_place;
   const auto root = facts_of(facts.data.collective).has_root ? fmt::format("{}", facts.data.root) : "-1";
-  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
-                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row), codec_of(facts, row));
+  return fmt::format(" {:>12} {:>13} {:>6} {:>6} {:>5}{}{}{}{}{}\n", any.extent.bytes, any.extent.block_count, name(facts.data.dtype),
+                     operation_name(facts), root, half_row(facts, row.out_of_place), half_row(facts, row.in_place), cost_of(row), codec_of(facts, row), delivery_of(facts, row));
 }
 
 uint64_t wrong_values(const std::vector<Row>& rows) {
@@ -240,6 +257,14 @@ std::string json_row(const BenchFacts& facts, const Measurement& measurement, bo
   json["wrong"] = measurement.wrong;
   json["wire_bytes"] = measurement.wire_bytes;
   json["contributors"] = measurement.contributors;
+  if (facts.call.delivery != Delivery::reliable) {
+    json["asked_delivery"] = delivery_text(facts.call);
+    if (const auto* delivery = measurement.report.delivery.get(); delivery != nullptr) {
+      json["delivery"] = delivery->used == Delivery::lossy ? "lossy" : "reliable";
+      json["delivery_note"] = delivery->note;
+      json["missing"] = measurement.missing;
+    }
+  }
   if (!facts.data.codec.is_plain()) {
     const auto& report = measurement.report;
     json["asked_codec"] = facts.data.codec.to_string();

@@ -56,6 +56,28 @@ TEST(BenchTable, a_row_shows_the_more_bytes_and_the_fewer_contributors_of_its_ha
   EXPECT_NE(row.find(" 1500064       3\n"), std::string::npos) << row;
 }
 
+TEST(BenchTable, what_was_missing_of_lossy_sums_has_a_column_and_says_which_delivery_it_was) {
+  auto lossy = facts();
+  lossy.call.delivery = Delivery::lossy;
+  lossy.call.lossy.loss_budget = 0.2;
+  auto measured = measurement(0);
+  measured.missing = 0.01234;
+  auto report = std::make_shared<DeliveryReport>();
+  measured.report.delivery = report;
+  const auto head = table_head(lossy) + row_head(lossy);
+  for (const char* part : {"# delivery lossy:loss_budget=0.2; missing", " missing  delivery", "(%)"}) EXPECT_NE(head.find(part), std::string::npos) << head;
+  EXPECT_NE(table_row(lossy, {.out_of_place = measured, .in_place = measured}).find("    1.234  lossy\n"), std::string::npos);
+  const auto json = nlohmann::json::parse(json_row(lossy, measured, false));
+  EXPECT_EQ(json["asked_delivery"], "lossy:loss_budget=0.2");
+  EXPECT_EQ(json["delivery"], "lossy");
+  EXPECT_DOUBLE_EQ(json["missing"], 0.01234);
+  report->used = Delivery::reliable;
+  report->note = "too much is lost";
+  measured.missing = 0;
+  EXPECT_NE(table_row(lossy, {.out_of_place = measured, .in_place = std::nullopt}).find("    0.000  reliable: too much is lost\n"), std::string::npos);
+  EXPECT_EQ(row_head(facts()).find("missing"), std::string::npos);
+}
+
 TEST(BenchTable, the_head_says_what_was_done_to_the_links) {
   EXPECT_EQ(table_head(facts()).find("on request"), std::string::npos);
   auto slow = facts();

@@ -18,7 +18,8 @@ const CommandLineText loss_text{
     .usage = "unisono simulate loss [OPTIONS]",
     .description = "Trains with lossy delivery in virtual ranks: contributions and results get lost as a model says, and the estimator, the counting of what\n"
                    "arrived and the sharded state that ship make of it what they can. Prints what was measured beside what the formulae say:\n"
-                   "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does training settle?",
+                   "is the mean gradient unbiased, how noisy is it, how far do replicas drift, and where does training settle? With --network it runs whole\n"
+                   "ranks over a network of rates, queues and delays, in virtual time: what do losses, incast, dead and slow peers do to lossy all-reduces?",
     .footer = R"(Examples:
   unisono simulate loss                                               8 ranks that lose 10 %
   unisono simulate loss --peers 64 --loss 0.1 --steps 10000 --seeds 3 --plot loss.svg
@@ -26,13 +27,19 @@ const CommandLineText loss_text{
   unisono simulate loss --loss chain:p=0.1,recovery=0.25 --stale-max 8 --problem drift
   unisono simulate loss --estimator zero_fill                         what goes wrong without the rules
   unisono simulate loss --travel differences --problem drift          why values travel: differences drift without end
+  unisono simulate loss --network rate=100M,queue=64K,delay=200us --loss 0.01 --peers 16          many senders, thin ports
+  unisono simulate loss --network kill=3@2s,slow=5x10 --lossy loss_budget=0.2 --plot network.svg  who notices, and when
 
 Models of loss: a share, as 0.1 (iid:0.1); gilbert_elliott:p=,burst= with good= and bad=, the loss in either state; chain:p=,recovery=, each range of a stream
 lost for a while; joint:p=,both=, two receivers of one sender; links:p=,0>1=0.3,2>*=0.1, by link. Then granularity=shard, a stream lost as a whole;
 dead=3@100-200, a rank cut off in these steps; slow=3x0.2, this share of what it sends comes too late.
 
 Problems: estimates, every estimator on fixed, unequal gradients; drift, owner against replica (O) and two replicas (P), in units of the second moment of an
-update; fixed-point, rank i drawn to i^2 with gradients at its own stale copy.
+update; fixed-point, rank i drawn to i^2 with gradients at its own stale copy; network, lossy all-reduces through the engine and the UDP transport.
+
+Networks: rate=, bits/s of each port; queue=, bytes before a port in: what does not fit is dropped; delay=, jitter=; datagram=, bytes of the longest;
+compute= and spread=, time between two operations, and as much more by chance. Peers: dead=3@2s or dead=3@2s-2.5s, nothing to or from it arrives;
+kill=3@2s, the process dies; stop=3@2s-2.1s, it does nothing; slow=5x10, its ports and its own work take ten times as long.
 
 Verdicts: ok, within what is allowed, which is the tolerance or 4.5 standard errors; OFF; unsure, too few steps for the tolerance; control, a
 negative control that is not meant to hold; - where no formula is known. 2p/(1+p) is the form that has been attributed to the paper, unconfirmed.
@@ -42,6 +49,7 @@ Exit code: 0; 1 if something is OFF, or a file cannot be written; 2 for a wrong 
 namespace {
 
 constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096, elements_limit = 16'352, stale_limit = 1'000'000;
+constexpr uint64_t steps_usual = 4000, network_steps_usual = 200, network_burn_in = 50;  // 50: methods/packet_loss.md 5 E3
 constexpr uint64_t burn_in_least = 300;  // the fixed point forgets where it began in 20 steps
 
 template <typename T>
@@ -52,7 +60,7 @@ struct Word {
 constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};
 constexpr Word<sim::Travel> travel_words[] = {{"values", sim::Travel::values}, {"differences", sim::Travel::differences}};
 constexpr Word<sim::Missed> missed_words[] = {{"stale", sim::Missed::stale}, {"zero", sim::Missed::zero}};
-constexpr std::string_view problem_words[] = {"all", "estimates", "drift", "fixed-point"};
+constexpr std::string_view problem_words[] = {"all", "estimates", "drift", "fixed-point", "network"};
 
 Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
@@ -147,15 +155,57 @@ Status set_ranks(const LossOptions& o, sim::LossRanksOptions& ranks) {
   return set_sizes(o, ranks);
 }
 
+// What is said although it means nothing here.
+Status refuse_given(const LossOptions& o, bool is_network) {
+  const LossOptions usual;
+  struct Given {
+    const char* name;
+    std::string LossOptions::*value;
+    bool of_network;
+  };
+  constexpr Given all[] = {{"--estimator", &LossOptions::estimator, false}, {"--on-empty", &LossOptions::on_empty, false}, {"--stale-max", &LossOptions::stale_max, false}, {"--rho", &LossOptions::rho, false},
+                           {"--travel", &LossOptions::travel, false},       {"--missed", &LossOptions::missed, false},     {"--ranges", &LossOptions::ranges, false},       {"--elements", &LossOptions::elements, false},
+                           {"--lossy", &LossOptions::lossy, true},          {"--bytes", &LossOptions::bytes, true}};
+  for (const auto& each : all) {
+    if (each.of_network == is_network || o.*each.value == usual.*each.value) continue;
+    return invalid(is_network ? fmt::format("{} is not of the problem network; its options are --network, --lossy and --bytes", each.name) : fmt::format("{} is of the problem network only", each.name));
+  }
+  return {};
+}
+
+Status set_network(const LossOptions& o, LossPlan& plan) {
+  sim::UdpRunSettings network;
+  const auto model = sim::UdpModel::parse(o.network);
+  if (!model.ok()) return invalid(fmt::format("--network {}: {}", o.network, model.status().message()));
+  const auto loss = sim::LossModel::parse(o.loss);
+  if (!loss.ok()) return invalid(fmt::format("--loss {}: {}", o.loss, loss.status().message()));
+  const auto lossy = DeliveryOptions::parse(o.lossy);
+  if (!lossy.ok()) return invalid(fmt::format("--lossy {}: {}", o.lossy, lossy.status().message()));
+  const auto bytes = o.bytes.empty() ? Result<uint64_t>(network.bytes) : parse_bytes(o.bytes);
+  if (!bytes.ok()) return invalid(fmt::format("--bytes: {}", bytes.status().message()));
+  network.model = *model;
+  network.loss = *loss;
+  network.delivery = *lossy;
+  network.bytes = *bytes;
+  network.operations = plan.settings.steps;
+  network.seed = plan.seeds.front();
+  network.burn_in = std::min(network_burn_in, network.operations / 2);
+  if (auto status = first_wrong({set_number(network.peers, "--peers", o.peers, 2, 256), o.burn_in.empty() ? Status() : set_number(network.burn_in, "--burn-in", o.burn_in, 0, network.operations - 1)}); !status.ok()) return status;
+  if (auto status = sim::check(network); !status.ok()) return invalid(status.message());
+  plan.network = network;
+  plan.estimates = plan.drift = plan.fixed_point = false;
+  return {};
+}
+
 }  // namespace
 
 void add_loss_options(CLI::App& app, LossOptions& o) {
   add_choice(app, o.problem, {.names = "-p,--problem", .value = "PROBLEM", .meaning = "what is run", .words = {std::begin(problem_words), std::end(problem_words)}, .fallback = "all"});
   app.add_option("-n,--peers", o.peers, "virtual ranks, 2 to 1024 [8]")->type_name("N");
   app.add_option("-l,--loss", o.loss, "a share, or a model with its parameters [0.1]")->type_name("MODEL");
-  app.add_option("--steps", o.steps, "of a run, 1 to 10,000,000 [4000]")->type_name("N");
+  app.add_option("--steps", o.steps, "of a run, or operations, 1 to 10,000,000 [4000; network: 200]")->type_name("N");
   app.add_option("-s,--seeds", o.seeds, "how many seeds, or which [1]")->type_name("COUNT|A-B");
-  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300]")->type_name("N");
+  app.add_option("--burn-in", o.burn_in, "steps at the begin that are not measured [a tenth, at least 300; network: 50]")->type_name("N");
   add_choice(app, o.estimator, {.names = "-e,--estimator", .value = "NAME", .meaning = "what drift and fixed-point reduce with", .words = estimator_names(), .fallback = "stratified"});
   add_choice(app, o.on_empty, {.names = "--on-empty", .value = "RULE", .meaning = "what becomes of a range of which nothing arrived", .words = names_of(on_empty_words), .fallback = "hold"});
   app.add_option("--stale-max", o.stale_max, "a copy this many steps old is fetched reliably; 0: never [0]")->type_name("STEPS");
@@ -164,13 +214,19 @@ void add_loss_options(CLI::App& app, LossOptions& o) {
   add_choice(app, o.missed, {.names = "--missed", .value = "WHAT", .meaning = "what a missed result leaves; zero is a negative control", .words = names_of(missed_words), .fallback = "stale"});
   app.add_option("--ranges", o.ranges, "datagrams of a shard [by the number of peers]")->type_name("N");
   app.add_option("--elements", o.elements, "of a range, a multiple of 16 [likewise]")->type_name("N");
-  app.add_option("--plot", o.plot, "draw drift over the steps and deviations of the mean there, as SVG")->type_name("FILE");
+  app.add_option("--network", o.network, "ports, queues, delays and peers of the problem network, which it chooses [rate=1G,queue=256K,delay=50us]")->type_name("SETTINGS");
+  app.add_option("--lossy", o.lossy, "network: options of lossy delivery, as loss_budget=0.2,deadline=20ms [those of a call]")->type_name("OPTIONS");
+  app.add_option("-b,--bytes", o.bytes, "network: size of the tensor [1M]")->type_name("SIZE");
+  app.add_option("--plot", o.plot, "draw what was measured over the steps there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "runs at the same time [1]")->type_name("N");
   add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
 }
 
-uint64_t LossPlan::steps() const { return settings.steps * seeds.size() * (static_cast<uint64_t>(estimates) + static_cast<uint64_t>(drift) + static_cast<uint64_t>(fixed_point)); }
+uint64_t LossPlan::steps() const {
+  if (network) return network->operations * seeds.size();
+  return settings.steps * seeds.size() * (static_cast<uint64_t>(estimates) + static_cast<uint64_t>(drift) + static_cast<uint64_t>(fixed_point));
+}
 
 Result<LossPlan> make_loss_plan(const LossOptions& o) {
   LossPlan plan;
@@ -182,16 +238,25 @@ Result<LossPlan> make_loss_plan(const LossOptions& o) {
   const auto seeds = parse_seed_list(o.seeds);
   const auto rho = parse_number("--rho", o.rho, 0, .999);
   const auto styles = progress_names();
-  if (auto status = first_wrong({problem.status(), set_ranks(o, settings.ranks), set_number(settings.steps, "--steps", o.steps, 1, steps_limit), seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}); !status.ok())
+  if (!problem.ok()) return problem.status();
+  const bool is_network = problem_words[*problem] == "network" || !o.network.empty();
+  if (is_network && *problem != 0 && problem_words[*problem] != "network") return invalid(fmt::format("--problem {} has no network; without --problem, or with --problem network, --network is run", o.problem));
+  settings.steps = is_network ? network_steps_usual : steps_usual;
+  if (auto status = first_wrong({refuse_given(o, is_network), o.steps.empty() ? Status() : set_number(settings.steps, "--steps", o.steps, 1, steps_limit), seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}); !status.ok())
     return status;
+  plan.seeds = *seeds;
+  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
+  if (is_network) {
+    if (auto status = set_network(o, plan); !status.ok()) return status;
+    return plan;
+  }
+  if (auto status = set_ranks(o, settings.ranks); !status.ok()) return status;
   settings.burn_in = std::max(settings.steps / 10, std::min(burn_in_least, settings.steps / 2));
   if (!o.burn_in.empty()) {
     if (auto status = set_number(settings.burn_in, "--burn-in", o.burn_in, 0, settings.steps - 1); !status.ok()) return status;
   }
-  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
   settings.rho = *rho;
   settings.ranks.seed = seeds->front();
-  plan.seeds = *seeds;
   plan.estimates = *problem == 0 || *problem == 1;
   plan.drift = *problem == 0 || *problem == 2;
   plan.fixed_point = *problem == 0 || *problem == 3;

@@ -1,11 +1,13 @@
 // What `unisono simulate loss` is asked, from words to settings. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/command_line.h"
 #include "sim/loss_run.h"
+#include "sim/udp_run.h"
 
 namespace unisono::cli {
 
@@ -14,8 +16,9 @@ extern const CommandLineText loss_text;
 // As typed; parsed by make_loss_plan. Empty: by the number of peers, or of steps.
 struct LossOptions {
   std::string problem = "all";
-  std::string peers = "8", loss = "0.1", steps = "4000", seeds = "1", burn_in, ranges, elements;
+  std::string peers = "8", loss = "0.1", steps, seeds = "1", burn_in, ranges, elements;
   std::string estimator = "stratified", on_empty = "hold", stale_max = "0", rho = "0", travel = "values", missed = "stale";
+  std::string network, lossy, bytes;  // of the problem `network`
   std::string plot, json;
   std::string jobs = "1", progress = "auto";
 };
@@ -26,6 +29,7 @@ struct LossPlan {
   sim::LossSettings settings;   // with the first seed
   std::vector<uint64_t> seeds;
   bool estimates = true, drift = true, fixed_point = true;
+  std::optional<sim::UdpRunSettings> network = {};  // then it alone is run, with these
   uint32_t jobs = 1;
   std::string plot, json, progress;
 

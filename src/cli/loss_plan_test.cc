@@ -73,7 +73,7 @@ TEST(LossPlan, sizes_fit_the_number_of_ranks_and_each_other) {
 }
 
 TEST(LossPlan, refuses_words_that_it_does_not_know) {
-  expect_refused({"--problem", "drfit"}, "--problem 'drfit' is none of all, estimates, drift, fixed-point; did you mean 'drift'?");
+  expect_refused({"--problem", "drfit"}, "--problem 'drfit' is none of all, estimates, drift, fixed-point, network; did you mean 'drift'?");
   expect_refused({"--estimator", "mean"}, "--estimator 'mean' is none of stratified, count, count_all, horvitz_thompson, zero_fill");
   expect_refused({"--on-empty", "fail"}, "--on-empty 'fail' is none of hold, own, zero");
   expect_refused({"--travel", "value"}, "--travel 'value' is none of values, differences; did you mean 'values'?");

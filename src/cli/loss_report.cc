@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/drop_words.h"
+#include "cli/loss_text.h"
 #include "training/drift.h"
 
 namespace unisono::cli {
@@ -14,14 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.6g}", std::abs(value) < 1e-12 ? 0 : value) : "-"; }
-std::string short_number(double value) { return std::isfinite(value) ? fmt::format("{:.2g}", value) : "-"; }
-
-std::string seeds_text(const std::vector<uint64_t>& seeds) { return seeds.size() == 1 ? fmt::format("seed {}", seeds[0]) : fmt::format("seeds {}-{}", seeds.front(), seeds.back()); }
-
-size_t count_of(std::span<const LossCheck> checks, CheckVerdict verdict) {
-  return static_cast<size_t>(std::count_if(checks.begin(), checks.end(), [&](const LossCheck& check) { return check.verdict == verdict; }));
-}
+constexpr int what_width = 34;
 
 std::string head_of(const LossResult& result) {
   const auto& s = result.plan.settings;
@@ -40,15 +34,6 @@ std::string explanation_of(const std::string& group) {
   if (group == "drift") return "drift: in units of sigma_u^2, the second moment of an update";
   return "fixed point: rank i is drawn to i^2, gradients at stale copies";
 }
-
-std::string line_of(const LossCheck& check) {
-  auto text = fmt::format(" {:<34} {:>12} {:>10} {:>12} {:>10}  {:<7}", check.what, number(check.measured), short_number(check.interval), number(check.formula), short_number(check.allowed), name(check.verdict));
-  text += check.note.empty() ? "" : "  " + check.note;
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\n";
-}
-
-Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 Series line(std::string name, const char* colour, double width, bool dashed, std::vector<Point> points) { return {.name = std::move(name), .colour = colour, .line_width = width, .dashed = dashed, .points = std::move(points)}; }
 
@@ -114,9 +99,9 @@ std::string table_of(const LossResult& result, std::span<const LossCheck> checks
   auto text = head_of(result);
   const std::string* group = nullptr;
   for (const auto& check : checks) {
-    if (group == nullptr || *group != check.group) text += fmt::format("#\n# {}\n#{:<34} {:>12} {:>10} {:>12} {:>10}\n", explanation_of(check.group), "", "measured", "+- (95 %)", "formula", "allowed");
+    if (group == nullptr || *group != check.group) text += head_of_checks(explanation_of(check.group), what_width, "formula");
     group = &check.group;
-    text += line_of(check);
+    text += line_of(check, what_width);
   }
   text += fmt::format("\n# {} as the formulae say, {} OFF, {} unsure\n", count_of(checks, CheckVerdict::ok), count_of(checks, CheckVerdict::off), count_of(checks, CheckVerdict::unsure));
   return text;
@@ -128,16 +113,13 @@ std::string json_of(const LossResult& result, std::span<const LossCheck> checks)
   auto text = Json{{"kind", "loss"}, {"peers", r.peers}, {"loss", r.model.to_string()}, {"estimator", sim::name(r.estimator)}, {"on_empty", name(r.on_empty)}, {"stale_max", r.stale_max}, {"rho", s.rho},
                    {"travel", r.travel == sim::Travel::values ? "values" : "differences"}, {"missed", r.missed == sim::Missed::stale ? "stale" : "zero"}, {"ranges", r.ranges}, {"elements", r.elements}, {"steps", s.steps},
                    {"burn_in", s.burn_in}, {"seeds", result.plan.seeds}}.dump() + "\n";
-  for (const auto& check : checks) {
-    text += Json{{"kind", "check"}, {"group", check.group}, {"what", check.what}, {"measured", finite(check.measured)}, {"interval", finite(check.interval)}, {"formula", finite(check.formula)}, {"allowed", finite(check.allowed)},
-                 {"verdict", check.verdict == CheckVerdict::none ? Json() : Json(name(check.verdict))}, {"note", check.note.empty() ? Json() : Json(check.note)}}.dump() + "\n";
-  }
+  for (const auto& check : checks) text += value_of(check).dump() + "\n";
   if (result.drift) {
     Json curve{{"kind", "curve"}, {"update_moment", finite(result.drift->update_moment())}, {"points", Json::array()}, {"ages", result.drift->ages}};
     for (const auto& point : result.drift->curve) curve["points"].push_back({point.step, point.owner, r.peers > 2 ? Json(point.pair) : Json()});
     text += curve.dump() + "\n";
   }
-  return text + Json{{"kind", "verdict"}, {"ok", count_of(checks, CheckVerdict::ok)}, {"off", count_of(checks, CheckVerdict::off)}, {"unsure", count_of(checks, CheckVerdict::unsure)}, {"controls", count_of(checks, CheckVerdict::control)}}.dump() + "\n";
+  return text + verdict_of(checks).dump() + "\n";
 }
 
 std::vector<Panel> panels_of(const LossResult& result) {

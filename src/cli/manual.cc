@@ -19,6 +19,7 @@ constexpr Variable variable_table[] = {
     {"UNISONO_JOB", "The job's name: tells jobs apart that meet at one address."},
     {"UNISONO_JOIN_RUNNING", "1: wait to be taken in at the next re-forming of a running group."},
     {"UNISONO_TRANSPORT", "auto, shm, tcp or udp."},
+    {"UNISONO_LOSE_PER_MILLE", "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
     {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},

@@ -1,4 +1,5 @@
-// `unisono simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say.
+// `unisono simulate loss`: training in virtual ranks over links that lose, beside what the formulae of lossy delivery say;
+// or lossy all-reduces over a simulated network.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "cli/bench_sink.h"
 #include "cli/commands.h"
+#include "cli/loss_network_report.h"
 #include "cli/loss_report.h"
 #include "cli/monotonic.h"
 #include "cli/progress.h"
@@ -83,9 +85,49 @@ class Runs {
   Progress progress_;
 };
 
+// One seed after the other on some threads.
+Result<NetworkResult> run_network(const LossPlan& plan) {
+  std::vector<Result<sim::UdpOutcome>> outcomes(plan.seeds.size(), Status(Code::internal, "was not run"));
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  uint64_t operations = 0;
+  Progress progress(progress_options("simulate loss", plan.steps(), plan.progress), monotonic_now());
+  on_threads(std::min<uint64_t>(plan.jobs, plan.seeds.size()), [&] {
+    for (size_t at; (at = next++) < plan.seeds.size();) {
+      auto settings = *plan.network;
+      settings.seed = plan.seeds[at];
+      outcomes[at] = sim::run_udp(settings, [&](uint64_t more) {
+        const std::lock_guard lock(mutex);
+        progress.update(operations += more, fmt::format("network, seed {}", settings.seed), monotonic_now());
+      });
+    }
+  });
+  progress.clear();
+  for (const auto& outcome : outcomes) {
+    if (!outcome.ok()) return outcome.status();
+  }
+  NetworkResult all{.plan = plan, .outcome = *std::move(outcomes[0])};
+  for (size_t seed = 1; seed < outcomes.size(); ++seed) all.outcome.append(*outcomes[seed]);
+  return all;
+}
+
 int failed(const Status& status) {
   fmt::print(stderr, "{}: {}\n", loss_text.name, status.message());
   return 1;
+}
+
+// The exit code.
+template <typename Measured>
+int show(const LossPlan& plan, Sink& sink, const Result<Measured>& result) {
+  if (!result.ok()) return failed(result.status());
+  const auto checks = checks_of(*result);
+  sink.table(table_of(*result, checks));
+  sink.json(json_of(*result, checks));
+  const auto drawn = plan.plot.empty() ? Status() : write_svg(plan.plot, panels_of(*result));
+  for (const auto& status : {sink.finish(), drawn}) {
+    if (!status.ok()) return failed(status);
+  }
+  return std::none_of(checks.begin(), checks.end(), [](const LossCheck& check) { return check.verdict == CheckVerdict::off; }) ? 0 : 1;
 }
 
 }  // namespace
@@ -101,16 +143,7 @@ int run_simulate_loss(const Arguments& arguments) {
   if (!plan.ok()) return usage_error(loss_text.name, plan.status().message());
   Sink sink(plan->json);
   if (auto status = sink.open(true); !status.ok()) return failed(status);
-  const auto result = Runs(*plan).run();
-  if (!result.ok()) return failed(result.status());
-  const auto checks = checks_of(*result);
-  sink.table(table_of(*result, checks));
-  sink.json(json_of(*result, checks));
-  const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*result));
-  for (const auto& status : {sink.finish(), drawn}) {
-    if (!status.ok()) return failed(status);
-  }
-  return std::none_of(checks.begin(), checks.end(), [](const LossCheck& check) { return check.verdict == CheckVerdict::off; }) ? 0 : 1;
+  return plan->network ? show(*plan, sink, run_network(*plan)) : show(*plan, sink, Runs(*plan).run());
 }
 
 }  // namespace unisono::cli

@@ -3,7 +3,9 @@
 // One of them for each size class (ceil(log2(encoded bytes of the tensor))) and phase. Source of the constants: methods/packet_loss.md 2.9.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +13,9 @@
 #include "base/clock.h"
 
 namespace unisono {
+
+// Of a tensor, encoded.
+inline uint64_t size_class_of(uint64_t bytes) { return static_cast<uint64_t>(std::bit_width(std::max<uint64_t>(bytes, 1) - 1)); }
 
 // The last 64 durations, and their quantiles.
 class DurationWindow {

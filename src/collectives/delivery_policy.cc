@@ -69,9 +69,9 @@ bool DeliveryPolicy::operation_ended(const DeliveryOutcome& outcome) {
   if (now_ == Delivery::lossy) {
     if (since_change_ >= off_window) {
       const double loss = last(off_window).fraction();
-      if (loss > options_.loss_off) {
+      if (loss > loss_off_) {
         off_ = asked_ == Delivery::lossy;
-        return change(Delivery::reliable, over(loss, off_window) + " is above loss_off, " + percent(options_.loss_off) + ": reliable delivery" + (off_ ? " from now on" : ""));
+        return change(Delivery::reliable, over(loss, off_window) + " is above loss_off, " + percent(loss_off_) + ": reliable delivery" + (off_ ? " from now on" : ""));
       }
     }
     if (asked_ != Delivery::automatic || since_change_ < back_window) return false;
@@ -80,16 +80,11 @@ bool DeliveryPolicy::operation_ended(const DeliveryOutcome& outcome) {
   }
   if (since_change_ < on_window) return false;
   const double loss = last(on_window).fraction();
-  if (loss < loss_min || loss > options_.loss_budget) return false;
+  if (loss < loss_min || loss > loss_budget_) return false;
   const double ratio = tail_ratio();
   if (ratio <= tail_ratio_min) return false;
   const auto times = std::lround(ratio * 10);
   return change(Delivery::lossy, over(loss, on_window) + ", and one in twenty takes " + std::to_string(times / 10) + "." + std::to_string(times % 10) + " times as long as usual: lossy delivery");
-}
-
-void DeliveryPolicy::follow(Delivery decided, std::string note) {
-  if (decided == now_) return;
-  change(decided, std::move(note));
 }
 
 }  // namespace unisono

@@ -121,13 +121,11 @@ TEST(DeliveryPolicy, automatic_goes_back_above_loss_off_and_may_return) {
   EXPECT_EQ(change_with_tail(policy, 200, 0.01, 3), 64);
 }
 
-TEST(DeliveryPolicy, other_ranks_do_what_rank_0_says) {
-  DeliveryPolicy policy(Delivery::automatic, {});
-  policy.follow(Delivery::lossy, "rank 0 says so");
-  EXPECT_EQ(policy.current(), Delivery::lossy);
-  EXPECT_EQ(policy.note(), "rank 0 says so");
-  policy.follow(Delivery::lossy, "again");
-  EXPECT_EQ(policy.note(), "rank 0 says so");
+TEST(DeliveryPolicy, options_may_change_and_what_was_learnt_stays) {
+  DeliveryPolicy policy(Delivery::lossy, {});
+  EXPECT_EQ(change_after(policy, 30, 0.3), 0);
+  policy.set({.loss_off = 0.2});
+  EXPECT_EQ(change_after(policy, 1, 0.3), 1);
 }
 
 TEST(DeliveryPolicy, streams_are_repaired_above_the_budget_or_to_completion) {

@@ -46,8 +46,10 @@ double DeliveryReport::share_ratio() const {
 }
 
 std::string DeliveryReport::to_string() const {
-  std::string text;
-  add(text, "ranges %llu full, %llu short, %llu empty, worth %.2f ranks", static_cast<unsigned long long>(full_ranges), static_cast<unsigned long long>(short_ranges),
+  std::string text = used == Delivery::reliable ? "reliable" : "lossy";
+  if (!note.empty()) text += " (" + note + ")";
+  if (!contribute.ran && !result.ran) return text;
+  add(text, ": ranges %llu full, %llu short, %llu empty, worth %.2f ranks", static_cast<unsigned long long>(full_ranges), static_cast<unsigned long long>(short_ranges),
       static_cast<unsigned long long>(empty_ranges), effective_contributors);
   describe(text, "contributions", contribute);
   describe(text, "results", result);

@@ -15,7 +15,7 @@ DeliveryReport report() {
 
 TEST(DeliveryReport, says_what_is_missing_and_from_whom) {
   EXPECT_EQ(report().to_string(),
-            "ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us, rank 2 soft: 2 of 8 missing, 1 repaired, 4 late"
+            "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us, rank 2 soft: 2 of 8 missing, 1 repaired, 4 late"
             "; the sum leans towards ranks of which more arrived (1.60 times)");
 }
 
@@ -23,7 +23,17 @@ TEST(DeliveryReport, says_nothing_of_streams_that_are_whole) {
   auto whole = report();
   whole.contribute.streams[2] = whole.contribute.streams[1];
   whole.outcome = Status(Code::late, "rank 7");
-  EXPECT_EQ(whole.to_string(), "ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us; " + whole.outcome.to_string());
+  EXPECT_EQ(whole.to_string(), "lossy: ranges 5 full, 3 short, 0 empty, worth 2.50 ranks; contributions 1200 us; " + whole.outcome.to_string());
+}
+
+TEST(DeliveryReport, says_what_delivery_it_was_and_why) {
+  DeliveryReport none{.used = Delivery::reliable, .note = "no link carries datagrams"};
+  EXPECT_EQ(none.to_string(), "reliable (no link carries datagrams)");
+  auto repaired = report();
+  repaired.used = Delivery::reliable;
+  EXPECT_EQ(repaired.to_string().substr(0, 23), "reliable: ranges 5 full");
+  repaired.note = "too much is lost";
+  EXPECT_EQ(repaired.to_string().substr(0, 42), "reliable (too much is lost): ranges 5 full");
 }
 
 TEST(DeliveryReport, compares_the_shares_that_senders_delivered) {

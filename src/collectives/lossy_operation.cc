@@ -14,6 +14,16 @@ namespace {
 
 constexpr Nanos repair_interval_min = 2 * millisecond;
 constexpr Nanos idle_interval_min = 5 * millisecond;
+constexpr int questions_unanswered = 4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
+
+// Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
+bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
+  std::array<std::byte, repair_bitmap_bytes_max> mask{};
+  bool any = false;
+  for (auto it = std::ranges::lower_bound(needed, first); it != needed.end() && *it < first + 8 * bitmap.size(); ++it) mask[(*it - first) / 8] |= std::byte{1} << ((*it - first) % 8);
+  for (size_t i = 0; i < bitmap.size(); ++i) any |= (bitmap[i] &= mask[i]) != std::byte{0};
+  return any;
+}
 
 }  // namespace
 
@@ -27,6 +37,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
   behind_ = 0;
   const auto& geometry = *setup_.geometry;
   contributors_.assign(geometry.ranges(setup_.self), 0);
+  heard_.assign(world(), -1);
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     auto& phase = phases_[number];
     phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
@@ -39,6 +50,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
       stream.clock = {};
       stream.duplicate = stream.late = stream.repaired = 0;
       stream.missing = 0;
+      stream.needed = static_cast<uint32_t>(needed_of(number, from).size());
       stream.asked = -1;
       stream.ask_at = never;
       stream.lost = stream.all_sent = stream.confirmed = stream.early_tail = stream.early_end = false;
@@ -51,6 +63,7 @@ void LossyOperation::start(StreamPort& port, Nanos now) {
     open_phase(0, now);
   } else {
     encode_shard(setup_.self, setup_.dtype, setup_.input, nullptr);
+    write_own();
     publish(false);
     open_phase(1, now);
   }
@@ -64,7 +77,9 @@ void LossyOperation::open_phase(uint32_t number, Nanos now) {
   for (Rank from = 0; from < world(); ++from) {
     if (from == setup_.self) continue;
     auto& stream = phase.streams[from];
-    stream.clock.begin(now, setup_.phases[number].limits, stream.arrivals.ranges() > 0);
+    auto limits = setup_.phases[number].limits;
+    if (stream.needed > 0) limits.hard = std::max(limits.hard, setup_.needed_hard);
+    stream.clock.begin(now, limits, stream.arrivals.ranges() > 0);
     if (stream.early_first != never) stream.clock.arrived(stream.early_first, false, false);
     if (stream.early_last != never) stream.clock.arrived(stream.early_last, stream.early_tail, stream.arrivals.complete());
     if (stream.early_end) stream.clock.end_seen(now);
@@ -73,6 +88,7 @@ void LossyOperation::open_phase(uint32_t number, Nanos now) {
 
 DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return DatagramFault::place;
+  heard_[from] = std::max(heard_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   const auto owner = owner_of(header.phase, from);
@@ -90,6 +106,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
     return DatagramFault::duplicate;
   }
   if ((header.flags & datagram_repaired) != 0) ++stream.repaired;
+  if (stream.needed > 0 && std::ranges::binary_search(needed_of(header.phase, from), range)) --stream.needed;
   keep(header.phase, from, range, payload);
   const bool tail = (header.flags & datagram_tail) != 0;
   if (phase.open) {
@@ -105,6 +122,7 @@ DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std:
 
 void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now) {
   if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
+  heard_[from] = std::max(heard_[from], now);
   auto& phase = phases_[header.phase];
   auto& stream = phase.streams[from];
   stream.all_sent = true;
@@ -121,7 +139,13 @@ void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now
   step(header.phase, from, now);
 }
 
-bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const {
+std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) const {
+  return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from]) : std::span<const uint32_t>();
+}
+
+bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const { return stream.needed > 0 || lacks_much(number, stream); }
+
+bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) const {
   return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
 }
 
@@ -131,7 +155,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   auto& stream = phase.streams[from];
   if (stream.confirmed || stream.lost) return;
   stream.ask_at = never;
-  if (setup_.phases[number].silent != never && now >= phase.start + setup_.phases[number].silent && is_silent(from)) stream.clock.close(now);
+  if (now >= silent_at(number, from)) stream.clock.close(now);
   if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
     stream.confirmed = true;
     if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
@@ -140,7 +164,7 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   const auto answer = port_->answer_time(from);
   if (stream.clock.needs_repair()) {
     stream.ask_at = stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer);
-  } else if (setup_.phases[number].completes) {
+  } else if (setup_.phases[number].completes || stream.needed > 0) {
     const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
     stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
     // Once all was sent, what is missing is lost: no more is to be waited for.
@@ -151,13 +175,18 @@ void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
   stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
 }
 
-bool LossyOperation::is_silent(Rank from) const {
-  return std::none_of(phases_.begin(), phases_.end(), [&](const auto& phase) { return phase.streams[from].clock.heard() || phase.streams[from].arrivals.arrived_count() > 0; });
+// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the operation.
+Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
+  const auto silent = setup_.phases[number].silent;
+  if (silent == never) return never;
+  const auto start = phases_[number].start, heard = heard_[from];
+  return heard < 0 ? start + silent : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
 }
 
-// What is missing, slice by slice.
+// What is missing, slice by slice; if that is little enough, only what must come.
 void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
   stream.asked = now;
+  const bool only_needed = !lacks_much(number, stream);
   const auto owner = owner_of(number, from);
   const auto ranges = setup_.geometry->ranges(owner);
   std::array<std::byte, repair_bitmap_bytes_max> bitmap;
@@ -167,6 +196,10 @@ void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Na
     // A datagram of any size takes the bitmap of a slice.
     const auto bytes = (end - at + 7) / 8;
     stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
+    if (only_needed && !keep_needed(needed_of(number, from), at, std::span(bitmap).first(bytes))) {
+      at = end;
+      continue;
+    }
     port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice, std::span(bitmap).first(bytes));
     at = end;
   }
@@ -209,8 +242,7 @@ Nanos LossyOperation::due() const {
       if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
       open = true;
       next = std::min({next, stream.clock.due(), stream.ask_at});
-      const auto silent = setup_.phases[&phase - phases_.data()].silent;
-      if (silent != never && is_silent(from)) next = std::min(next, phase.start + silent);
+      next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
     }
     if (!open) return 0;  // to be closed
   }
@@ -226,8 +258,10 @@ void LossyOperation::close_phase(uint32_t number, Nanos now) {
   }
   if (number == 1) {
     const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
-    return finish(whole || !setup_.phases[1].completes ? Status() : incomplete(1), now);
+    // Of a sum all is needed; whoever gathers shards keeps what it had of others.
+    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
   }
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
   if (!reduce_shard()) {
     return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
   }
@@ -259,8 +293,9 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
     if (rank < phase.streams.size()) phase.streams[rank].lost = true;
   }
   // What is to be complete cannot be any more.
-  const auto& result = phases_[1];
-  if (result.runs && setup_.phases[1].completes && !result.streams[rank].arrivals.complete()) {
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
+    if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
     return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
   }
   step_all(now);

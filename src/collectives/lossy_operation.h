@@ -28,6 +28,8 @@
 namespace unisono {
 
 inline constexpr uint32_t lossy_phases = 2;
+// A rank that was heard in an operation is given at least so long, whatever LossyPhaseSetup::silent says: four questions may be unanswered.
+inline constexpr Nanos lossy_silence_min = 20 * millisecond;
 
 struct LossyPhaseSetup {
   StreamLimits limits;
@@ -48,8 +50,11 @@ struct LossySetup {
   OnEmpty on_empty = OnEmpty::own;
   bool own_exact = false;            // as Codec::own_exact
   double loss_budget = 0.05;
+  bool reliable = false;             // nothing may be missing: what is when a phase closes, or a link is lost, ends the operation. Its phases complete
   std::array<LossyPhaseSetup, lossy_phases> phases{};
   std::array<Nanos, lossy_phases> announced{};  // t_hard of each phase, for others
+  std::vector<std::vector<uint32_t>> needed{};  // all_gather: by rank, which of its ranges must come, ascending; may be shorter
+  Nanos needed_hard = 0;             // how long a rank of which some are needed is asked, if it shows that it lives
   Nanos deadline = never;            // absolute; what is not complete then ends with late
 };
 
@@ -59,6 +64,7 @@ struct LossyStream {
   StreamClock clock;
   uint64_t duplicate = 0, late = 0, repaired = 0;  // datagrams
   uint32_t missing = 0;      // ranges, when its phase closed
+  uint32_t needed = 0;       // of those that must come: how many are still missing
   Nanos asked = -1;          // when it was last asked for; -1: never
   Nanos ask_at = never;
   bool all_sent = false;     // its end was heard
@@ -119,13 +125,14 @@ class LossyOperation {
   bool is_wide() const { return !setup_.geometry->cut().codec.is_plain() && setup_.dtype != DType::f32; }
   void encode_shard(Rank owner, DType dtype, const void* elements, std::byte* message);
   void decode_own();
+  void write_own();
   void send_contributions();
   void publish(bool with_contributors);
   void open_phase(uint32_t number, Nanos now);
   std::byte* own_output() const;
   void keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload);
   void step(uint32_t number, Rank from, Nanos now);
-  bool is_silent(Rank from) const;
+  Nanos silent_at(uint32_t number, Rank from) const;
   uint32_t deadline_us(uint32_t phase) const;
   void step_all(Nanos now);
   bool all_ended(const LossyPhase& phase) const;
@@ -135,12 +142,15 @@ class LossyOperation {
   void reduce_run(uint32_t first, uint32_t count);
   void ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now);
   bool lacks(uint32_t number, const LossyStream& stream) const;
+  bool lacks_much(uint32_t number, const LossyStream& stream) const;
+  std::span<const uint32_t> needed_of(uint32_t number, Rank from) const;
   void finish(Status status, Nanos now);
   Status incomplete(uint32_t number) const;
 
   LossySetup setup_;
   StreamPort* port_ = nullptr;
   std::array<LossyPhase, lossy_phases> phases_;
+  std::vector<Nanos> heard_;             // by rank: anything of this operation, last; -1: nothing yet
   std::vector<std::byte> outgoing_;      // contributions, shard after shard, encoded
   std::vector<size_t> outgoing_at_;      // by owner
   std::vector<std::byte> staging_;       // received contributions to the own shard, sender after sender

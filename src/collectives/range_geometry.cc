@@ -14,8 +14,6 @@ constexpr uint64_t elements_max = uint64_t{1} << 56;
 constexpr uint64_t ranges_max = uint64_t{65'536} * ranges_per_slice;  // the slice travels in two bytes
 constexpr size_t plain_block_bytes = 64;           // so that shards and ranges begin on cache lines
 
-uint64_t block_elements(const WireCodec& codec) { return codec.quantizes() ? codec.unit() : plain_block_bytes / element_bytes(codec.dtype); }
-
 // The most whole blocks whose message fits. Messages of quantised elements have a header and padding, so that this is no division; but each block more
 // makes them longer.
 uint32_t blocks_that_fit(const WireCodec& codec, uint64_t block, size_t bytes) {
@@ -30,6 +28,10 @@ uint32_t blocks_that_fit(const WireCodec& codec, uint64_t block, size_t bytes) {
 
 }  // namespace
 
+uint32_t RangeGeometry::block_elements(const WireCodec& codec) {
+  return static_cast<uint32_t>(codec.quantizes() ? codec.unit() : plain_block_bytes / element_bytes(codec.dtype));
+}
+
 Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
   const auto wrong = [](const std::string& what) { return Status(Code::invalid, "lossy delivery: " + what); };
   if (cut.world == 0 || cut.world > world_max) return wrong(std::to_string(cut.world) + " ranks; it takes 1 to " + std::to_string(world_max));
@@ -37,15 +39,16 @@ Result<RangeGeometry> RangeGeometry::make(const RangeCut& cut) {
   if (cut.datagram_bytes < datagram_bytes_min || cut.datagram_bytes > datagram_bytes_max) {
     return wrong("datagrams of " + std::to_string(cut.datagram_bytes) + " bytes; they have " + std::to_string(datagram_bytes_min) + " to " + std::to_string(datagram_bytes_max));
   }
-  const auto block = block_elements(cut.codec);
+  const uint64_t block = block_elements(cut.codec);
+  if (cut.shard_unit % block != 0) return wrong("shards of multiples of " + std::to_string(cut.shard_unit) + " elements; a block of " + to_string(cut.codec) + " has " + std::to_string(block));
   const auto blocks = blocks_that_fit(cut.codec, block, cut.datagram_bytes - datagram_header_bytes);
   if (blocks == 0) {
     return wrong("a block of " + to_string(cut.codec) + " has " + std::to_string(cut.codec.message_bytes(block)) + " bytes and does not fit into a datagram of " + std::to_string(cut.datagram_bytes));
   }
   RangeGeometry made;
   made.cut_ = cut;
-  const uint64_t blocks_of_all = cut.world * block;
-  made.shard_elements_ = block * (cut.elements / blocks_of_all + (cut.elements % blocks_of_all != 0));
+  const uint64_t unit = std::max<uint64_t>(block, cut.shard_unit), blocks_of_all = cut.world * unit;
+  made.shard_elements_ = unit * (cut.elements / blocks_of_all + (cut.elements % blocks_of_all != 0));
   made.range_elements_ = static_cast<uint32_t>(blocks * block);
   made.range_bytes_ = cut.codec.message_bytes(made.range_elements_);
   const auto ranges = made.shard_elements_ / made.range_elements_ + (made.shard_elements_ % made.range_elements_ != 0);

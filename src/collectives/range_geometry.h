@@ -23,15 +23,18 @@ struct RangeCut {
   uint64_t elements = 0;        // of the tensor
   uint32_t world = 1;
   uint32_t datagram_bytes = 0;  // UDP payload of a full datagram, header included: 576 … 65,507
-  WireCodec codec{};            // of contributions and results alike
+  WireCodec codec{};            // of what travels
+  uint32_t shard_unit = 0;      // shards have multiples of so many elements, as of the codec's blocks: contributions and results may have different codecs
 };
 
 class RangeGeometry {
  public:
-  // invalid: not even one block of the codec fits into a datagram, or the numbers are out of range. A block of plain elements has 64 bytes.
+  // invalid: not even one block of the codec fits into a datagram, shard_unit is no multiple of it, or the numbers are out of range. A block of plain elements has 64 bytes.
   static Result<RangeGeometry> make(const RangeCut& cut);
 
   const RangeCut& cut() const { return cut_; }
+  static uint32_t block_elements(const WireCodec& codec);
+
   uint64_t shard_elements() const { return shard_elements_; }  // s; the last shards may be shorter, or empty
   uint32_t range_elements() const { return range_elements_; }  // E; the last range of a shard may be shorter
   size_t range_bytes() const { return range_bytes_; }          // encoded, of a full range

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -46,6 +47,9 @@ struct OperationRequest {
   uint64_t agreement = 0;            // as CallOptions::agreement
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};           // where delivery is not reliable
+  uint32_t shard_unit = 0;           // as CallOptions::shard_unit; of lossy reduce_scatter and all_gather, whose count is that of the whole tensor
+  const std::vector<std::vector<uint32_t>>* needed_ranges = nullptr;  // of the caller's, until the call has been submitted
+  std::string_view reliable_because{};  // why an automatic call cannot be lossy, alike on all ranks; static text, empty if it can
 };
 
 // What travels in every frame so that differing calls are found and named at the first message.

@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "codecs/codec.h"
+#include "collectives/range_geometry.h"
+
 namespace unisono {
 namespace {
 
@@ -58,17 +61,13 @@ class Checks {
     const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
     return that(types && ops && o.id == 0, "measure_error takes sums and averages of f32, f16 and bf16 tensors, without id");
   }
-  bool delivery(const CallOptions& o, DType dtype) {
+  // Of all that may be lossy, whatever they turn out to be. of_shards: who averages shards may also try out what is wrong (zero_fill), and hold.
+  bool delivery(const CallOptions& o, bool of_shards = false) {
     if (o.delivery == Delivery::reliable) return true;
-    const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
-    const bool schedules = o.schedule == ScheduleKind::automatic || o.schedule == ScheduleKind::two_step;
-    return that(types && ops, "delivery: only sums and averages of f32, f16 and bf16 tensors can be lossy") &&
-           that(schedules, "delivery: only two_step can be lossy, because there a lost message costs one contribution") &&
-           that(o.id == 0 && o.encode_error == nullptr && !o.measure_error && o.agreement == 0, "delivery: lossy calls have no id, encode_error, measure_error or agreement") &&
-           that(o.lossy.estimator <= Estimator::count, "delivery: estimators but stratified and count are for simulations") &&
-           that(o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
+    return that(o.lossy.estimator <= Estimator::count || (of_shards && o.lossy.estimator == Estimator::zero_fill), "delivery: estimators but stratified and count are for simulations") &&
+           that(of_shards || o.lossy.on_empty != OnEmpty::hold, "delivery: on_empty=hold is for the sharded step") && sound(o.lossy.check());
   }
-  bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce can be lossy"); }
+  bool only_reliable(const CallOptions& o) { return that(o.delivery == Delivery::reliable, "delivery: only all_reduce, reduce_shards and gather_shards can be lossy"); }
   // Of a collective that only plain elements are for.
   bool only_plain(const CallOptions& o) {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
@@ -127,6 +126,16 @@ class Checks {
   Status status_;
 };
 
+// What keeps a sum from being lossy; empty: nothing. Of what all ranks give alike.
+std::string_view needs_reliable(const CallOptions& o, DType dtype, const Codec& codec) {
+  const bool types = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, ops = o.op == ReduceOp::sum || o.op == ReduceOp::avg;
+  if (!types || !ops) return "only sums and averages of f32, f16 and bf16 tensors can be lossy";
+  if (o.schedule != ScheduleKind::automatic && o.schedule != ScheduleKind::two_step) return "only two_step can be lossy, because there a lost message costs one contribution";
+  if (o.id != 0 || o.encode_error != nullptr || o.measure_error || o.agreement != 0) return "lossy calls have no id, encode_error, measure_error or agreement";
+  if (codec.reduce != codec.gather) return "lossy calls have one codec for both steps";
+  return {};
+}
+
 OperationRequest base_request(const Caller& caller, Collective collective, ConstTensor input, Tensor output, const CallOptions& o) {
   OperationRequest q;
   q.collective = collective;
@@ -151,11 +160,12 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
 Result<OperationRequest> all_reduce_call(const Caller& c, ConstTensor in, Tensor out, const CallOptions& o) {
   Checks check;
   if (!(check.options(o) && check.tensor("input", in) && check.tensor("output", out) && check.types(in, out) &&
-        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o, in.dtype))) {
+        check.size("output", out.count, in.count) && check.op(o.op, in.dtype) && check.encode_error(o, in) && check.measure_error(o, in.dtype) && check.delivery(o))) {
     return check.take();
   }
   auto q = base_request(c, Collective::all_reduce, in, out, o);
-  if (q.delivery == Delivery::lossy && q.codec->reduce != q.codec->gather) return wrong("delivery: a lossy call has one codec for both steps, not " + q.codec->to_string());
+  if (q.delivery != Delivery::reliable) q.reliable_because = needs_reliable(o, in.dtype, *q.codec);
+  if (q.delivery == Delivery::lossy && !q.reliable_because.empty()) return wrong("delivery: " + std::string(q.reliable_because));
   q.count = in.count;
   return q;
 }
@@ -195,6 +205,55 @@ Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor
   }
   q.recv_counts.assign(counts.begin(), counts.end());
   return q;
+}
+
+Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit, uint32_t datagram_bytes) {
+  constexpr uint32_t any_datagram = 1472;
+  const auto geometry = RangeGeometry::make({.elements = tensor.count, .world = world, .datagram_bytes = datagram_bytes == 0 ? any_datagram : datagram_bytes,
+                                             .codec = wire_codec(codec, tensor.dtype, tensor.dtype, false), .shard_unit = shard_unit});
+  if (!geometry) return geometry.status();
+  return ShardLayout{.elements = tensor.count, .world = world, .shard_elements = geometry->shard_elements(), .range_elements = geometry->range_elements()};
+}
+
+// whole: the tensor that has shards, of either call; part: the own shard.
+static Result<OperationRequest> shards_call(const Caller& c, Collective collective, ConstTensor whole, ConstTensor part, Tensor output, const CallOptions& o) {
+  const bool reduces = collective == Collective::reduce_scatter;
+  Checks check;
+  if (!(check.options(o) && check.tensor("the tensor", whole) && check.tensor("the shard", part) && check.types(whole, part) && check.op(o.op, whole.dtype) && check.no_measured_error(o) &&
+        check.encode_error(o, whole) && check.delivery(o, true) && check.that(o.delivery != Delivery::automatic, "delivery: shards are reliable or lossy") && check.that(o.lossy.on_empty != OnEmpty::hold || reduces, "delivery: gather_shards holds nothing") &&
+        check.that(o.needed_ranges == nullptr || !reduces, "needed_ranges is for gather_shards"))) {
+    return check.take();
+  }
+  const auto& codec = o.codec ? *o.codec : *c.codec;
+  const auto layout = shard_layout_of(c.world, whole, reduces ? codec.reduce : codec.gather, o.shard_unit, 0);
+  if (!layout) return layout.status();
+  const auto own = layout->count(c.self);
+  const auto why = o.delivery == Delivery::reliable ? std::string_view() : needs_reliable(o, whole.dtype, Codec::of(reduces ? codec.reduce : codec.gather));
+  if (!why.empty()) return wrong("delivery: " + std::string(why));
+  if (!check.size("the shard", part.count, own)) return check.take();
+  auto q = base_request(c, collective, reduces ? whole : part, output, o);
+  if (o.delivery == Delivery::reliable || c.world == 1) {
+    auto& counts = reduces ? q.send_counts : q.recv_counts;
+    for (Rank rank = 0; rank < c.world; ++rank) counts.push_back(layout->count(rank));
+    q.count = own;
+    q.delivery = Delivery::reliable;
+    return q;
+  }
+  // Who has nothing to receive would run ahead of the others, who keep what they send for two operations only.
+  if (layout->count(c.world - 1) == 0) return wrong("delivery: of " + number(whole.count) + " elements in shards of " + number(layout->shard_elements) + " some of the " + number(c.world) + " ranks would have none; then shards cannot be lossy");
+  q.count = whole.count;
+  q.dtype = whole.dtype;
+  q.shard_unit = o.shard_unit;
+  q.needed_ranges = o.needed_ranges;
+  return q;
+}
+
+Result<OperationRequest> reduce_shards_call(const Caller& c, ConstTensor in, Tensor shard, const CallOptions& o) {
+  return shards_call(c, Collective::reduce_scatter, in, shard, shard, o);
+}
+
+Result<OperationRequest> gather_shards_call(const Caller& c, ConstTensor shard, Tensor out, const CallOptions& o) {
+  return shards_call(c, Collective::all_gather, out, shard, out, o);
 }
 
 Result<OperationRequest> broadcast_call(const Caller& c, Tensor inout, Rank root, const CallOptions& o) {

@@ -19,6 +19,11 @@ struct Caller {
 Result<OperationRequest> all_reduce_call(const Caller& caller, ConstTensor input, Tensor output, const CallOptions& options);
 Result<OperationRequest> reduce_scatter_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place, const CallOptions& options);
 Result<OperationRequest> all_gather_call(const Caller& caller, ConstTensor input, Tensor output, Counts counts, bool in_place, const CallOptions& options);
+// reduce_shards and gather_shards: lossy ones have the whole tensor's count, reliable ones are a reduce_scatter and an all_gather.
+Result<OperationRequest> reduce_shards_call(const Caller& caller, ConstTensor input, Tensor shard, const CallOptions& options);
+Result<OperationRequest> gather_shards_call(const Caller& caller, ConstTensor shard, Tensor output, const CallOptions& options);
+// datagram_bytes: 0: any.
+Result<ShardLayout> shard_layout_of(uint32_t world, ConstTensor tensor, const StepCodec& codec, uint32_t shard_unit, uint32_t datagram_bytes);
 Result<OperationRequest> broadcast_call(const Caller& caller, Tensor inout, Rank root, const CallOptions& options);
 Result<OperationRequest> reduce_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, const CallOptions& options);
 Result<OperationRequest> gather_call(const Caller& caller, ConstTensor input, Tensor output, Rank root, Counts counts, const CallOptions& options);

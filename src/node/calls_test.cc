@@ -113,9 +113,41 @@ TEST(Calls, only_sums_of_floats_by_two_step_may_be_lossy) {
   options = lossy;
   options.codec = *Codec::parse("int8/int4");
   expect_invalid(all_reduce_call(caller, six, six, options), "one codec for both steps");
-  expect_invalid(broadcast_call(caller, six, 0, lossy), "only all_reduce can be lossy");
-  expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy), "only all_reduce can be lossy");
-  expect_invalid(barrier_call(caller, lossy), "only all_reduce can be lossy");
+  expect_invalid(broadcast_call(caller, six, 0, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
+  expect_invalid(all_gather_call(caller, six, {data, 12, DType::f32}, {}, false, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
+  expect_invalid(barrier_call(caller, lossy), "only all_reduce, reduce_shards and gather_shards can be lossy");
+}
+
+TEST(Calls, automatic_sums_that_cannot_be_lossy_are_reliable_and_say_why) {
+  const CallOptions automatic{.delivery = Delivery::automatic};
+  const auto why = [](DType dtype, const CallOptions& options) {
+    const auto request = all_reduce_call(caller, {data, 6, dtype}, {data, 6, dtype}, options);
+    EXPECT_TRUE(request.ok()) << request.status().to_string();
+    return request.ok() ? std::string(request->reliable_because) : "refused";
+  };
+  EXPECT_EQ(why(DType::f32, automatic), "");
+  EXPECT_EQ(why(DType::i32, automatic), "only sums and averages of f32, f16 and bf16 tensors can be lossy");
+  auto options = automatic;
+  options.op = ReduceOp::max;
+  EXPECT_EQ(why(DType::f32, options), "only sums and averages of f32, f16 and bf16 tensors can be lossy");
+  options = automatic;
+  options.schedule = ScheduleKind::ring;
+  EXPECT_NE(why(DType::f32, options).find("only two_step"), std::string::npos);
+  options = automatic;
+  options.id = 7;
+  EXPECT_NE(why(DType::f32, options).find("no id"), std::string::npos);
+  options = automatic;
+  options.codec = *Codec::parse("int8/int4");
+  EXPECT_NE(why(DType::f32, options).find("one codec"), std::string::npos);
+  EXPECT_EQ(why(DType::i32, {}), "");
+}
+
+TEST(Calls, options_of_automatic_calls_are_checked_as_those_of_lossy_ones) {
+  CallOptions options{.delivery = Delivery::automatic, .lossy = {.loss_budget = 1.5}};
+  expect_invalid(all_reduce_call(caller, six, six, options), "loss_budget");
+  options.lossy = {.estimator = Estimator::zero_fill};
+  expect_invalid(all_reduce_call(caller, six, six, options), "for simulations");
+  expect_invalid(broadcast_call(caller, six, 0, options), "only all_reduce, reduce_shards and gather_shards can be lossy");
 }
 
 }  // namespace

@@ -168,6 +168,7 @@ Report Engine::report_of(const Active& active, Nanos now) const {
   report.encode_us = active.encoding / microsecond;
   report.sum_us = active.summing / microsecond;
   report.decode_us = active.decoding / microsecond;
+  report.delivery = active.delivery;
   // Work that was done in one go is not in the times of its events.
   report.total_us = std::max<int64_t>(report.total_us, report.compute_us);
   report.transfer_us = std::max<int64_t>(0, report.total_us - report.wait_us - report.compute_us);
@@ -247,7 +248,11 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (now - polled_ > news_age_max) poll(now);
   now_ = now;
   if (!group.ended.ok()) return refuse(request, group.ended);
-  if (request.delivery == Delivery::lossy && group.world() > 1) return start_lossy(group, std::move(request), now);
+  std::shared_ptr<const DeliveryReport> delivery;
+  if (request.delivery != Delivery::reliable && group.world() > 1) {
+    delivery = group.reliable_because(request);
+    if (delivery == nullptr) return start_lossy(group, std::move(request), now);
+  }
   if (active_.size() >= limits_.operations_max) {
     return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
@@ -258,7 +263,9 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
   if (id != 0 && !message && find(group.number, number, self_peer) != nullptr) {
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
-  return launch(group, std::move(request), {.chosen = *chosen, .number = number}, now, now);
+  auto completion = launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
+  if (group.lossy != nullptr && !completion->done) group.lossy->reliable_began();
+  return completion;
 }
 
 std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now) {
@@ -268,6 +275,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   active.number = what.number;
   active.compute = active.encoding = active.summing = active.decoding = 0;
   active.completion = take_completion();
+  active.delivery = what.delivery;
   auto completion = active.completion;
   auto& setup = active.operation.new_setup();
   setup.plan = what.chosen.plan;

@@ -107,7 +107,7 @@ class Engine final : public Sink {
   bool poll(Nanos now);
   Nanos next_deadline() const;
   size_t active() const;
-  // Members may still ask for what was sent to them in lossy operations.
+  // What was sent is not known to have arrived and would be lost with this process, or members may still ask for it (lossy operations).
   bool owes() const;
   void computed(uint64_t id, Nanos now);
 
@@ -168,13 +168,14 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> refuse(const OperationRequest& request, Status why) const;
   void open_lossy(GroupCore& group);
   std::shared_ptr<Completion> start_lossy(GroupCore& group, OperationRequest&& request, Nanos now);
-  void received_call(PeerIndex from, const FrameHeader& header);
+  void received_call(PeerIndex from, const FrameHeader& header, ByteView payload);
   bool step_lossy(Nanos now);
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
   struct Launch {
     Chosen chosen;
     uint64_t number = 0;
     bool is_sent = false;  // the plan's first messages
+    std::shared_ptr<const DeliveryReport> delivery{};
   };
   std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
   // What memory that runs out ends with everything else.

@@ -82,6 +82,7 @@ struct Engine::Active {
   OperationPort port;
   Operation operation;
   std::shared_ptr<Completion> completion;
+  std::shared_ptr<const DeliveryReport> delivery;  // of a call that might have been lossy
 };
 
 }  // namespace unisono

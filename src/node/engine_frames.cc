@@ -38,8 +38,8 @@ void Engine::received(PeerIndex from, const FrameHeader& header, const View& vie
       if (removed_) removed_(from);
       return;
     case FrameKind::lossy:
-      release_lent(from, view);
-      return received_call(from, header);
+      received_call(from, header, {view.data, view.bytes});
+      return release_lent(from, view);
     default: return release_lent(from, view);
   }
 } catch (const std::bad_alloc&) {
@@ -64,6 +64,7 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
       if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
       return release_lent(from, view);
     }
+    if (known) group->second->others_began(from, header);
     return keep_unexpected(from, header, view);
   }
   const auto rank = active->group->rank_of(from);

@@ -22,14 +22,35 @@ DatagramGroup datagram_group(const GroupCore& group, const DatagramSecret& secre
 
 }  // namespace
 
+std::shared_ptr<const DeliveryReport> GroupCore::reliable_because(const OperationRequest& request) const {
+  if (request.delivery != Delivery::automatic) return nullptr;
+  std::string why(request.reliable_because);
+  if (why.empty() && lossy == nullptr) why = no_datagrams;
+  if (why.empty()) why = lossy->fits(request).message();
+  if (why.empty()) return nullptr;
+  auto report = std::make_shared<DeliveryReport>();
+  report->used = Delivery::reliable;
+  report->note = std::move(why);
+  report->effective_contributors = world();
+  return report;
+}
+
+void GroupCore::others_began(PeerIndex from, const FrameHeader& header) const {
+  const auto rank = rank_of(from);
+  const bool ordered = (header.operation & (user_id_bit | message_id_bit)) == 0;
+  if (ordered && rank >= 0 && header.group == number && header.epoch == epoch && lossy != nullptr) lossy->others_began(static_cast<Rank>(rank));
+}
+
 void Engine::open_lossy(GroupCore& group) {
   group.lossy.reset();
+  group.no_datagrams = "not all links between ranks carry datagrams, as those of the transport \"udp\" do";
   if (!datagrams_ || group.world() < 2 || group.world() > UINT16_MAX) return;
   DatagramService* service = nullptr;
   LossyGroupSetup setup{.number = group.number, .datagrams = datagram_group(group, *datagrams_), .peers = group.members, .datagram_bytes = datagrams_->datagram_bytes, .place = {}, .tell = {}};
   for (const auto peer : group.members) {
     if (peer == self_peer) continue;
     auto* own = peers_[peer].route->datagrams();
+    if (own == nullptr) group.no_datagrams = "the link to rank " + std::to_string(group.rank_of(peer)) + " (" + peers_[peer].label + ") carries no datagrams, as one of the transport \"udp\" would";
     if (own == nullptr || (service != nullptr && own != service)) return;
     service = own;
   }
@@ -39,25 +60,41 @@ void Engine::open_lossy(GroupCore& group) {
     FrameHeader header{.kind = FrameKind::lossy, .epoch = group.epoch, .group = group.number, .operation = op, .sender = group.self, .amount = call.amount, .descriptor = call.bits};
     if (peers_[peer].lost.ok()) peers_[peer].route->send(peer, header, {}, 0);
   };
+  setup.say = [this, &group](Rank to, Bytes news) {
+    const auto payload = std::make_shared<Bytes>(std::move(news));
+    const FrameHeader header{.kind = FrameKind::lossy, .epoch = group.epoch, .group = group.number, .sender = group.self, .payload_bytes = static_cast<uint32_t>(payload->size())};
+    send_owned(group.members[to], header, payload);
+  };
+  setup.reliable = {.begun = [&group] { return group.next_operation; },
+                    .under_way = [this, &group](uint64_t number) -> std::optional<CallDescriptor> {
+                      const auto* active = find(group.number, number, self_peer);
+                      if (active == nullptr || active->operation.done()) return {};
+                      return active->operation.descriptor();
+                    },
+                    .fail = [this, &group](uint64_t number, const Status& why) {
+                      if (auto* active = find(group.number, number, self_peer)) attempt(active->operation, [&] { active->operation.fail_and_tell(why, now_); });
+                    }};
   if (auto made = LossyGroup::make(*service, std::move(setup))) group.lossy = std::move(*made);
 }
 
-void Engine::received_call(PeerIndex from, const FrameHeader& header) {
+void Engine::received_call(PeerIndex from, const FrameHeader& header, ByteView payload) {
   const auto it = groups_.find(header.group);
   if (it == groups_.end() || it->second->lossy == nullptr || it->second->epoch != header.epoch) {
     ++counters_.frames_unknown_group;
     return;
   }
   const auto rank = it->second->rank_of(from);
-  if (rank >= 0) it->second->lossy->heard_call(static_cast<Rank>(rank), static_cast<uint32_t>(header.operation), {header.descriptor, header.amount}, now_);
+  if (rank < 0) return;
+  auto& lossy = *it->second->lossy;
+  if (payload.empty()) return lossy.heard_call(static_cast<Rank>(rank), static_cast<uint32_t>(header.operation), {header.descriptor, header.amount}, now_);
+  if (!lossy.heard(static_cast<Rank>(rank), payload, now_)) ++counters_.frames_refused;
 }
 
 std::shared_ptr<Completion> Engine::start_lossy(GroupCore& group, OperationRequest&& request, Nanos now) {
-  if (group.lossy == nullptr) {
-    return refuse(request, {Code::unsupported, "delivery=lossy needs links of the transport \"udp\" between all ranks"});
-  }
+  if (group.lossy == nullptr) return refuse(request, {Code::unsupported, "delivery=lossy needs links of the transport \"udp\" between all ranks: " + group.no_datagrams});
   auto completion = take_completion();
   group.lossy->submit(std::move(request), completion, now);
+  for (const auto& u : unexpected_) group.others_began(u.from, u.header);
   step_lossy(now);
   return completion;
 }
@@ -71,6 +108,7 @@ bool Engine::step_lossy(Nanos now) {
 }
 
 bool Engine::owes() const {
+  if (std::any_of(transports_.begin(), transports_.end(), [](const auto* transport) { return transport->owes(); })) return true;
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second->ended.ok() && entry.second->lossy != nullptr && entry.second->lossy->owes(); });
 }
 

@@ -18,6 +18,7 @@ constexpr uint32_t world_size_limit = 4096;  // of the rendezvous
 constexpr size_t job_bytes_limit = 255;      // likewise
 constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
+constexpr uint32_t loss_limit = 999;         // of 1000: with all of them nobody ever meets
 constexpr uint32_t record_limit = 1u << 20;  // operations
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
@@ -268,14 +269,27 @@ Status resolve_min_world(const Options& options, const Environment& environment,
   return {};
 }
 
-Status resolve_details(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
-  const Options defaults;
+Status resolve_transport(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
   resolved.interface = options.interface.empty() ? text_of(environment, "UNISONO_INTERFACE") : options.interface;
   resolved.transport = options.transport.empty() ? text_of(environment, "UNISONO_TRANSPORT") : options.transport;
   if (resolved.transport.empty()) resolved.transport = "auto";
   if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" && resolved.transport != "udp") {
     return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm, tcp or udp");
   }
+  const auto text = lookup(environment, "UNISONO_LOSE_PER_MILLE");
+  if (!text) return {};
+  auto value = parse_number<uint32_t>("UNISONO_LOSE_PER_MILLE", *text, 0, loss_limit);
+  if (!value.ok()) return value.status();
+  if (*value > 0 && resolved.transport != "udp") {
+    return invalid("UNISONO_LOSE_PER_MILLE is " + std::to_string(*value) + ", and only the transport udp can lose: this process has '" + resolved.transport + "'");
+  }
+  resolved.lose_per_mille = *value;
+  return {};
+}
+
+Status resolve_details(const Options& options, const Environment& environment, ResolvedOptions& resolved) {
+  const Options defaults;
+  if (auto s = resolve_transport(options, environment, resolved); !s.ok()) return s;
   if (auto s = resolve_time(environment, "UNISONO_JOIN_TIMEOUT_MS", "join_timeout", options.join_timeout, defaults.join_timeout,
                             resolved.join_timeout);
       !s.ok())

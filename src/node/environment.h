@@ -42,6 +42,7 @@ struct ResolvedOptions {
   std::string job;
   std::string interface;
   std::string transport = "auto";  // "auto", "shm", "tcp" or "udp"
+  uint32_t lose_per_mille = 0;     // of datagrams that arrive, on purpose; udp
   bool join_running = false;
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};

@@ -290,5 +290,19 @@ TEST(SlurmNodeList, first_host_is_found_in_every_form) {
   EXPECT_EQ(first_slurm_host(""), "");
 }
 
+TEST(Environment, losses_on_purpose_are_for_udp_and_below_all) {
+  const auto losing = [](const char* transport, const char* share) { return with(torchrun, {{"UNISONO_TRANSPORT", transport}, {"UNISONO_LOSE_PER_MILLE", share}}); };
+  EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_TRANSPORT", "udp"}})).lose_per_mille, 0u);
+  EXPECT_EQ(resolve({}, losing("udp", "999")).lose_per_mille, 999u);
+  Options udp;
+  udp.transport = "udp";
+  EXPECT_EQ(resolve(udp, with(torchrun, {{"UNISONO_LOSE_PER_MILLE", "1"}})).lose_per_mille, 1u);
+  EXPECT_EQ(resolve({}, losing("tcp", "0")).lose_per_mille, 0u);
+  for (const char* share : {"1000", "-1", "10%", "0.1", "x"}) {
+    expect_refused({}, losing("udp", share), {"UNISONO_LOSE_PER_MILLE is '", share, "needed: a number from 0 to 999"});
+  }
+  for (const char* transport : {"tcp", "auto", "shm"}) expect_refused({}, losing(transport, "10"), {"UNISONO_LOSE_PER_MILLE is 10", "only the transport udp", transport});
+}
+
 }  // namespace
 }  // namespace unisono

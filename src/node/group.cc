@@ -16,6 +16,7 @@
 #include "node/calls.h"
 #include "node/group_state.h"
 #include "node/joining.h"
+#include "node/lossy_group.h"
 #include "node/node.h"
 #include "node/recording.h"
 #include "node/reforming.h"
@@ -41,6 +42,11 @@ static std::string text_of_codec(const Report& report) {
          (report.nonfinite_groups > 0 ? ", " + std::to_string(report.nonfinite_groups) + " groups not finite" : "");
 }
 
+static std::string text_of_delivery(const Report& report) {
+  if (report.delivery == nullptr || report.delivery->note.empty()) return {};
+  return std::string(report.delivery->used == Delivery::reliable ? ", reliable: " : ", lossy: ") + report.delivery->note;
+}
+
 double Report::snr_db() const {
   if (measured_error < 0) return std::numeric_limits<double>::quiet_NaN();
   return -10 * std::log10(measured_error);
@@ -50,7 +56,7 @@ std::string Report::to_string() const {
   return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
          std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
          "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
-         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this);
+         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this) + text_of_delivery(*this);
 }
 
 std::string LinkSpeeds::to_string() const {
@@ -292,6 +298,24 @@ Work Group::all_gather_async(Tensor t, Counts counts, const CallOptions& o) {
 }
 Result<Report> Group::all_gather(Tensor t, Counts counts, const CallOptions& o) {
   return run(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"});
+}
+Work Group::reduce_shards_async(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return Work(start(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"}));
+}
+Result<Report> Group::reduce_shards(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return run(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"});
+}
+Work Group::gather_shards_async(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return Work(start(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"}));
+}
+Result<Report> Group::gather_shards(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return run(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"});
+}
+Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& codec, uint32_t unit) const {
+  return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
+}
+uint32_t Group::datagram_bytes() const {
+  return state_->node->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
   return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));

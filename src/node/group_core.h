@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -78,6 +79,7 @@ struct GroupCore {
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::unique_ptr<LossyGroup> lossy; // null: a link of it delivers everything
+  std::string no_datagrams;          // then: which, for people
   std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
 
   static constexpr size_t recent_ids_max = 1024;
@@ -85,6 +87,12 @@ struct GroupCore {
     if (ring.size() < recent_ids_max) ring.push_back(number);
     else ring[at++ % recent_ids_max] = number;
   }
+
+  // Why a call that may be lossy is delivered reliably, by the executor; null: it is not. Alike on all ranks.
+  std::shared_ptr<const DeliveryReport> reliable_because(const OperationRequest& request) const;
+
+  // A frame of an operation that has not begun here: of the order of calls, or of none.
+  void others_began(PeerIndex from, const FrameHeader& header) const;
 
   uint32_t world() const { return static_cast<uint32_t>(members.size()); }
   int32_t rank_of(PeerIndex peer) const { return peer < rank_of_peer.size() ? rank_of_peer[peer] : -1; }

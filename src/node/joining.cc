@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/random.h"
 #include "node/agreement.h"
 #include "node/control_kind.h"
 #include "node/reforming.h"
@@ -13,6 +14,13 @@
 namespace unisono {
 namespace {
 
+// The same in each run of a job, and another on each rank. Who joins a running group has no rank yet.
+uint64_t loss_seed(const ResolvedOptions& options, PeerId self) {
+  uint64_t seed = options.join_running ? mix64(self.low ^ self.high) : options.rank;
+  for (const char c : options.job) seed = mix64(seed ^ static_cast<unsigned char>(c));
+  return seed;
+}
+
 Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
   std::vector<Link> links;
   if (options.transport == "udp") {
@@ -21,6 +29,7 @@ Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self
     udp.interface = options.interface;
     udp.payload_checksum = options.payload_checksum;
     udp.clock = monotonic_now;
+    udp.loss = {.per_mille = options.lose_per_mille, .seed = loss_seed(options, self)};
     auto made = UdpTransport::make(udp);
     if (!made) return made.status();
     auto* connector = made->get();

@@ -1,8 +1,7 @@
-// The order of lossy operations, datagrams that come before their operation, and what deadlines learn.
+// The order of lossy operations, their numbers, and datagrams that come before their operation. lossy_group_report.cc has what is made of those that have ended.
 #include "node/lossy_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +14,7 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   group->lost_.resize(group->world());
   group->heard_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
+  group->told_positions_.assign(group->world(), {});
   if (Status status = service.open_group(group->setup_.number, group->setup_.datagrams, group->setup_.peers, *group); !status.ok()) return status;
   return group;
 }
@@ -36,26 +36,43 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   // The caller's codec is gone when the call begins.
   Call call{.request = std::move(request), .completion = std::move(completion)};
   call.codec = *call.request.codec;
+  if (call.request.needed_ranges != nullptr) call.needed = *call.request.needed_ranges;
   call.deadline = now + call.request.timeout;
   call.completion->report.operation = name(call.request.collective);
-  if (call.request.collective != Collective::all_reduce) return end(std::move(call), {Code::unsupported, "only all_reduce can be lossy"});
+  if (call.needed.size() > world()) return end(std::move(call), {Code::invalid, "needed_ranges of " + std::to_string(call.needed.size()) + " ranks; there are " + std::to_string(world())});
   if (waiting_.size() >= waiting_max) {
     return end(std::move(call), {Code::unavailable, std::to_string(waiting_.size()) + " lossy operations wait already, the limit"});
   }
+  // What has no number is over now, so that those of the others are known.
+  if (call.request.count == 0) return end(std::move(call), {});
+  const auto geometry = geometry_for(call.request);
+  if (!geometry) return end(std::move(call), geometry.status());
+  call.geometry = *geometry;
+  if (setup_.reliable.begun) call.reliable_before = setup_.reliable.begun();
   waiting_.push_back(std::move(call));
+  waiting_.back().request.codec = &waiting_.back().codec;  // until it begins
   if (!running_) start_next(now);
 }
 
-Result<RangeGeometry> LossyGroup::geometry_for(const Call& call) const {
-  return RangeGeometry::make({.elements = call.request.count,
-                              .world = world(),
-                              .datagram_bytes = setup_.datagram_bytes,
-                              .codec = wire_codec(call.codec.reduce, call.request.dtype, call.request.dtype, call.codec.poison)});
+// invalid: what does not fit into datagrams, or not into staging memory.
+Result<RangeGeometry> LossyGroup::geometry_for(const OperationRequest& request) const {
+  auto geometry = RangeGeometry::make({.elements = request.count,
+                                       .world = world(),
+                                       .datagram_bytes = setup_.datagram_bytes,
+                                       .codec = wire_codec(request.collective == Collective::all_gather ? request.codec->gather : request.codec->reduce, request.dtype, request.dtype, request.codec->poison),
+                                       .shard_unit = request.shard_unit});
+  if (!geometry) return geometry;
+  if (request.collective == Collective::all_gather) return geometry;
+  const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
+  const auto limit = request.lossy.staging_bytes_max;
+  if (staging > limit) return Status(Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit));
+  return geometry;
 }
 
+Status LossyGroup::fits(const OperationRequest& request) const { return request.count == 0 ? Status() : geometry_for(request).status(); }
+
 LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size_t bytes) {
-  const auto size_class = static_cast<uint64_t>(std::bit_width(std::max<size_t>(bytes, 1) - 1));
-  const auto key = size_class << 8 | static_cast<uint64_t>(request.collective);
+  const auto key = size_class_of(bytes) << 8 | static_cast<uint64_t>(request.collective);
   const DeadlineSettings settings{.fixed = request.lossy.deadline.count() * microsecond, .hard_max = request.lossy.deadline_max.count() * microsecond, .loss_budget = request.lossy.loss_budget};
   const auto it = learnt_by_size_.find(key);
   if (it != learnt_by_size_.end()) {
@@ -70,15 +87,20 @@ LossyGroup::Learnt& LossyGroup::learnt_for(const OperationRequest& request, size
 }
 
 // hard: as agreed by all ranks, which have said what theirs would be.
-LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request) const {
+LossyPhaseSetup LossyGroup::phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const {
+  if (used_ == Delivery::reliable) {
+    // Until the call's own deadline, whatever the sender is seen to do.
+    const auto left = std::max<Nanos>(call_.deadline - now, 0);
+    return {.limits = {.soft = left, .hard = left, .grace = Deadline::grace(left)}, .completes = true};
+  }
   const auto& deadline = learnt_->deadlines[phase];
   const auto hard_max = request.lossy.deadline_max.count() * microsecond, fixed = request.lossy.deadline.count() * microsecond;
   auto announced = learnt_->announced[phase];
   announced[setup_.datagrams.self] = deadline.hard();
   const auto hard = std::min(agreed_deadline(announced, deadline.hard()), hard_max);
   const auto soft = deadline.soft(hard);
-  // Results are repaired as long as their owner shows that it lives.
-  const bool completes = phase == 1 || request.lossy.loss_budget <= 0 || deadline.learning();
+  // Sums are repaired as long as their owner shows that it lives: values that stay old may be some ranks' only.
+  const bool completes = (phase == 1 && request.collective == Collective::all_reduce) || request.lossy.loss_budget <= 0 || deadline.learning();
   LossyPhaseSetup setup{.limits = {.soft = soft, .hard = hard, .grace = Deadline::grace(soft)}, .completes = completes};
   if (phase == 1) setup.silent = hard;
   if (completes) setup.limits.soft = setup.limits.hard = fixed > 0 ? fixed : hard_max;
@@ -89,32 +111,17 @@ void LossyGroup::start_next(Nanos now) {
   while (!running_ && !waiting_.empty()) {
     auto call = std::move(waiting_.front());
     waiting_.pop_front();
-    call.request.codec = &call.codec;
     if (call.completion == nullptr) {
       ++op_;  // the others have it
       continue;
     }
-    if (call.request.count == 0) {
-      end(std::move(call), {});
-      continue;
-    }
-    const auto geometry = geometry_for(call);
-    if (!geometry) {
-      end(std::move(call), geometry.status());
-      continue;
-    }
-    const auto staging = uint64_t{world() - 1} * geometry->shard_bytes(0);  // of the largest shard: so all ranks refuse alike
-    if (staging > call.request.lossy.staging_bytes_max) {
-      const auto limit = call.request.lossy.staging_bytes_max;
-      end(std::move(call), {Code::invalid, "contributions of " + std::to_string(staging) + " bytes would wait here, more than staging=" + std::to_string(limit)});
-      continue;
-    }
-    begin(std::move(call), *geometry, now);
+    begin(std::move(call), now);
   }
 }
 
-void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
+void LossyGroup::begin(Call&& call, Nanos now) {
   call_ = std::move(call);
+  const auto& geometry = *call_.geometry;
   call_.request.codec = &call_.codec;
   running_ = true;
   const auto& request = call_.request;
@@ -135,9 +142,13 @@ void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
   setup.on_empty = request.lossy.on_empty == OnEmpty::automatic ? (request.collective == Collective::all_reduce ? OnEmpty::own : OnEmpty::hold) : request.lossy.on_empty;
   setup.own_exact = request.codec->own_exact;
   setup.loss_budget = request.lossy.loss_budget;
-  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request);
+  used_ = choice_.begin(op_, request.delivery);
+  setup.reliable = used_ == Delivery::reliable;
+  for (uint32_t phase = 0; phase < lossy_phases; ++phase) setup.phases[phase] = phase_setup(phase, request, now);
   // Who is late for contributions may still come with results: it is given as long again.
-  setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
+  if (request.collective == Collective::all_reduce) setup.phases[1].silent = std::max(setup.phases[0].limits.hard, setup.phases[1].silent);
+  setup.needed = std::move(call_.needed);
+  setup.needed_hard = request.lossy.deadline.count() > 0 ? request.lossy.deadline.count() * microsecond : request.lossy.deadline_max.count() * microsecond;
   // A rank to which nothing is sent in a phase never learns, and has no say.
   setup.announced = {geometry.ranges(setup_.datagrams.self) == 0 ? 0 : learnt_->deadlines[0].hard(), learnt_->deadlines[1].hard()};
   setup.deadline = call_.deadline;
@@ -155,13 +166,13 @@ void LossyGroup::begin(Call&& call, const RangeGeometry& geometry, Nanos now) {
   replay(early_[op_ & 1], now);
 }
 
-// Datagrams say nothing about what they are of; so ranks say when they call something else than before.
+// Datagrams say nothing about what they are of; so ranks say when they call what they have not called lately.
 void LossyGroup::tell_call() {
-  const auto call = describe(call_.request, ScheduleKind::two_step, setup_.datagram_bytes);
-  const bool is_new = !told_ || call.bits != own_call_.bits || call.amount != own_call_.amount;
+  const auto call = describe(call_.request, ScheduleKind::two_step, setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32);
   own_call_ = call;
-  told_ = true;
-  if (!is_new || !setup_.tell) return;
+  const auto told = std::span(told_).first(std::min<size_t>(told_count_, told_.size()));
+  if (!setup_.tell || std::ranges::any_of(told, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; })) return;
+  told_[told_count_++ % told_.size()] = call;
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, call);
   }
@@ -178,14 +189,17 @@ void LossyGroup::compare_call(Rank from, Nanos now) {
   const auto& heard = heard_calls_[from][op_ & 1];
   if (!running_ || current().done() || !heard.known || heard.op != op_) return;
   if (heard.call.bits == own_call_.bits && heard.call.amount == own_call_.amount) return;
-  // Others may not know yet: what this rank calls is what it called before.
-  if (setup_.tell && told_again_ != op_ + 1) {
-    told_again_ = op_ + 1;
-    for (Rank rank = 0; rank < world(); ++rank) {
-      if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, own_call_);
-    }
-  }
+  tell_call_again();
   current().fail({Code::invalid, "calls differ: rank " + std::to_string(from) + " (" + place(from) + ") " + difference(heard.call, own_call_)}, now);
+}
+
+// Somebody calls something else, and may not know yet what this rank calls, which it has called before.
+void LossyGroup::tell_call_again() {
+  if (!setup_.tell || told_again_ == op_ + 1) return;
+  told_again_ = op_ + 1;
+  for (Rank rank = 0; rank < world(); ++rank) {
+    if (rank != setup_.datagrams.self && lost_[rank].ok()) setup_.tell(rank, op_, own_call_);
+  }
 }
 
 void LossyGroup::replay(EarlyStore& store, Nanos now) {
@@ -225,6 +239,9 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
   }
   store.datagrams.push_back({from, header, store.payloads.size(), now});
   store.payloads.insert(store.payloads.end(), payload.begin(), payload.end());
+  if (header.op == next_number()) {
+    if (const auto position = waiting_position()) tell_position(from, *position);
+  }
   return DatagramFault::none;
 }
 
@@ -239,6 +256,7 @@ DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& he
   if (distance > 1) return DatagramFault::op_ahead;
   if (distance == 1 || !running_) return keep_early(from, header, payload, now);
   auto fault = DatagramFault::none;
+  if (header.phase < lossy_phases && !current().phase(header.phase).runs) tell_call_again();
   if (header.kind == DatagramKind::end) {
     current().end_seen(from, header, now);
   } else {
@@ -344,6 +362,7 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
     count_bytes(report);
     report.delivery = delivery_report();
     if (status.ok()) learn();
+    if (status.ok() || status.code() == Code::late) judge();
   }
   for (Rank rank = 0; rank < world(); ++rank) {
     const auto& stream = operation.phase(0).streams[rank];
@@ -362,134 +381,6 @@ void LossyGroup::settle(Nanos now, bool without_reports) {
   end(std::move(call_), std::move(status));
   call_ = {};
   if (!without_reports) start_next(now);
-}
-
-// Of ranks in operations that had the time to hear them. Who had nothing to send to this rank was not silent.
-void LossyGroup::count_silence(const Status& status) {
-  const auto& operation = current();
-  if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
-  for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank == setup_.datagrams.self) continue;
-    bool heard = false, awaited = false;
-    for (uint32_t number = 0; number < lossy_phases; ++number) {
-      const auto& stream = operation.phase(number).streams[rank];
-      if (!operation.phase(number).runs || stream.arrivals.ranges() == 0) continue;
-      awaited = true;
-      heard |= stream.clock.heard() || stream.arrivals.arrived_count() > 0;
-    }
-    if (awaited) silent_[rank] = heard ? 0 : silent_[rank] + 1;
-  }
-}
-
-// What went over the links for it, headers included: each range once, and again what was asked for.
-void LossyGroup::count_bytes(Report& report) {
-  const auto& operation = current();
-  const auto& geometry = *operation.setup().geometry;
-  const auto self = setup_.datagrams.self;
-  for (Rank rank = 0; rank < world(); ++rank) {
-    if (rank == self) continue;
-    uint64_t sent_ranges = 0, sent_payload = 0, received_ranges = 0;
-    if (operation.phase(0).runs) sent_ranges += geometry.ranges(rank), sent_payload += geometry.shard_bytes(rank);
-    // Results only if phase 0 was closed.
-    if (operation.phase(1).runs && operation.phase(1).open) sent_ranges += geometry.ranges(self), sent_payload += geometry.shard_bytes(self);
-    const auto repaired = service_.datagram_counters(setup_.number, rank).repaired;
-    const auto again = repaired - std::exchange(repaired_before_[rank], repaired);
-    for (const auto number : {0u, 1u}) {
-      if (operation.phase(number).runs) received_ranges += operation.phase(number).streams[rank].arrivals.arrived_count();
-    }
-    const uint64_t datagram = geometry.range_bytes() + datagram_header_bytes;
-    report.sent_payload += sent_payload + again * geometry.range_bytes();
-    report.sent_bytes += sent_payload + sent_ranges * datagram_header_bytes + again * datagram;
-    report.sent_messages += sent_ranges + again;
-    report.sent_elements += again * geometry.range_elements();
-    if (operation.phase(0).runs) report.sent_elements += geometry.shard(rank).count();
-    if (operation.phase(1).runs && operation.phase(1).open) report.sent_elements += geometry.shard(self).count();
-    report.received_bytes += received_ranges * datagram;
-    report.received_messages += received_ranges;
-  }
-}
-
-void LossyGroup::learn() {
-  const auto& operation = current();
-  for (uint32_t number = 0; number < lossy_phases; ++number) {
-    const auto& phase = operation.phase(number);
-    if (!phase.runs) continue;
-    auto& deadline = learnt_->deadlines[number];
-    const auto& limits = operation.setup().phases[number].limits;
-    PhaseOutcome outcome{.duration = phase.close - phase.start, .hard = limits.hard};
-    uint64_t expected = 0, missing = 0;
-    for (Rank from = 0; from < world(); ++from) {
-      if (from == setup_.datagrams.self) continue;
-      const auto& stream = phase.streams[from];
-      expected += stream.arrivals.ranges();
-      missing += stream.missing + stream.repaired;
-      const auto end = stream.clock.end();
-      outcome.silent_peer |= end == StreamEnd::silent;
-      outcome.cut_by_hard |= end == StreamEnd::hard;
-      if (!stream.clock.heard() || stream.arrivals.ranges() == 0) continue;
-      if (end == StreamEnd::hard) outcome.cut_missing = std::max(outcome.cut_missing, stream.arrivals.missing_fraction());
-      if (const auto cut = stream.clock.cut_by(); cut > 0) deadline.stream_cut(cut);
-      else deadline.stream_ended(stream.clock.last() - stream.clock.first());
-    }
-    outcome.missing_fraction = expected == 0 ? 0 : static_cast<double>(missing) / static_cast<double>(expected);
-    deadline.phase_ended(outcome);
-  }
-}
-
-// What deadlines cut short, for people.
-Status LossyGroup::outcome() const {
-  std::string text;
-  for (uint32_t number = 0; number < lossy_phases; ++number) {
-    const auto& phase = current().phase(number);
-    if (!phase.runs) continue;
-    for (Rank from = 0; from < world(); ++from) {
-      if (from == setup_.datagrams.self) continue;
-      const auto& stream = phase.streams[from];
-      const bool whole = stream.arrivals.ranges() > 0 && stream.missing == stream.arrivals.ranges();
-      if (stream.missing == 0 || (stream.clock.end() != StreamEnd::hard && stream.clock.end() != StreamEnd::silent && !whole)) continue;
-      if (!text.empty()) text += "; ";
-      text += std::string(number == 0 ? "contributions" : "results") + " of rank " + std::to_string(from) + " (" + place(from) + "): " + std::to_string(stream.missing) + " of " +
-              std::to_string(stream.arrivals.ranges()) + " ranges missing after " + std::to_string((phase.close - phase.start) / microsecond) + " us (" + name(stream.clock.end()) + ")";
-    }
-  }
-  if (text.empty()) return {};
-  return {Code::late, text};
-}
-
-std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
-  const auto& operation = current();
-  auto report = std::make_shared<DeliveryReport>();
-  for (uint32_t number = 0; number < lossy_phases; ++number) {
-    const auto& phase = operation.phase(number);
-    auto& out = number == 0 ? report->contribute : report->result;
-    out.ran = phase.runs;
-    if (!phase.runs) continue;
-    const auto& setup = operation.setup().phases[number];
-    out.learning = learnt_->deadlines[number].learning();
-    out.duration_us = (std::max(phase.close, phase.start) - phase.start) / microsecond;
-    out.soft_us = setup.limits.soft / microsecond;
-    out.hard_us = setup.limits.hard / microsecond;
-    out.streams.resize(world());
-    for (Rank from = 0; from < world(); ++from) {
-      if (from == setup_.datagrams.self) continue;
-      const auto& stream = phase.streams[from];
-      out.streams[from] = {.expected = stream.arrivals.ranges(),
-                           .missing = stream.missing,
-                           .repaired = stream.repaired,
-                           .duplicate = stream.duplicate,
-                           .late = stream.late,
-                           .end = stream.lost ? DeliveryReport::End::lost : static_cast<DeliveryReport::End>(stream.clock.end())};
-      if (number == 1) report->stale_ranges += stream.missing;
-    }
-  }
-  const auto& counts = operation.range_counts();
-  report->full_ranges = counts.full;
-  report->short_ranges = counts.reduced;
-  report->empty_ranges = counts.empty;
-  report->effective_contributors = operation.effective_contributors();
-  report->behind = operation.behind();
-  report->outcome = outcome();
-  return report;
 }
 
 }  // namespace unisono

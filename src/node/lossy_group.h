@@ -1,5 +1,5 @@
-// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, and what their deadlines
-// learn. One runs at a time; those behind it wait in order of calls.
+// The lossy operations of one group: their numbers, the order in which they run, what arrives early for the next one, what their deadlines
+// learn, and which of them lose nothing after all (node/delivery_choice). One runs at a time; those behind it wait in order of calls.
 //
 // The engine owns it, tells it when time passes and links end, and gives it a datagram service. Senders' copies are kept until the operation after
 // the next one starts, because until then others may ask for them again.
@@ -11,14 +11,18 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "collectives/deadline.h"
 #include "collectives/lossy_operation.h"
 #include "collectives/request.h"
+#include "node/call_position.h"
 #include "node/completion.h"
+#include "node/delivery_choice.h"
 #include "transports/datagram_service.h"
 #include "unisono/delivery.h"
 
@@ -40,6 +44,9 @@ struct LossyGroupSetup {
   std::function<std::string(Rank)> place;  // "host b, pid 42"
   // Tells a rank, reliably, what this one calls as an operation; LossyGroup::heard_call() there.
   std::function<void(Rank to, uint32_t op, const CallDescriptor& call)> tell;
+  // Likewise, whatever else there is to tell; LossyGroup::heard() there.
+  std::function<void(Rank to, Bytes news)> say{};
+  ReliableCalls reliable{};                // null functions: their order is not compared
 };
 
 class LossyGroup final : public DatagramSink, public StreamPort {
@@ -51,15 +58,24 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   static Result<std::unique_ptr<LossyGroup>> make(DatagramService& service, LossyGroupSetup setup);
   ~LossyGroup() override;
 
-  // request.delivery: its options. The completion may be done at return.
+  // Whether a call can be made of datagrams here; else invalid, and what is in the way. Alike on all ranks.
+  Status fits(const OperationRequest& request) const;
+  // request.delivery: lossy or automatic. The completion may be done at return.
   void submit(OperationRequest&& request, std::shared_ptr<Completion> completion, Nanos now);
   // True if something ended.
   bool step(Nanos now);
   Nanos next_deadline() const;
+  uint32_t datagram_bytes() const { return setup_.datagram_bytes; }
   size_t active() const { return waiting_.size() + (running_ ? 1 : 0); }
   void peer_lost(Rank rank, const Status& why, Nanos now);
   // Calls of one number that differ end with invalid on all ranks that take part in one of them.
   void heard_call(Rank from, uint32_t op, const CallDescriptor& call, Nanos now);
+  // What another rank said. False: it is not to be understood.
+  bool heard(Rank from, ByteView news, Nanos now);
+  // A rank has begun a call that is not lossy and that this one has not begun: it may be none that comes later here.
+  void others_began(Rank from);
+  // This rank has begun one: likewise, if others have sent something of a lossy call that it has not begun.
+  void reliable_began();
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
@@ -87,8 +103,11 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   struct Call {
     OperationRequest request;
     Codec codec{};                              // the request's is this one
+    std::vector<std::vector<uint32_t>> needed{};  // likewise
     std::shared_ptr<Completion> completion{};   // null: it has ended while it waited, and only its number is left
     Nanos deadline = 0;
+    std::optional<RangeGeometry> geometry{};
+    uint64_t reliable_before = 0;               // as in CallPosition, when it began
   };
   // What was learnt of operations of one kind and size.
   struct Learnt {
@@ -116,20 +135,29 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   LossyOperation& current() { return operations_[op_ % operations_.size()]; }
   const LossyOperation& current() const { return operations_[op_ % operations_.size()]; }
   Learnt& learnt_for(const OperationRequest& request, size_t bytes);
-  Result<RangeGeometry> geometry_for(const Call& call) const;
+  Result<RangeGeometry> geometry_for(const OperationRequest& request) const;
   bool end_late_waiting(Nanos now);
   void start_next(Nanos now);
-  void begin(Call&& call, const RangeGeometry& geometry, Nanos now);
-  LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request) const;
+  void begin(Call&& call, Nanos now);
+  LossyPhaseSetup phase_setup(uint32_t phase, const OperationRequest& request, Nanos now) const;
   void replay(EarlyStore& store, Nanos now);
   DatagramFault keep_early(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
   void count_silence(const Status& status);
   void tell_call();
+  void tell_call_again();
   void compare_call(Rank from, Nanos now);
+  uint32_t next_number() const { return op_ + static_cast<uint32_t>(active()); }
+  Call* under_way(uint32_t number);
+  CallPosition position_in(uint32_t number) const;
+  std::optional<CallPosition> waiting_position() const;
+  void tell_position(Rank to, const CallPosition& position);
+  void judge_position(Rank from, const CallPosition& theirs, Nanos now);
+  Status difference_from(const CallPosition& theirs, const CallPosition& ours) const;
   void note_newest(Rank from, uint32_t op);
   uint32_t operations_behind() const;
   void settle(Nanos now, bool without_reports = false);
   void learn();
+  void judge();
   void count_bytes(Report& report);
   Status outcome() const;
   std::shared_ptr<const DeliveryReport> delivery_report() const;
@@ -141,6 +169,8 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   bool running_ = false;
   Call call_;                       // that runs
   Learnt* learnt_ = nullptr;        // of it
+  DeliveryChoice choice_;
+  Delivery used_ = Delivery::lossy; // by it
   std::deque<Call> waiting_;
   std::array<LossyOperation, 3> operations_;
   std::array<EarlyStore, 2> early_;  // by op & 1: for op_ before it begins, and the one after it
@@ -150,9 +180,11 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::vector<Status> lost_;         // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
   CallDescriptor own_call_;          // that runs, or ran last
-  bool told_ = false;                // it was told to all
+  std::array<CallDescriptor, 4> told_{};  // what was told to all, a ring: who makes the same calls in turn need not say so each time
+  uint32_t told_count_ = 0;
   uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
+  std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
   std::map<uint64_t, Learnt> learnt_by_size_;
 };
 

@@ -57,8 +57,12 @@ Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links,
 }
 
 Node::~Node() {
-  // Who leaves takes along what others may still lack.
-  (void)wait([this] { return !engine_.owes(); }, monotonic_now() + farewell_time);
+  // Who leaves takes along what others may still lack: they may be in the last collective yet, and wait for what was lost on its way.
+  const auto until = monotonic_now() + farewell_time;
+  const auto settled = [this] { return !engine_.owes(); };
+  (void)wait(settled, until);
+  locked([this] { part(); });
+  (void)wait(settled, std::max(until, monotonic_now() + last_words_time));
   {
     Entry entry(*this);
     stop_ = true;
@@ -66,6 +70,11 @@ Node::~Node() {
     set_timer(rest_fd_, 1);
   }
   if (background_.joinable()) background_.join();
+  ::close(wake_fd_);
+  ::close(rest_fd_);
+}
+
+void Node::part() {
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
   engine_.poll(monotonic_now());
   engine_.leave(monotonic_now());
@@ -75,8 +84,6 @@ Node::~Node() {
       if (link.connector->state(peer) == LinkState::up) link.transport->close(peer);
     }
   }
-  ::close(wake_fd_);
-  ::close(rest_fd_);
 }
 
 Node::Entry::~Entry() {

@@ -53,8 +53,8 @@ class Node {
  public:
   // A safety net: the engine itself ends an operation at its deadline; this much later it can only be a mistake of ours.
   static constexpr Nanos overdue_by = 10 * second;
-  // How long who leaves stays for those who lack some of what it sent in lossy operations.
-  static constexpr Nanos farewell_time = second;
+  // How long who leaves stays for those who lack some of what it sent; and, of that or more, what it has for the farewell itself.
+  static constexpr Nanos farewell_time = 2 * second, last_words_time = 300 * millisecond;
 
   // The transports are made and listening; nobody is known yet.
   static Result<std::shared_ptr<Node>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
@@ -151,6 +151,7 @@ class Node {
   // Links still have something to write, and the background thread sleeps without looking at them.
   bool forgets_links() const;
   void background();
+  void part();
   void rest(std::unique_lock<std::mutex>& lock);
 
   const ResolvedOptions options_;

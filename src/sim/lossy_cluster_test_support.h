@@ -20,7 +20,8 @@ class LossyCluster {
   explicit LossyCluster(const DatagramNetworkSettings& settings) : network_(settings), world_(settings.ranks) {
     for (Rank rank = 0; rank < world_; ++rank) {
       LossyGroupSetup setup{.number = 1, .datagrams = {.run_id = 1, .epoch = 7, .self = rank, .world = world_}, .peers = {}, .datagram_bytes = settings.datagram_bytes, .place = [](Rank r) { return "process " + std::to_string(r); },
-                            .tell = [this, rank](Rank to, uint32_t op, const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); }};
+                            .tell = [this, rank](Rank to, uint32_t op, const CallDescriptor& call) { told_.push_back({.from = rank, .to = to, .op = op, .call = call}); },
+                            .say = [this, rank](Rank to, Bytes news) { said_.push_back({.from = rank, .to = to, .at = now_ + news_take_, .news = std::move(news)}); }};
       for (Rank peer = 0; peer < world_; ++peer) setup.peers.push_back(peer);
       groups_.push_back(std::move(LossyGroup::make(network_.at(rank), std::move(setup)).value()));
     }
@@ -29,9 +30,14 @@ class LossyCluster {
   DatagramNetwork& network() { return network_; }
   LossyGroup& group(Rank rank) { return *groups_[rank]; }
   Nanos now() const { return now_; }
+  // How long what ranks say is on its way.
+  void news_take(Nanos time) { news_take_ = time; }
 
   std::shared_ptr<Completion> submit(Rank rank, std::vector<float>& values, const CallOptions& options) {
-    auto request = all_reduce_call({.self = rank, .world = world_, .timeout = 10 * second}, ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options);
+    return submit(rank, all_reduce_call(caller(rank), ConstTensor(std::span<const float>(values)), Tensor(std::span<float>(values)), options));
+  }
+  Caller caller(Rank rank) const { return {.self = rank, .world = world_, .timeout = 10 * second}; }
+  std::shared_ptr<Completion> submit(Rank rank, Result<OperationRequest> request) {
     EXPECT_TRUE(request.ok()) << request.status().to_string();
     auto completion = std::make_shared<Completion>();
     groups_[rank]->submit(std::move(*request), completion, now_);
@@ -61,9 +67,14 @@ class LossyCluster {
   void step(Nanos until) {
     auto next = told_.empty() ? std::min(until, network_.next_event()) : now_;
     for (const auto& group : groups_) next = std::min(next, group->next_deadline());
+    for (const auto& said : said_) next = std::min(next, said.at);
     now_ = std::max(now_, next);
     network_.run_until(now_);
     for (const auto& told : std::exchange(told_, {})) groups_[told.to]->heard_call(told.from, told.op, told.call, now_);
+    for (auto& said : std::exchange(said_, {})) {
+      if (said.at <= now_) EXPECT_TRUE(groups_[said.to]->heard(said.from, said.news, now_));
+      else said_.push_back(std::move(said));
+    }
     for (const auto& group : groups_) group->step(now_);
   }
 
@@ -73,8 +84,16 @@ class LossyCluster {
     CallDescriptor call;
   };
 
+  struct Said {
+    Rank from = 0, to = 0;
+    Nanos at = 0;
+    Bytes news;
+  };
+
   DatagramNetwork network_;
   uint32_t world_;
+  Nanos news_take_ = 0;
+  std::vector<Said> said_;
   std::vector<Told> told_;
   std::vector<std::unique_ptr<LossyGroup>> groups_;
   Nanos now_ = 0;

@@ -221,6 +221,29 @@ TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlin
   EXPECT_LE(cluster.now() - start, 25 * millisecond);
 }
 
+TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others_no_longer_than_a_silent_one) {
+  for (const Nanos after : {100 * microsecond, 200 * microsecond, 400 * microsecond}) {
+    LossyCluster cluster({.ranks = 4});
+    for (int round = 0; round < 25; ++round) {
+      auto values = values_of(4, 10'000, static_cast<uint64_t>(round) + 1);
+      for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
+    }
+    auto values = values_of(4, 10'000, 99);
+    std::vector<std::shared_ptr<Completion>> completions;
+    for (Rank rank = 0; rank < 4; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
+    const auto start = cluster.now();
+    cluster.pass(after);  // its contributions take 0.25 ms, all results as long again
+    cluster.network().cut_off(3, true);
+    completions.pop_back();
+    cluster.finish(completions);
+    for (const auto& completion : completions) {
+      EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
+      EXPECT_NE(completion->status.message().find("rank 3 (process 3)"), std::string::npos) << completion->status.message();
+    }
+    EXPECT_LE(cluster.now() - start, 5 * millisecond + lossy_silence_min + 2 * millisecond) << after;
+  }
+}
+
 TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
   LossyCluster cluster({.ranks = 2});
   auto values = values_of(2, 1000, 1);

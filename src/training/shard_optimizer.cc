@@ -1,4 +1,4 @@
-#include "training/shard_optimizer.h"
+#include "unisono/shard_optimizer.h"
 
 #include <cmath>
 #include <vector>

@@ -119,6 +119,17 @@ bool ShardedState::receive(Rank owner, uint32_t range, uint32_t step, std::span<
   return true;
 }
 
+void ShardedState::sent() { std::fill_n(versions_.begin() + static_cast<std::ptrdiff_t>(first_range_[self_]), geometry_.ranges(self_), step_); }
+
+void ShardedState::arrived(Rank owner, std::span<const uint32_t> missing) {
+  UNISONO_CHECK(owner < geometry_.cut().world && owner != self_);
+  auto next = missing.begin();
+  for (uint32_t range = 0; range < geometry_.ranges(owner); ++range) {
+    if (next != missing.end() && *next == range) ++next;
+    else versions_[first_range_[owner] + range] = step_;
+  }
+}
+
 uint32_t ShardedState::receive_shard(Rank owner, uint32_t step, std::span<const std::byte> encoded) {
   if (owner >= geometry_.cut().world || encoded.size() != geometry_.shard_bytes(owner)) return 0;
   uint32_t written = 0;

@@ -18,7 +18,7 @@
 
 #include "base/bytes.h"
 #include "collectives/range_geometry.h"
-#include "training/shard_optimizer.h"
+#include "unisono/shard_optimizer.h"
 #include "unisono/status.h"
 
 namespace unisono {
@@ -81,6 +81,10 @@ class ShardedState {
   // 8: a range of another rank's shard. True: it was written, because `step` is newer than its version. False, and nothing changes: it is not; or this rank has not
   // begun that step; or no such range, or nothing that the codec makes.
   bool receive(Rank owner, uint32_t range, uint32_t step, std::span<const std::byte> encoded);
+  // Instead of encode() and receive(), where something else sends own_values() and writes parameters(), by the same rules: the own part of them is what others
+  // decode; and of an owner's shard all ranges of this step are there but these (ascending).
+  void sent();
+  void arrived(Rank owner, std::span<const uint32_t> missing);
   // A whole shard, as encode() gives it: what is broadcast reliably. How many ranges were written.
   uint32_t receive_shard(Rank owner, uint32_t step, std::span<const std::byte> encoded);
   // The phase is closed: what was not received in this step is one older.

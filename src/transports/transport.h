@@ -124,6 +124,9 @@ class Transport {
   // Something is still to be written, of links that were closed or of operations that are over for their sender: poll() is due after arm()
   // when wait_handle() is readable, and at next_deadline(), also while nothing is in flight.
   virtual bool lingers() const { return false; }
+  // Something that was sent, or said by close(), is not known to have arrived, and nobody but poll() can bring it there: who leaves polls until it is,
+  // or for as long as it likes. False where the kernel, or memory that outlives this process, has it.
+  virtual bool owes() const { return false; }
   virtual int wait_handle() const = 0;
   // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
   virtual bool arm() = 0;

@@ -29,7 +29,7 @@ UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& 
       rate_({.limit = options.rate_limit}),
       acks_(AckSettings{}),
       losses_(datagrams_outstanding_max),
-      probe_({.bytes_max = options.datagram_bytes_max}),
+      probe_({.bytes_max = options.datagram_bytes_max, .headers_bytes = options.address.family() == AF_INET6 ? ipv6_headers_bytes : ipv4_headers_bytes}),
       frames_(pool),
       reassembler_(options.peer, pool),
       messages_(messages_max),
@@ -81,7 +81,7 @@ void UdpFlow::put(DatagramHeader header, std::span<const std::byte> payload, Udp
 }
 
 void UdpFlow::start(Control& control, Nanos now) {
-  control = {.active = true, .id = next_control_++, .next = now, .interval = rtt_.repair_interval(), .tries = 0};
+  control = {.active = true, .id = next_control_++, .since = now, .next = now, .interval = rtt_.repair_interval(), .tries = 0};
 }
 
 void UdpFlow::put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox) {
@@ -265,6 +265,16 @@ uint32_t UdpFlow::send_stream(Nanos now, UdpOutbox& outbox) {
 
 // Datagrams in -------------------------------------------------------------------------------------------------------
 
+bool UdpFlow::is_new(const DatagramHeader& header) {
+  switch (header.kind) {
+    case DatagramKind::data:
+    case DatagramKind::end:
+    case DatagramKind::fragment:
+    case DatagramKind::control: return numbers_seen_.take(header.flow_seq);
+    default: return answers_seen_.take(header.flow_seq);
+  }
+}
+
 void UdpFlow::settle(Nanos now) {
   last_heard_ = silent_since_ = now;
   ping_.active = false;
@@ -275,9 +285,12 @@ void UdpFlow::refused(Nanos now) {
   ++refusals_;
   if (refusals_in_row_++ == 0) first_refusal_ = now;
   if (!ping_.active) start(ping_, now);
+  // Believed at once: that a farewell is said no more costs nothing, whoever forged it.
+  goodbye_refused_ |= goodbye_.active && goodbye_.tries > 0;
 }
 
 DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink) {
+  if (!is_new(header)) return DatagramFault::duplicate;
   const auto now = arrival.now;
   settle(now);
   switch (header.kind) {
@@ -303,11 +316,13 @@ DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::
   }
 }
 
-void UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArrival& arrival) {
+DatagramFault UdpFlow::heard_of_group(const DatagramHeader& header, const UdpArrival& arrival) {
+  if (!is_new(header)) return DatagramFault::duplicate;
   settle(arrival.now);
-  if (header.kind == DatagramKind::repair_request) return;
+  if (header.kind == DatagramKind::repair_request) return DatagramFault::none;
   measure(header, arrival);
   (void)acks_.received(header.flow_seq, false, arrival.now);
+  return DatagramFault::none;
 }
 
 // What waits in this side's socket because its process computes is in no queue of the network's.

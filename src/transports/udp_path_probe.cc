@@ -34,7 +34,7 @@ bool read_answer(std::span<const std::byte> payload, PathAnswer& answer) {
   return reader.done();
 }
 
-PathProbe::PathProbe(const PathProbeSettings& settings) : settings_(settings) {
+PathProbe::PathProbe(const PathProbeSettings& settings) : settings_(settings), sizes_{1500 - settings.headers_bytes, 9000 - settings.headers_bytes, 65'000} {
   if (settings.sizes) return;
   stage_ = Stage::train;
   best_ = settings.bytes_max;
@@ -71,8 +71,8 @@ bool PathProbe::next(const RttEstimator& rtt, Nanos now, PathQuestion& question)
 
 // The next size of this try that is not known to arrive. at_ becomes the place behind it.
 bool PathProbe::next_size(PathQuestion& question) {
-  for (; at_ < sizes_tried.size(); ++at_) {
-    const uint32_t bytes = sizes_tried[at_];
+  for (; at_ < sizes_.size(); ++at_) {
+    const uint32_t bytes = sizes_[at_];
     if (bytes <= best_ || bytes > settings_.bytes_max || bytes >= too_long_) continue;
     question = {.number = number_, .index = 0, .count = 1, .bytes = bytes};
     return true;
@@ -104,7 +104,7 @@ bool PathProbe::answered(uint32_t number, const PathAnswer& answer, RttEstimator
   if (asked.count == 1) {
     if (asked.bytes < too_long_) best_ = std::max(best_, asked.bytes);
     // Is there a longer one to wait for?
-    const bool waiting = stage_ == Stage::sizes && std::any_of(sizes_tried.begin(), sizes_tried.end(), [this](uint32_t bytes) {
+    const bool waiting = stage_ == Stage::sizes && std::any_of(sizes_.begin(), sizes_.end(), [this](uint32_t bytes) {
       return bytes > best_ && bytes <= settings_.bytes_max && bytes < too_long_;
     });
     if (stage_ == Stage::sizes) due_ = std::min(due_, waiting ? now + rtt.repair_interval() : now);
@@ -121,7 +121,7 @@ void PathProbe::too_long(uint32_t bytes) {
   too_long_ = std::min(too_long_, bytes);
   if (best_ < too_long_) return;
   best_ = PathProbeSettings::assumed_bytes;
-  for (const uint32_t size : sizes_tried) {
+  for (const uint32_t size : sizes_) {
     if (size < too_long_ && size <= settings_.bytes_max) best_ = std::max(best_, size);
   }
 }

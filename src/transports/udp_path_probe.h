@@ -38,9 +38,13 @@ bool get_question(const DatagramHeader& header, PathQuestion& question);
 void put_answer(uint32_t number, DatagramHeader& header);  // its payload: a PathAnswer
 bool read_answer(std::span<const std::byte> payload, PathAnswer& answer);
 
+// IP and UDP, of each packet: what a path's MTU leaves is the payload.
+inline constexpr uint32_t ipv4_headers_bytes = 28, ipv6_headers_bytes = 48;
+
 struct PathProbeSettings {
   static constexpr uint32_t assumed_bytes = 1200;
   uint32_t bytes_max = 8972;   // 65,000 where the link is a loopback: tried too if >= 65,000
+  uint32_t headers_bytes = ipv4_headers_bytes;
   bool sizes = true;           // false: bytes_max is given, and only the rate is asked for
 };
 
@@ -70,12 +74,12 @@ class PathProbe {
 
  private:
   enum class Stage : uint8_t { sizes, train, done };
-  static constexpr std::array<uint32_t, 3> sizes_tried{1472, 8972, 65'000};
   bool next_size(PathQuestion& question);
   void remember(const PathQuestion& question, Nanos now);
   void wait(const RttEstimator& rtt, Nanos now);
 
   PathProbeSettings settings_;
+  std::array<uint32_t, 3> sizes_;  // tried: what fills packets of Ethernet, of jumbo Ethernet, of a loopback
   Stage stage_ = Stage::sizes;
   uint32_t best_ = PathProbeSettings::assumed_bytes, too_long_ = UINT32_MAX;
   uint32_t number_ = 0;          // of the next question

@@ -56,6 +56,16 @@ Result run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
   return result;
 }
 
+TEST(PathProbe, fills_packets_with_ipv6_headers_too) {
+  for (const auto& [packet, found] : std::map<uint32_t, uint32_t>{{1280, 1200}, {1499, 1200}, {1500, 1452}, {8999, 1452}, {9000, 8952}}) {
+    PathProbe probe({.headers_bytes = ipv6_headers_bytes});
+    run(probe, {.bytes_max = packet - ipv6_headers_bytes});
+    EXPECT_EQ(probe.datagram_bytes(), found) << packet;
+    probe.too_long(found);
+    EXPECT_EQ(probe.datagram_bytes(), found == 8952 ? 1452u : 1200u) << packet;
+  }
+}
+
 TEST(PathProbe, finds_the_largest_datagram_that_arrives_and_the_rate) {
   for (const auto& [carries, found] : std::map<uint32_t, uint32_t>{{1200, 1200}, {1472, 1472}, {8971, 1472}, {8972, 8972}, {65'507, 8972}}) {
     PathProbe probe({});

@@ -19,6 +19,13 @@ constexpr PeerIndex peers_max = 1u << 16;
 constexpr size_t sockets_max = 8;  // a host with many bridges has hundreds of addresses
 constexpr size_t scratch_bytes_min = 9'216, scratch_bytes_max = 65'536;
 constexpr uint32_t window_assumed = 256u << 10;
+// Sockets that lose on purpose do so independently.
+std::unique_ptr<DatagramSocket> losing(std::unique_ptr<DatagramSocket> socket, PurposeLoss loss, size_t index) {
+  if (loss.per_mille == 0) return socket;
+  loss.seed = mix64(loss.seed + index);
+  return std::make_unique<LosingSocket>(std::move(socket), loss);
+}
+
 // What the kernel counts for a datagram is about twice its bytes, and several peers send at a time.
 constexpr uint32_t buffer_share = 8;
 
@@ -61,7 +68,7 @@ Result<std::vector<std::unique_ptr<DatagramSocket>>> UdpTransport::sockets(const
   auto made = open_sockets(options);
   if (!made.ok()) return made.status();
   std::vector<std::unique_ptr<DatagramSocket>> result;
-  for (auto& socket : *made) result.push_back(std::move(socket));
+  for (auto& socket : *made) result.push_back(losing(std::move(socket), options.loss, result.size()));
   return result;
 }
 
@@ -73,7 +80,7 @@ Result<std::unique_ptr<UdpTransport>> UdpTransport::make(const UdpOptions& optio
   auto buffer = static_cast<uint32_t>(INT32_MAX);
   for (auto& socket : *made) {
     buffer = std::min(buffer, static_cast<uint32_t>(std::max(1, socket->receive_buffer_bytes())));
-    sockets.push_back(std::move(socket));
+    sockets.push_back(losing(std::move(socket), options.loss, sockets.size()));
   }
   if (with.window_bytes == 0) with.window_bytes = buffer / buffer_share;
   std::unique_ptr<UdpTransport> transport(new UdpTransport(with));
@@ -105,12 +112,15 @@ Status UdpTransport::watch_ports() {
 
 UdpTransport::~UdpTransport() {
   // One word to everybody, without waiting: who does not hear it finds the port closed.
-  for (auto* link : live_) {
-    if (link->state != LinkState::up) continue;
-    auto& outbox = ports_[link->at.port]->outbox;
+  const auto say = [&](const Link& link) {
+    auto& outbox = ports_[link.at.port]->outbox;
     if (outbox.room() == 0) outbox.flush();
-    link->flow->say_last_goodbye(now_, outbox);
+    link.flow->say_last_goodbye(now_, outbox);
+  };
+  for (const auto* link : live_) {
+    if (link->state == LinkState::up) say(*link);
   }
+  for (const auto& link : farewells_) say(*link);
   flush();
 }
 
@@ -328,7 +338,7 @@ void UdpTransport::step_farewells(Nanos now) {
     if (flow.frames().empty()) flow.say_goodbye(now);
     speak(*link, now);
     flow.sent().clear();
-    if (now < link->leaves_at && !flow.goodbye_heard() && flow.end().ok()) return false;
+    if (now < link->leaves_at && !flow.goodbye_heard() && !flow.goodbye_in_vain(now) && flow.end().ok()) return false;
     if (flow.frames().count() > 0) flow.say_last_goodbye(now, ports_[link->at.port]->outbox);
     retire(*link);
     return true;
@@ -484,9 +494,9 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   if (!link->flow) return "udp, not connected";
   const auto& own = ports_[link->at.port]->socket->address();
   std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
-  for (const auto& entry : interfaces_) {
-    if (entry.address.same_host(own)) return text + " (" + entry.interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
-  }
+  const auto entry = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
+  if (entry != interfaces_.end()) text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
+  if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
   return text;
 }
 

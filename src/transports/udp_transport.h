@@ -18,6 +18,7 @@
 
 #include "transports/connector.h"
 #include "transports/datagram_service.h"
+#include "transports/losing_socket.h"
 #include "transports/payload_pool.h"
 #include "transports/tcp_socket.h"
 #include "transports/transport.h"
@@ -33,13 +34,14 @@ struct UdpOptions {
   std::string interface{};        // as TcpOptions::interface
   uint16_t port = 0;              // 0 = the kernel chooses
   bool payload_checksum = false;  // of what this side sends
-  uint32_t datagram_bytes_max = 0;  // 0: 8972; less where the path takes less
+  uint32_t datagram_bytes_max = 0;  // 0: 8972, with IPv6 8952; less where the path takes less
   uint64_t rate_limit = 0;        // bytes/s, of this process; 0: none
   uint32_t window_bytes = 0;      // what a peer may have on its way to this process at a time; 0: follows from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
   Nanos keep_alive = 500 * millisecond;  // a peer that says nothing is asked
   Nanos silence = 10 * second;           // a peer that does not answer is lost
   Nanos linger = 2 * second;             // after close(), for what was queued
+  PurposeLoss loss{};                    // of what arrives, on purpose; describe() says so
   PayloadPoolLimits pool{};
   // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time for is not seen: a thread
   // that was put aside between poll()'s time and a system call would measure delays that are not, or negative ones.
@@ -76,6 +78,8 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
   bool lingers() const override { return !live_.empty() || !farewells_.empty(); }
+  // Frames that were not confirmed, and farewells until they are answered, given up, or said in vain.
+  bool owes() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override {}

@@ -10,7 +10,7 @@ namespace unisono {
 namespace {
 
 // On loopback too, where 64 KiB would go: a slow start in so few steps takes long, and offload makes up for it.
-constexpr uint32_t path_datagram_bytes = 8'972;
+constexpr uint32_t path_packet_bytes = 9'000;
 constexpr uint32_t longest_datagram_bytes = 65'507;
 
 }  // namespace
@@ -56,7 +56,7 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
   }
   by_destination_[destination] = &link;
   UdpFlowOptions options{.peer = link.request.peer, .group = group, .address = link.at.address, .window_bytes = link.handshake->peer_window_bytes(),
-                         .datagram_bytes_max = path_datagram_bytes, .rate_limit = options_.rate_limit,
+                         .datagram_bytes_max = path_packet_bytes - ipv4_headers_bytes, .rate_limit = options_.rate_limit,
                          .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
   if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
   link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
@@ -83,6 +83,11 @@ void UdpTransport::lose(Link& link, const Status& why) {
   link.handshake.reset();
   link.state = LinkState::lost;
   link.room_refused = link.overflowed = false;
+}
+
+bool UdpTransport::owes() const {
+  const auto unconfirmed = [](const Link* link) { return link->state == LinkState::up && !link->flow->frames().empty(); };
+  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
 }
 
 Status UdpTransport::unreachable(const Link& link) const {
@@ -151,20 +156,20 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
 }
 
 void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
-  if (!job_) return;  // it will be said again
+  const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
+  if (!job_) return ignore(DatagramFault::run);  // it will be said again
   UdpHello hello;
   if (!read_hello(*job_, header, datagram, hello)) {
     ++refused_connections_;
-    ++dropped_[static_cast<size_t>(DatagramFault::tag)];
-    return;
+    return ignore(DatagramFault::tag);
   }
   const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return;  // not added yet: it will be said again
+  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet: it will be said again
   auto& link = *links_[known->second];
   if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
-  if (!link.handshake || link.state == LinkState::lost) return;
+  if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
   const bool answer = link.handshake->heard(hello, now_);
-  if (!answer && !link.handshake->done()) return;
+  if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
   if (link.state == LinkState::connecting) link.at = {from, port.index};
   if (answer) say_hello(link, link.at);
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);

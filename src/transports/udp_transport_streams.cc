@@ -168,9 +168,8 @@ void UdpTransport::of_group(Group& group, const DatagramHeader& header, std::spa
     if (flow == nullptr || !same_endpoint(from, flow->address())) fault = DatagramFault::address;
   }
   if (fault == DatagramFault::none) fault = check_tag(header, datagram, peer->in_key, group.what.auth);
-  const bool authentic = fault == DatagramFault::none;
-  if (authentic) {
-    flow->heard_of_group(header, {now_, came_});
+  if (fault == DatagramFault::none) fault = flow->heard_of_group(header, {now_, came_});
+  if (fault == DatagramFault::none) {
     fault = deliver(group, *peer, header, datagram.subspan(datagram_header_bytes));
   }
   if (fault == DatagramFault::none) {

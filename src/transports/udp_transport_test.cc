@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "transports/udp_endpoint.h"
 #include "../../tests/conformance/udp_virtual_cluster.h"
 
@@ -42,6 +44,57 @@ TEST(UdpTransport, ipv6_links_come_up_too) {
   cluster.link_all();
   expect_link_works(cluster, 0, 1);
   EXPECT_EQ(cluster.transports[0]->endpoints(), std::vector<std::string>{"udp://[fd00::1]:4500"});
+}
+
+TEST(UdpTransport, datagrams_fill_the_packets_of_both_versions_of_ip) {
+  for (const bool v6 : {false, true}) {
+    const uint32_t headers = v6 ? ipv6_headers_bytes : ipv4_headers_bytes;
+    for (const auto& [packet, filled] : std::map<uint32_t, uint32_t>{{1300, 1200}, {1500, 1500 - headers}, {9000, 9000 - headers}}) {
+      VirtualCluster cluster(2, 1, v6);
+      cluster.network.datagram_bytes_max = packet - headers;
+      cluster.link_all();
+      cluster.pass(300 * millisecond);
+      for (PeerIndex i : {0, 1}) EXPECT_EQ(cluster.transports[i]->flow(1 - i)->datagram_bytes(), filled) << packet;
+      expect_link_works(cluster, 0, 1, 1 << 20);
+    }
+  }
+}
+
+// Somebody has recorded what a process said and says it again after its death: nobody takes that for life, and nothing is answered or done for it.
+TEST(UdpTransport, recordings_of_a_dead_peer_do_not_keep_it_alive) {
+  VirtualCluster cluster(2);
+  std::vector<VirtualNetwork::Flying> recorded;
+  cluster.network.watcher = [&](const VirtualNetwork::Flying& datagram) {
+    if (datagram.to.to_string() == cluster.endpoint(0)) recorded.push_back(datagram);
+  };
+  cluster.link_all();
+  expect_link_works(cluster, 0, 1);
+  expect_link_works(cluster, 1, 0);
+  cluster.pass(3 * second);
+  std::set<DatagramKind> kinds;
+  for (const auto& datagram : recorded) kinds.insert(datagram.header().kind);
+  for (const auto kind : {DatagramKind::fragment, DatagramKind::fragment_ack, DatagramKind::path_probe, DatagramKind::control, DatagramKind::control_ack}) {
+    EXPECT_TRUE(kinds.contains(kind)) << "nothing to say again of kind " << static_cast<int>(kind);
+  }
+  cluster.network.watcher = nullptr;
+  cluster.network.filter = [](const VirtualNetwork::Flying&) { return false; };
+  cluster.paused = 1;
+  cluster.pass(second);
+  const auto said = cluster.transports[0]->flow(1)->received_frames();
+  const auto since = cluster.network.now;
+  const auto duplicates = cluster.transports[0]->dropped(DatagramFault::duplicate);
+  uint64_t again = 0;
+  while (cluster.ears[0]->losses.empty() && cluster.network.now - since < 20 * second) {
+    auto datagram = recorded[again++ % recorded.size()];
+    datagram.at = cluster.network.now;
+    cluster.network.inject(datagram);
+    cluster.pass(5 * millisecond);
+  }
+  EXPECT_LE(cluster.network.now - since, 12 * second);
+  ASSERT_FALSE(cluster.ears[0]->losses.empty());
+  EXPECT_GT(again, recorded.size());
+  EXPECT_EQ(cluster.transports[0]->flow(1)->received_frames(), said);
+  EXPECT_GT(cluster.transports[0]->dropped(DatagramFault::duplicate), duplicates + 100);
 }
 
 TEST(UdpTransport, a_link_comes_up_although_every_hello_is_lost_twice) {

@@ -93,7 +93,7 @@ class Examples(unittest.TestCase):
     def test_each_runs_itself(self):
         for path in find("examples/api/*.console"):
             name = os.path.splitext(os.path.basename(path))[0]
-            self.assertRegex(read(path), rf"^\$ unisono launch [^\n]*\./{name}( |\n)", path)
+            self.assertRegex(read(path), rf"^\$ (?:[A-Z_]+=\S+ )*unisono launch [^\n]*\./{name}( |\n)", path)
 
 
 if __name__ == "__main__":

@@ -52,12 +52,13 @@ CallPlan plan_of(const Command& command) {
   plan.options.schedule = static_cast<ScheduleKind>(command.number("schedule", 0));
   plan.options.order = static_cast<Order>(command.number("order", 0));
   plan.options.slice_bytes = command.number("slice", 0);
-  if (const auto text = command.text("lossy", ""); !text.empty()) {
+  const bool automatic = !command.text("automatic", "").empty();
+  if (const auto text = command.text(automatic ? "automatic" : "lossy", ""); !text.empty()) {
     // Options of their own are separated by commas, which separate arguments here.
     auto options = text == "1" ? std::string() : text;
     std::replace(options.begin(), options.end(), ';', ',');
     std::replace(options.begin(), options.end(), '~', '=');
-    plan.options.delivery = Delivery::lossy;
+    plan.options.delivery = automatic ? Delivery::automatic : Delivery::lossy;
     plan.options.lossy = DeliveryOptions::parse(options).value();
   }
   if (const auto text = command.text("codec", ""); !text.empty()) plan.options.codec = Codec::parse(text).value();

@@ -46,9 +46,9 @@ class Hosts {
   }
   // Segments leave as they are on a cable, not joined to large ones: for rules that look at their length.
   void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
-  // What arrives at the host and matches is dropped.
-  void drop_at(const std::string& host, const std::string& rule) {
-    inside(host, {"nft", "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
+  // What arrives at the host and matches is dropped; `anew`: by this rule alone.
+  void drop_at(const std::string& host, const std::string& rule, bool anew = false) {
+    inside(host, {"nft", std::string("add table ip doctor; ") + (anew ? "delete table ip doctor; add table ip doctor; " : "") + "add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
   }
   void limit(const std::string& host, const std::string& rate) {
     inside(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});

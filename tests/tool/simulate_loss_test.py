@@ -82,6 +82,35 @@ class SimulateLoss(unittest.TestCase):
                 self.assertNotIn("nan", out)
                 self.assertNotIn("inf", out)
 
+    def test_network_runs_whole_ranks_and_judges_them(self):
+        lines = self.lines("--problem", "network", "--peers", "4", "--bytes", "64K", "--steps", "120", "--loss", "0.05", "--lossy", "loss_budget=0.5")
+        checks = {line["what"]: line for line in lines if line["kind"] == "check"}
+        self.assertEqual(lines[0]["network"], "rate=1G,queue=256K,delay=50us")
+        self.assertEqual((lines[-1]["off"], lines[-1]["unsure"]), (0, 0))
+        self.assertEqual(checks["calls that ended well"]["measured"], 1)
+        self.assertEqual(checks["results unlike another rank's"]["verdict"], "ok")
+        self.assertAlmostEqual(checks["share lost on links"]["measured"], 0.05, delta=0.01)
+        self.assertEqual(checks["share dropped before ports in (incast)"]["verdict"], "ok")
+        self.assertEqual(len({line["kind"]: line for line in lines}["curve"]["points"]), 120)
+
+    def test_network_with_a_process_that_dies(self):
+        lines = self.lines("--network", "rate=1G,kill=2@400ms", "--peers", "4", "--bytes", "64K", "--steps", "120", "--loss", "0.05")
+        fault = next(line for line in lines if line["kind"] == "fault")
+        self.assertEqual((fault["fault"], fault["happened"], fault["removed"], fault["named_by"]), ("kill=2@400ms", True, True, 3))
+        self.assertLess(fault["last_named_ns"], 1e9)
+        run = next(line for line in lines if line["kind"] == "run")
+        self.assertEqual((run["members"], run["operations"]), (3, 120))
+
+    def test_network_is_the_same_again_with_any_number_of_jobs(self):
+        words = ["--network", "queue=8K,rate=100M", "--peers", "4", "--bytes", "64K", "--steps", "30", "--seeds", "2"]
+        first = self.run_tool(*words)
+        self.assertEqual(first, self.run_tool(*words, "--jobs", "2"))
+        self.assertIn("# 4 ranks over UDP, rate=100M,queue=8K,delay=50us; loss iid:0.1; delivery as of a call\n", first[0])
+        plot = os.path.join(self.folder, "network.svg")
+        self.run_tool(*words, "--plot", plot)
+        found = [element.text for element in xml.etree.ElementTree.parse(plot).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertIn("Lossy all-reduce, 4 ranks, iid:0.1", found)
+
     def test_picture(self):
         plot = os.path.join(self.folder, "loss.svg")
         self.run_tool("--steps", "300", "--plot", plot)
@@ -100,7 +129,8 @@ class SimulateLoss(unittest.TestCase):
 
     def test_wrong_command_lines(self):
         for words, expected in ((["--peers", "1"], "--peers '1': expected a whole number from 2 to 1024"), (["--loss", "1.5"], "--loss 1.5: bad_loss_model: p=1.5"), (["--loss", "burst:8"], "is no share and none of"), (["--steps", "99999999999999999999"], "--steps '9999"),
-                                (["--estimator", "cuont"], "did you mean 'count'?"), (["--treval", "values"], "Did you mean '--travel'?"), (["--elements", "7"], "--elements")):
+                                (["--estimator", "cuont"], "did you mean 'count'?"), (["--treval", "values"], "Did you mean '--travel'?"), (["--elements", "7"], "--elements"),
+                                (["--network", "rate=x"], "bad_network: rate=x"), (["--network", "slow=9x2"], "there are 8 ranks"), (["--bytes", "1M"], "--bytes is of the problem network only"), (["--network", "rate=1G", "--rho", "0.5"], "--rho is not of the problem network")):
             out, error = self.run_tool(*words, status=2)
             self.assertEqual(out, "")
             self.assertIn(expected, error)

@@ -1,9 +1,12 @@
-// What makes new values of an owned shard from its reduced gradient, range by range. Every rank updates its own shard only.
+// What makes new values of an owned shard from its reduced gradient, range by range. Every rank updates its own shard only. For ShardedStep
+// (unisono/sharded_step.h); an optimizer of one's own derives from ShardOptimizer.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+
+#include "unisono/export.h"
 
 namespace unisono {
 
@@ -39,7 +42,7 @@ struct AdamWOptions {
   double rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
 };
 // As PyTorch's SGD and AdamW compute them (no dampening, no amsgrad), in fp32, in one pass. Without momentum SGD has no state.
-std::unique_ptr<ShardOptimizer> make_sgd(const SgdOptions& options);
-std::unique_ptr<ShardOptimizer> make_adamw(const AdamWOptions& options);
+UNISONO_EXPORT std::unique_ptr<ShardOptimizer> make_sgd(const SgdOptions& options);
+UNISONO_EXPORT std::unique_ptr<ShardOptimizer> make_adamw(const AdamWOptions& options);
 
 }  // namespace unisono
