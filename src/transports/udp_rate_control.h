@@ -118,7 +118,7 @@ class RateControl {
   double allowed_ = 0, used_ = 0;                 // bytes, lately, while something waited
   bool paused_ = false;                           // in this interval
   FlowFeedback pooled_;                           // of all destinations
-  std::array<const RateControl*, reports_asked> reporters_{};  // of delays_
+  std::array<const RateControl*, reports_asked> reporters_{};  // of delays_; compared only, some may be gone
   size_t reporters_most_ = 0;                     // that were different
   bool of_way_out_ = true;                        // they are so many that what they have in common is not one destination's
   Nanos interval_min_ = 0;
