@@ -150,6 +150,9 @@ def wrong_drift_panel(place, title, lines):
 
 
 def figure(runs, rows, ablations):
+    if not rows:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="0" height="0"/>\n'
+
     def those(loss, ablation=""):
         return [run for run in runs if (run["loss"], run["ablation"]) == (loss, ablation)]
     losses = sorted({run["loss"] for run in runs if not run["ablation"]})
