@@ -55,7 +55,7 @@ class Programs(unittest.TestCase):
                 if run["loss"]:
                     self.assertGreater(run["sums"][half]["missing"], 0, run["ablation"])
             self.assertEqual([step for step, _ in run["held_out"]["replica"]], list(range(6, 61, 6)))
-            self.assertEqual([point["step"] for point in run["drift"]], list(range(2, 61, 2)))
+            self.assertEqual([point["step"] for point in run["drift"]], list(range(10, 61, 10)))
         self.assertEqual(rows[0, ""]["owners"]["change"]["mean"], 0)
         self.assertGreater(rows[20, "zero_parameters"]["replica"]["change"]["mean"], rows[20, ""]["replica"]["change"]["mean"])
         self.assertGreater(rows[20, "differences"]["drift_mean"][0], 5 * max(rows[20, ""]["drift_mean"]))
@@ -110,11 +110,12 @@ class Numbers(unittest.TestCase):
         for mean, half, margin, expected in ((0.5, 0.3, 1.2, "met"), (1.3, 0.3, 1.2, "missed"), (0.5, 0.7, 1.2, "not shown"), (0.5, None, 1.2, "not shown"), (9.0, 3.0, 1.2, "missed"), (9.0, None, 1.2, "not shown"), (0.5, 0.3, None, "")):
             self.assertEqual(self.script.verdict({"mean": mean, "half": half}, margin), expected, (mean, half))
 
-    def test_drift_is_compared_as_sums_over_what_was_measured_after_deadlines_were_learnt(self):
+    def test_drift_is_compared_with_the_updates_before_and_after_it_once_deadlines_were_learnt(self):
         def run(*points):
             return {"drift": [dict(zip(("step", "pair", "pair_expected"), point)) for point in points]}
-        found = self.script.drift_ratio([run((10, 99, 1), (30, 2, 1), (40, 4, 5)), run((30, 3, 2))], "pair", "pair_expected")
-        self.assertEqual(found["each"], [1, 1.5])
+        # Formulae of 4 and 1 before and after step 30, of 1 and 9 before and after step 40.
+        found = self.script.drift_ratio([run((10, 99, 1), (30, 2, 4), (40, 4, 1), (50, 99, 9)), run((30, 3, 2), (40, 99, 2))], "pair", "pair_expected")
+        self.assertEqual(found["each"], [(2 + 4) / (2 + 3), 1.5])
         self.assertIsNone(self.script.drift_ratio([run((30, 2, None))], "pair", "pair_expected"))
 
     def test_the_trainings_without_loss_come_first_and_ablations_have_fewer_seeds(self):

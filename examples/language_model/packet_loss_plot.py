@@ -7,6 +7,7 @@ from comparison import tick_distance
 from versus_lib.plot import rectangle, text
 
 COLOURS = ("#222222", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#7f7f7f")
+FORMULAE = ("pair_expected", "paper_form")
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 460, 300, 78, 56, 96
 
 
@@ -118,12 +119,16 @@ def drift_range(values, decades=5):
 
 
 def drift_of(runs, key):
-    return mean_over_seeds(runs, lambda run: [(point["step"], point[key]) for point in run["drift"]])
+    """Formulae are about the updates since the measurement before: they are shown in the middle between the two."""
+    def points_of(run):
+        steps = [0, *(point["step"] for point in run["drift"])]
+        return [((before + point["step"]) / 2 if key in FORMULAE else point["step"], point[key]) for before, point in zip(steps, run["drift"])]
+    return mean_over_seeds(runs, points_of)
 
 
 def drift_panel(place, of):
     """of: runs by rate. What two replicas differ by, beside the formulae."""
-    curves = {loss: {key: drift_of(mine, key) for key in ("pair", "pair_expected", "paper_form")} for loss, mine in of.items() if loss > 0 and mine}
+    curves = {loss: {key: drift_of(mine, key) for key in ("pair", *FORMULAE)} for loss, mine in of.items() if loss > 0 and mine}
     reach = drift_range([value for lines in curves.values() for points in lines.values() for _, value in points])
     if not reach:
         return None
