@@ -45,8 +45,8 @@ class Programs(unittest.TestCase):
         self.assertIn("NO REAL PACKET LOSS: --no-namespaces", done.stderr)
         result = json.loads((out / "training_packet_loss.json").read_text())
         rows = {(row["loss"], row["ablation"]): row for row in result["rows"]}
-        self.assertEqual(list(rows), [(0, ""), (20, ""), (20, "count"), (20, "zero_parameters"), (20, "differences")])
-        self.assertEqual([row["seeds"] for row in rows.values()], [2, 2, 1, 1, 1])
+        self.assertEqual(list(rows), [(0, ""), (20, ""), (20, "nothing"), (20, "count"), (20, "zero_parameters"), (20, "differences")])
+        self.assertEqual([row["seeds"] for row in rows.values()], [2, 2, 1, 1, 1, 1])
         self.assertIn("on purpose", result["dropped_by"])
         for run in result["runs"]:
             # Datagrams of the first steps that were lost and asked for again count, too. Busy cores make it more.
@@ -109,6 +109,11 @@ class Numbers(unittest.TestCase):
     def test_verdicts_are_those_of_the_page(self):
         for mean, half, margin, expected in ((0.5, 0.3, 1.2, "met"), (1.3, 0.3, 1.2, "missed"), (0.5, 0.7, 1.2, "not shown"), (0.5, None, 1.2, "not shown"), (9.0, 3.0, 1.2, "missed"), (9.0, None, 1.2, "not shown"), (0.5, 0.3, None, "")):
             self.assertEqual(self.script.verdict({"mean": mean, "half": half}, margin), expected, (mean, half))
+
+    def test_a_verdict_says_where_its_interval_reaches_beyond_the_margin(self):
+        for mean, expected in ((0.5, "**met**"), (1.1, "**met** (the interval reaches beyond the margin)"), (1.3, "**missed**")):
+            percent = {"mean": mean, "half": 0.3}
+            self.assertEqual(self.script.verdict_cell({"change": percent, "verdict": self.script.verdict(percent, 1.2)}, 1.2), expected)
 
     def test_drift_is_compared_with_the_updates_before_and_after_it_once_deadlines_were_learnt(self):
         def run(*points):
