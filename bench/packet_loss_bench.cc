@@ -1,4 +1,5 @@
 // One rank of bench/packet_loss: all-reduces of one size, one after the other, each begun by all ranks together. Prints a line of JSON at rank 0.
+// With --shards a round is both halves of a lossy step instead: shards are reduced, and gathered, and neither is repaired.
 //
 // The time of a round is from when the last rank began to when the last one was done: all read the same clock, and what the barrier between rounds costs is not in it. Results are checked where they must be exact; where they may lack something, all
 // ranks must have the same bits.
@@ -22,13 +23,14 @@ using Clock = std::chrono::steady_clock;
 
 struct Settings {
   std::string delivery;  // empty: reliable; else the options of a lossy call
-  bool lossy = false;
+  bool lossy = false, shards = false;
   uint64_t elements = 262'144, rounds = 300, warmup = 30, seconds = 60;
 };
 
 // Sums over all ranks, of rounds that count.
 struct Counts {
   double expected = 0, missing = 0, repaired = 0, cut = 0, short_ranges = 0, sent_mb = 0;
+  double inexact = 0;  // rounds of a rank whose result is not that of all contributions
 };
 
 struct Times {
@@ -40,14 +42,20 @@ struct Times {
 float value_of(uint64_t element, uint32_t rank) { return static_cast<float>((element * 7 + rank * 13) % 64); }
 
 // Small whole numbers, so that sums are exact in any order.
-Status check(const std::vector<float>& got, uint32_t world, bool exact) {
-  for (uint64_t i = 0; exact && i < got.size(); ++i) {
+Status check(const std::vector<float>& got, uint32_t world) {
+  for (uint64_t i = 0; i < got.size(); ++i) {
     float sum = 0;
     for (uint32_t rank = 0; rank < world; ++rank) sum += value_of(i, rank);
     if (got[i] != sum) return {Code::internal, fmt::format("element {} is {}, should be {}", i, got[i], sum)};
   }
   return {};
 }
+
+struct Tensors {
+  std::vector<float> input, output, shard;
+};
+
+Status make_round(unisono::Group& group, const Settings& s, const unisono::CallOptions& call, Tensors& tensors, Counts& counts);
 
 void add(Counts& counts, const unisono::Report& report) {
   counts.sent_mb += 1e-6 * static_cast<double>(report.sent_bytes);
@@ -61,6 +69,21 @@ void add(Counts& counts, const unisono::Report& report) {
     }
   }
   counts.short_ranges += static_cast<double>(report.delivery->short_ranges);
+}
+
+void add(Counts& to, const Counts& more) {
+  to.expected += more.expected, to.missing += more.missing, to.repaired += more.repaired, to.cut += more.cut, to.short_ranges += more.short_ranges, to.sent_mb += more.sent_mb, to.inexact += more.inexact;
+}
+
+Status make_round(unisono::Group& group, const Settings& s, const unisono::CallOptions& call, Tensors& tensors, Counts& counts) {
+  const std::span<const float> input(tensors.input);
+  auto report = s.shards ? group.reduce_shards(input, std::span(tensors.shard), call) : group.all_reduce(input, std::span(tensors.output), call);
+  if (!report.ok()) return report.status();
+  add(counts, *report);
+  if (!s.shards) return {};
+  report = group.gather_shards(unisono::ConstTensor(std::span<const float>(tensors.shard)), std::span(tensors.output), call);
+  if (report.ok()) add(counts, *report);
+  return report.status();
 }
 
 // The same on all ranks: their largest and smallest value of every bit pattern agree.
@@ -87,19 +110,25 @@ Result<Times> measure(unisono::Group& group, const Settings& s) {
     call.lossy = *options;
     exact = options->loss_budget == 0;
   }
-  std::vector<float> input(s.elements), output(s.elements);
-  for (uint64_t i = 0; i < s.elements; ++i) input[i] = value_of(i, group.rank());
+  Tensors tensors{.input = std::vector<float>(s.elements), .output = std::vector<float>(s.elements), .shard = {}};
+  for (uint64_t i = 0; i < s.elements; ++i) tensors.input[i] = value_of(i, group.rank());
+  if (s.shards) {
+    const auto layout = group.shard_layout(unisono::ConstTensor(std::span<const float>(tensors.input)));
+    if (!layout.ok()) return layout.status();
+    tensors.shard.resize(layout->count(group.rank()));
+  }
   Times times;
   uint32_t go_on = 1;
   auto begun = Clock::now();
   for (uint64_t round = 0; round < s.warmup + s.rounds && go_on != 0; ++round) {
     if (auto ready = group.barrier(); !ready.ok()) return ready.status();
     const auto start = Clock::now();
-    auto report = group.all_reduce(std::span<const float>(input), std::span(output), call);
-    if (!report.ok()) return report.status();
+    Counts counts;
+    if (auto made = make_round(group, s, call, tensors, counts); !made.ok()) return made;
     const auto end = Clock::now();
-    const bool nothing_lost = report->delivery == nullptr || report->delivery->outcome.ok();
-    if (auto right = check(output, group.world_size(), exact && nothing_lost); !right.ok()) return right;
+    const auto right = check(tensors.output, group.world_size());
+    counts.inexact = right.ok() ? 0 : 1;
+    if (exact && !right.ok()) return right;
     if (round < s.warmup) {
       begun = Clock::now();
       continue;
@@ -107,27 +136,22 @@ Result<Times> measure(unisono::Group& group, const Settings& s) {
     const auto ms_of = [](Clock::time_point when) { return std::chrono::duration<double, std::milli>(when.time_since_epoch()).count(); };
     times.begins.push_back(ms_of(start));
     times.ends.push_back(ms_of(end));
-    add(times.counts, *report);
+    add(times.counts, counts);
     // All ranks stop at the same round: when rank 0 says so, now and then.
     if (round % 10 != 0) continue;
     go_on = Clock::now() - begun < std::chrono::seconds(s.seconds) ? 1 : 0;
     if (auto told = group.broadcast(std::span(&go_on, 1), 0); !told.ok()) return told.status();
   }
-  if (auto same = compare_bits(group, output); !same.ok()) return same;
+  if (auto same = s.shards ? Status() : compare_bits(group, tensors.output); !same.ok()) return same;
   for (auto* moments : {&times.begins, &times.ends}) {
     if (auto last = group.all_reduce(std::span(*moments), {.op = unisono::ReduceOp::max}); !last.ok()) return last.status();
   }
   for (size_t i = 0; i < times.ends.size(); ++i) times.rounds.push_back(times.ends[i] - times.begins[i]);
   auto& c = times.counts;
-  double sums[]{c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.sent_mb};
+  double sums[]{c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.sent_mb, c.inexact};
   if (auto all = group.all_reduce(std::span<double>(sums)); !all.ok()) return all.status();
-  c = {sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
+  c = {sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6]};
   return times;
-}
-
-double quantile(std::vector<double> sorted, double q) {
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(q * static_cast<double>(sorted.size())))];
 }
 
 Status run(const Settings& s) {
@@ -137,8 +161,8 @@ Status run(const Settings& s) {
   if (!times.ok()) return times.status();
   const auto& c = times->counts;
   if (group->rank() == 0) {
-    fmt::print("{{\"rounds\":{},\"p50_ms\":{:.6g},\"p99_ms\":{:.6g},\"max_ms\":{:.6g},\"expected\":{},\"missing\":{},\"repaired\":{},\"cut\":{},\"short_ranges\":{},\"sent_mb\":{:.6g}}}\n", times->rounds.size(),
-               quantile(times->rounds, 0.5), quantile(times->rounds, 0.99), quantile(times->rounds, 1), c.expected, c.missing, c.repaired, c.cut, c.short_ranges, c.sent_mb);
+    fmt::print("{{\"times_ms\":[{:.5g}],\"expected\":{},\"missing\":{},\"repaired\":{},\"cut\":{},\"short_ranges\":{},\"inexact\":{},\"sent_mb\":{:.6g}}}\n", fmt::join(times->rounds, ","), c.expected, c.missing,
+               c.repaired, c.cut, c.short_ranges, c.inexact, c.sent_mb);
   }
   return group->barrier().status();
 }
@@ -149,6 +173,7 @@ int main(int argc, char** argv) {
   Settings s;
   CLI::App app("All-reduces over links that lose packets");
   app.add_option("--lossy", s.delivery, "options of lossy calls, e.g. loss_budget=0.2; without it calls are reliable")->expected(0, 1)->each([&s](const std::string&) { s.lossy = true; });
+  app.add_flag("--shards", s.shards, "both halves lossy, each repaired no further than the options say");
   app.add_option("--elements", s.elements, "fp32 elements of a tensor");
   app.add_option("--rounds", s.rounds, "that count");
   app.add_option("--warmup", s.warmup, "rounds before");
