@@ -128,18 +128,18 @@ class Network:
         return ["ip", "netns", "exec", self.space(rank), "unshare", "--uts", "sh", "-c", script, *argv]
 
     def lose(self, percent):
-        """Every host drops this share of the packets that arrive, at random; packets are single ones, as on a cable, not aggregates of segmentation offload."""
+        """Every host drops this share of the packets that arrive, at random, of IPv4 and IPv6; packets are single ones, as on a cable, not aggregates of segmentation offload."""
         for rank in range(self.n):
             space = self.space(rank)
             checked("ip", "-n", space, "link", "set", "eth0", "gso_max_segs", "1", "gso_max_size", "1500")
-            checked("ip", "netns", "exec", space, "nft", f"add table ip loss; flush table ip loss; add chain ip loss input {{ type filter hook input priority 0; }}; "
-                    f"add rule ip loss input iifname eth0 counter; add rule ip loss input iifname eth0 numgen random mod 10000 < {round(100 * percent)} counter drop")
+            checked("ip", "netns", "exec", space, "nft", f"add table inet loss; flush table inet loss; add chain inet loss input {{ type filter hook input priority 0; }}; "
+                    f"add rule inet loss input iifname eth0 counter; add rule inet loss input iifname eth0 numgen random mod 10000 < {round(100 * percent)} counter drop")
 
     def lost(self):
         """Packets that arrived since lose(), and those of them that were dropped, of all hosts."""
         arrived = dropped = 0
         for rank in range(self.n):
-            rules = checked("ip", "netns", "exec", self.space(rank), "nft", "list", "table", "ip", "loss")
+            rules = checked("ip", "netns", "exec", self.space(rank), "nft", "list", "table", "inet", "loss")
             counts = [int(count) for count in re.findall(r"packets (\d+)", rules)]
             arrived, dropped = arrived + counts[0], dropped + counts[1]
         return arrived, dropped

@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -55,7 +56,8 @@ struct Settings {
   std::string compress, feedback, baseline;
   GradientCompression compression;  // what those three say
   MicroBatchSettings micro_batches;
-  std::string sharded, ablation;
+  std::optional<std::string> sharded;
+  std::string ablation;
   size_t sample_bytes = 400;
   bool json = false;
 };
@@ -284,7 +286,7 @@ Status check_agreement(const Settings& s, const Text& text, GradientExchange& ex
                               s.reference_steps};
   uint64_t options = 0, content = 0;
   for (const uint64_t number : numbers) options = mixed(options, number, 1);
-  for (const auto& words : {s.codec, s.micro_batches.drop, s.micro_batches.delay, s.sharded, s.ablation}) {
+  for (const auto& words : {s.codec, s.micro_batches.drop, s.micro_batches.delay, s.sharded.value_or("none"), s.ablation}) {
     for (const char c : words) options = mixed(options, static_cast<uint8_t>(c), words.size());
   }
   for (const auto part : {text.training(), text.validation()}) {
@@ -351,8 +353,8 @@ Result<int> run(Settings s) {
   if (!codec.ok()) return codec.status();
   auto micro_batches = parse_micro_batches(s.micro_batches);
   if (!micro_batches.ok()) return micro_batches.status();
-  if (!s.sharded.empty()) {
-    auto plan = parse_sharded(s.sharded, s.ablation, s.training.optimizer.norm_max);
+  if (s.sharded) {
+    auto plan = parse_sharded(*s.sharded, s.ablation, s.training.optimizer.norm_max);
     if (!plan.ok()) return plan.status();
     s.training.sharded = *std::move(plan);
   }

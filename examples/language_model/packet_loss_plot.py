@@ -7,6 +7,7 @@ from comparison import tick_distance
 from versus_lib.plot import rectangle, text
 
 COLOURS = ("#222222", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#7f7f7f")
+FORMULAE = ("pair_expected", "paper_form")
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 460, 300, 78, 56, 96
 
 
@@ -43,7 +44,7 @@ class Panel:
             self.out.append(text(self.x(index * distance), self.y0 + HEIGHT + 16, f"{index * distance:g}"))
 
     def line(self, points, colour, name="", dash="", markers=False, width=1.6):
-        points = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+        points = [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y >= self.y_range[0] or not self.y_log)]
         if not points:
             return
         if not markers:
@@ -84,7 +85,8 @@ def held_out_panel(place, title, lines):
     high = max(high, low + 1e-3)
     panel = Panel(place, title, ("step", "held-out loss with the owners&#8217; values, nats per byte"), (0, curves[0][2][-1][0]), (low - 0.03 * (high - low), high))
     for name, colour, points in curves:
-        panel.line([point for point in points if point[1] <= high * 1.02], colour, name)
+        shown = [point for point in points if point[1] <= high * 1.02]
+        panel.line(shown or [(0, low)], colour, name if shown else name + " (above)")
     return panel
 
 
@@ -118,12 +120,16 @@ def drift_range(values, decades=5):
 
 
 def drift_of(runs, key):
-    return mean_over_seeds(runs, lambda run: [(point["step"], point[key]) for point in run["drift"]])
+    """Formulae are about the updates since the measurement before: they are shown in the middle between the two."""
+    def points_of(run):
+        steps = [0, *(point["step"] for point in run["drift"])]
+        return [((before + point["step"]) / 2 if key in FORMULAE else point["step"], point[key]) for before, point in zip(steps, run["drift"])]
+    return mean_over_seeds(runs, points_of)
 
 
 def drift_panel(place, of):
     """of: runs by rate. What two replicas differ by, beside the formulae."""
-    curves = {loss: {key: drift_of(mine, key) for key in ("pair", "pair_expected", "paper_form")} for loss, mine in of.items() if loss > 0 and mine}
+    curves = {loss: {key: drift_of(mine, key) for key in ("pair", *FORMULAE)} for loss, mine in of.items() if loss > 0 and mine}
     reach = drift_range([value for lines in curves.values() for points in lines.values() for _, value in points])
     if not reach:
         return None
@@ -140,7 +146,7 @@ def drift_panel(place, of):
 def wrong_drift_panel(place, title, lines):
     """lines: (name, colour, runs). What a replica and the owner differ by."""
     curves = [(name, colour, drift_of(runs, "owner")) for name, colour, runs in lines]
-    reach = drift_range([value for _, _, points in curves for _, value in points], 12)
+    reach = drift_range([value for _, _, points in curves for _, value in points], 9)
     if not reach:
         return None
     panel = Panel(place, title, ("step", "per element"), (0, max(at for _, _, points in curves for at, _ in points)), reach, y_log=True)
@@ -150,15 +156,19 @@ def wrong_drift_panel(place, title, lines):
 
 
 def figure(runs, rows, ablations):
-    def those(loss, ablation=""):
-        return [run for run in runs if (run["loss"], run["ablation"]) == (loss, ablation)]
+    if not rows:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="0" height="0"/>\n'
+
+    def those(loss, ablation="", seeds=None):
+        return [run for run in runs if (run["loss"], run["ablation"]) == (loss, ablation) and (seeds is None or run["seed"] in seeds)]
     losses = sorted({run["loss"] for run in runs if not run["ablation"]})
     by_loss = [(f"{loss:g} % lost", COLOURS[index % len(COLOURS)], those(loss)) for index, loss in enumerate(losses)]
     panels = [held_out_panel((0, 0), "Held-out text by packets lost", by_loss), change_panel((1, 0), rows), drift_panel((2, 0), {loss: those(loss) for loss in losses})]
     wrong = max((run["loss"] for run in runs if run["ablation"]), default=None)
     if wrong is not None:
-        lines = [("as it should be", COLOURS[1], those(wrong)), *((name, COLOURS[2 + index], those(wrong, name)) for index, name in enumerate(ablations))]
-        panels += [held_out_panel((0, 1), f"Done wrong on purpose, {wrong:g} % lost", [("nothing lost", COLOURS[0], those(0.0)), *lines]),
+        seeds = {run["seed"] for run in runs if run["ablation"]}
+        lines = [("as it should be", COLOURS[1], those(wrong, seeds=seeds)), *((name, COLOURS[2 + index], those(wrong, name)) for index, name in enumerate(ablations))]
+        panels += [held_out_panel((0, 1), f"Done wrong on purpose, {wrong:g} % lost", [("nothing lost", COLOURS[0], those(0.0, seeds=seeds)), *lines]),
                    wrong_drift_panel((1, 1), f"Replica and owner, mean squared difference, {wrong:g} % lost", lines)]
     panels = [panel for panel in panels if panel]
     width, height = 3 * (WIDTH + LEFT + 20) + 20, (1 if wrong is None else 2) * (HEIGHT + TOP + BELOW) + 30
