@@ -488,16 +488,4 @@ TransportCounters UdpTransport::counters() const {
   return counters;
 }
 
-std::string UdpTransport::describe(PeerIndex peer) const {
-  const auto* link = find(peer);
-  if (link == nullptr) return "udp, no link";
-  if (!link->flow) return "udp, not connected";
-  const auto& own = ports_[link->at.port]->socket->address();
-  std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
-  const auto entry = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
-  if (entry != interfaces_.end()) text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
-  if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
-  return text;
-}
-
 }  // namespace unisono
