@@ -90,7 +90,7 @@ TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
 }
 
 TEST(UdpRun, a_peer_that_falls_dead_is_named_by_all_and_the_others_go_on_without_it) {
-  const auto outcome = run(settings_of("dead=2@180ms", "0.05"));
+  const auto outcome = run(settings_of("dead=2@200ms", "0.05"));
   ASSERT_EQ(outcome.faults.size(), 1u);
   const auto& story = outcome.faults[0];
   EXPECT_TRUE(story.happened);
@@ -107,7 +107,7 @@ TEST(UdpRun, a_peer_that_falls_dead_is_named_by_all_and_the_others_go_on_without
 }
 
 TEST(UdpRun, a_process_that_dies_is_noticed_soon_because_its_host_says_so) {
-  const auto outcome = run(settings_of("kill=2@180ms", "0.05"));
+  const auto outcome = run(settings_of("kill=2@200ms", "0.05"));
   const auto& story = outcome.faults.at(0);
   EXPECT_TRUE(story.removed);
   EXPECT_EQ(story.named_by, 3u);
