@@ -90,7 +90,9 @@ TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
 }
 
 TEST(UdpRun, a_peer_that_falls_dead_is_named_by_all_and_the_others_go_on_without_it) {
-  const auto outcome = run(settings_of("dead=2@200ms", "0.05"));
+  auto settings = settings_of("dead=2@300ms", "0.05");
+  settings.operations = 160;
+  const auto outcome = run(settings);
   ASSERT_EQ(outcome.faults.size(), 1u);
   const auto& story = outcome.faults[0];
   EXPECT_TRUE(story.happened);
@@ -101,13 +103,15 @@ TEST(UdpRun, a_peer_that_falls_dead_is_named_by_all_and_the_others_go_on_without
   EXPECT_GT(outcome.kept, 0u);
   EXPECT_EQ(outcome.kept_over, 0u) << outcome.longest_kept << " times t_hard";
   EXPECT_GT(outcome.fates.cut, 0u);
-  EXPECT_EQ(outcome.operations, 60u);
+  EXPECT_EQ(outcome.operations, 160u);
   EXPECT_EQ(outcome.failed_of_well, 0u);
   EXPECT_EQ(outcome.innocent_named, 0u) << outcome.first_innocent;
 }
 
 TEST(UdpRun, a_process_that_dies_is_noticed_soon_because_its_host_says_so) {
-  const auto outcome = run(settings_of("kill=2@200ms", "0.05"));
+  auto settings = settings_of("kill=2@300ms", "0.05");
+  settings.operations = 160;
+  const auto outcome = run(settings);
   const auto& story = outcome.faults.at(0);
   EXPECT_TRUE(story.removed);
   EXPECT_EQ(story.named_by, 3u);
@@ -118,7 +122,7 @@ TEST(UdpRun, a_process_that_dies_is_noticed_soon_because_its_host_says_so) {
 
 TEST(UdpRun, a_peer_that_stops_for_a_while_comes_back_and_stays) {
   auto settings = settings_of("stop=1@300ms-330ms", "0.05");
-  settings.operations = 80;
+  settings.operations = 160;
   const auto outcome = run(settings);
   EXPECT_TRUE(outcome.faults.at(0).happened);
   EXPECT_FALSE(outcome.faults.at(0).removed);
