@@ -264,7 +264,7 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
   auto completion = launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
-  if (group.lossy != nullptr && !completion->done) group.lossy->reliable_began();
+  if (group.lossy != nullptr && !completion->done) group.lossy->reliable_began(now);
   return completion;
 }
 

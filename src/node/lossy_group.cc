@@ -52,6 +52,7 @@ void LossyGroup::submit(OperationRequest&& request, std::shared_ptr<Completion> 
   waiting_.push_back(std::move(call));
   waiting_.back().request.codec = &waiting_.back().codec;  // until it begins
   if (!running_) start_next(now);
+  judge_kept_positions(now);
 }
 
 // invalid: what does not fit into datagrams, or not into staging memory.

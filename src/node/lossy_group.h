@@ -53,6 +53,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
  public:
   static constexpr size_t waiting_max = 1024;         // calls
   static constexpr size_t early_bytes_max = 256u << 20;  // of datagrams for an operation that has not begun here
+  static constexpr size_t kept_positions_max = 256;
   static constexpr uint32_t silent_operations_max = 3;   // in a row: then the rank counts as lost
 
   static Result<std::unique_ptr<LossyGroup>> make(DatagramService& service, LossyGroupSetup setup);
@@ -75,7 +76,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   // A rank has begun a call that is not lossy and that this one has not begun: it may be none that comes later here.
   void others_began(Rank from);
   // This rank has begun one: likewise, if others have sent something of a lossy call that it has not begun.
-  void reliable_began();
+  void reliable_began(Nanos now);
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
@@ -152,6 +153,9 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   std::optional<CallPosition> waiting_position() const;
   void tell_position(Rank to, const CallPosition& position);
   void judge_position(Rank from, const CallPosition& theirs, Nanos now);
+  void keep_position(Rank from, const CallPosition& position);
+  void judge_kept_positions(Nanos now);
+  bool passed(const CallPosition& position) const;
   Status difference_from(const CallPosition& theirs, const CallPosition& ours) const;
   void note_newest(Rank from, uint32_t op);
   uint32_t operations_behind() const;
@@ -185,6 +189,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint32_t told_again_ = 0;          // the operation, and 1, of which it was told to all because somebody calls something else
   std::vector<std::array<HeardCall, 2>> heard_calls_;  // by rank, by op & 1
   std::vector<std::pair<uint32_t, uint64_t>> told_positions_;  // by rank: the last ones, lossy and reliable
+  std::vector<std::pair<Rank, CallPosition>> kept_positions_;          // ahead of this rank's; who said so
   std::map<uint64_t, Learnt> learnt_by_size_;
 };
 

@@ -1,7 +1,7 @@
 // The order of lossy calls among the others: ranks that wait for each other in different ones find out, and end them.
 //
 // Who waits and receives something of a call that it has not begun tells where it is itself. That is rare where all is well, and sound: a position is
-// judged by numbers alone (node/call_position.h), so calls that overlap in one order everywhere are never taken for different ones.
+// judged by numbers alone (node/call_position.h), at once and when calls are begun, so calls that overlap in one order everywhere are never taken for different ones.
 #include "node/lossy_group.h"
 
 namespace unisono {
@@ -12,6 +12,7 @@ bool LossyGroup::heard(Rank from, ByteView news, Nanos now) {
     const auto position = CallPosition::decode(news);
     if (!position || position->rank >= world() || position->rank == setup_.datagrams.self) return false;
     judge_position(from, *position, now);
+    keep_position(from, *position);
     return true;
   }
   auto decision = DeliveryDecision::decode(news);
@@ -24,7 +25,8 @@ void LossyGroup::others_began(Rank from) {
   if (running_) tell_position(from, position_in(next_number() - 1));
 }
 
-void LossyGroup::reliable_began() {
+void LossyGroup::reliable_began(Nanos now) {
+  judge_kept_positions(now);
   const auto next = next_number();
   const auto& early = early_[next & 1];
   if (early.datagrams.empty() || early.op != next) return;
@@ -66,6 +68,27 @@ void LossyGroup::tell_position(Rank to, const CallPosition& position) {
 
 Status LossyGroup::difference_from(const CallPosition& theirs, const CallPosition& ours) const {
   return {Code::invalid, "calls differ: rank " + std::to_string(theirs.rank) + " (" + place(theirs.rank) + ") " + theirs.text() + "; this rank " + ours.text()};
+}
+
+// Who has not begun the call in question yet judges when it does: the others may have ended theirs by then, and say no more.
+void LossyGroup::keep_position(Rank from, const CallPosition& position) {
+  if (!setup_.reliable.begun || passed(position)) return;
+  if (kept_positions_.size() >= kept_positions_max) kept_positions_.erase(kept_positions_.begin());
+  kept_positions_.push_back({from, position});
+}
+
+void LossyGroup::judge_kept_positions(Nanos now) {
+  if (kept_positions_.empty()) return;
+  const auto kept = kept_positions_;
+  for (const auto& [from, position] : kept) judge_position(from, position, now);
+  std::erase_if(kept_positions_, [this](const auto& k) { return passed(k.second); });
+}
+
+// It has nothing to say about calls that this rank has yet to begin.
+bool LossyGroup::passed(const CallPosition& position) const {
+  const auto lossy = op_distance(position.lossy, next_number());
+  const auto reliable = setup_.reliable.begun();
+  return lossy < 0 || position.reliable < reliable || (lossy == 0 && position.reliable == reliable);
 }
 
 void LossyGroup::judge_position(Rank from, const CallPosition& theirs, Nanos now) {

@@ -52,6 +52,34 @@ TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_r
   }
 }
 
+TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once) {
+  for (const Rank odd : {0u, 1u, 2u}) {
+    for (const bool odd_is_lossy : {false, true}) {
+      for (const Rank last : {0u, 1u, 2u}) {
+        SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") + std::to_string(last) + " last");
+        if (odd == last) continue;  // nothing differs until it calls
+        LossyEngines engines({.ranks = 3});
+        Values values(3, std::vector<float>(1000, 1));
+        Completions warm, others, done(3);
+        for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], lossy));
+        engines.finish(warm);
+        const auto call = [&](Rank r) { done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{}); };
+        for (Rank r = 0; r < 3; ++r) {
+          if (r == last) continue;
+          call(r);
+          others.push_back(done[r]);
+        }
+        engines.finish(others);
+        engines.pass(3 * millisecond);
+        call(last);
+        const auto started = engines.now();
+        engines.finish(done);
+        expect_differ(engines, done, started);
+      }
+    }
+  }
+}
+
 TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
   LossyEngines engines({.ranks = 2});
   Values values(2, std::vector<float>(1000, 1));
