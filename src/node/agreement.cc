@@ -13,6 +13,7 @@
 namespace unisono {
 namespace {
 
+constexpr Nanos probing_max = second;  // datagrams are short where it takes longer
 constexpr int deadline_part = 4;  // of the time that is left, for measuring: links are not worth missing a deadline
 
 // What rank 0 decides about datagrams: how large they are, 0 where there are none, and a key for this epoch.
@@ -26,6 +27,11 @@ uint64_t run_id_of(Node& node) {
   SipKey key;
   std::memcpy(&key, node.roster().key.data(), sizeof(key));
   return siphash_2_4(key, std::as_bytes(std::span("run", 3)));
+}
+
+// Datagrams are as long as the group's paths carry them when it begins.
+void wait_for_probes(Node& node, Nanos deadline) {
+  (void)node.wait([&] { return node.datagram_bytes_known() || !trouble(node).ok(); }, std::min(deadline, monotonic_now() + probing_max));
 }
 
 void know_terms(Node& node, const DatagramTerms& terms) {
@@ -94,6 +100,7 @@ Topology known_topology(Node& node) {
 
 Status lead(Node& node, Nanos deadline, Measuring measuring) {
   if (auto status = wait_for_all(node, deadline); !status.ok()) return status;
+  wait_for_probes(node, deadline);
   const auto now = monotonic_now();
   const bool measures = measuring == Measuring::always;
   const auto topology = measures ? survey_links(node, now + std::max<Nanos>(0, (deadline - now) / deadline_part))
@@ -119,6 +126,7 @@ Status lead(Node& node, Nanos deadline, Measuring measuring) {
 }
 
 Status follow(Node& node, Nanos deadline) {
+  wait_for_probes(node, deadline);
   node.locked([&] {
     ByteWriter message;
     message.write(ControlKind::ready).write(node.roster().epoch).write(node.datagram_bytes());

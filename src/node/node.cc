@@ -96,18 +96,31 @@ Node::Entry::~Entry() {
   if (earlier) node_.wake();
 }
 
+// Of those whose link it is.
+std::vector<PeerIndex> Node::served_by(const Link& link) const {
+  std::vector<PeerIndex> served;
+  for (const auto peer : peers_) {
+    if (peer != self_peer && link.connector->state(peer) == LinkState::up) served.push_back(peer);
+  }
+  return served;
+}
+
 uint32_t Node::datagram_bytes() {
   uint32_t bytes = UINT32_MAX;
-  for (auto& link : links_) {
-    std::vector<PeerIndex> served;
-    for (const auto peer : peers_) {
-      if (peer != self_peer && link.connector->state(peer) == LinkState::up) served.push_back(peer);
-    }
+  for (const auto& link : links_) {
+    const auto served = served_by(link);
     if (served.empty()) continue;
     const auto* datagrams = link.transport->datagrams();
     bytes = std::min(bytes, datagrams == nullptr ? 0 : datagrams->datagram_bytes(served));
   }
   return bytes == UINT32_MAX ? 0 : bytes;
+}
+
+bool Node::datagram_bytes_known() {
+  return std::ranges::all_of(links_, [this](const auto& link) {
+    const auto* datagrams = link.transport->datagrams();
+    return datagrams == nullptr || datagrams->datagram_bytes_known(served_by(link));
+  });
 }
 
 void Node::know_topology(const Topology& topology) {

@@ -115,12 +115,15 @@ class Node {
   std::map<PeerIndex, Readiness>& ready() { return ready_; }
   // Of this process.
   uint32_t datagram_bytes();
+  // It grows no more: paths were tried.
+  bool datagram_bytes_known();
   // How long to poll before sleeping, from the number of processes that share its cores.
   void set_local_world(uint32_t processes);
   // Starts the background driver; waits are complete without it until then.
   void start_background();
 
  private:
+  std::vector<PeerIndex> served_by(const Link& link) const;
   // How long an operation may be left alone before the background thread takes it up: more while it finds nothing to do.
   static constexpr Nanos call_delay_min = 50 * microsecond, call_delay_max = 400 * microsecond;
 

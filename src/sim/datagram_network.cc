@@ -26,6 +26,7 @@ class DatagramNetwork::Service final : public DatagramService {
     std::erase_if(streams_, [&](const Stream& s) { return s.group == group; });
   }
   uint32_t datagram_bytes(std::span<const PeerIndex>) const override { return network_.settings_.datagram_bytes; }
+  bool datagram_bytes_known(std::span<const PeerIndex>) const override { return true; }
   void send_stream(uint32_t group, const OutStream& what) override {
     const auto ranges = static_cast<uint32_t>((what.bytes.size() + what.range_bytes - 1) / what.range_bytes);
     streams_.push_back({.group = group, .what = what, .ranges = ranges, .repaired_at = std::vector<Nanos>(ranges, -1)});

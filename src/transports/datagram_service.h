@@ -43,6 +43,8 @@ class DatagramService {
   virtual void close_group(uint32_t group) = 0;
   // UDP payload of the largest datagram that has been seen to reach all these peers.
   virtual uint32_t datagram_bytes(std::span<const PeerIndex> peers) const = 0;
+  // No longer ones are being tried on the way to any of them: it does not grow any more.
+  virtual bool datagram_bytes_known(std::span<const PeerIndex> peers) const = 0;
 
   // In the order in which streams are given; between peers in turn, as the pacer says.
   virtual void send_stream(uint32_t group, const OutStream& stream) = 0;

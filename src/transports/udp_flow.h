@@ -125,6 +125,7 @@ class UdpFlow {
   const RateControl& rate_control() const { return rate_; }
   const LossDetector& losses() const { return losses_; }
   uint32_t datagram_bytes() const { return probe_.datagram_bytes(); }
+  bool datagram_bytes_known() const { return probe_.sizes_known(); }
   size_t destination() const { return destination_; }
   UdpSendCounters& sending() { return sending_; }
   uint64_t refusals() const { return refusals_; }

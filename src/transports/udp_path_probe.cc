@@ -43,7 +43,7 @@ PathProbe::PathProbe(const PathProbeSettings& settings) : settings_(settings), s
 bool PathProbe::next(const RttEstimator& rtt, Nanos now, PathQuestion& question) {
   if (now < due_ || stage_ == Stage::done) return false;
   if (stage_ == Stage::sizes) {
-    if (at_ == 0 && (tries_ == tries_max || !next_size(question))) {
+    if (at_ == 0 && (tries_ == size_tries_max || !next_size(question))) {
       stage_ = Stage::train;
       tries_ = at_ = 0;
     } else if (next_size(question)) {
@@ -58,7 +58,7 @@ bool PathProbe::next(const RttEstimator& rtt, Nanos now, PathQuestion& question)
     wait(rtt, now);
     return false;
   }
-  if (at_ == 0 && tries_ == tries_max) {
+  if (at_ == 0 && tries_ == train_tries_max) {
     stage_ = Stage::done;
     due_ = never;
     return false;

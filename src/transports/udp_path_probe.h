@@ -51,7 +51,8 @@ struct PathProbeSettings {
 class PathProbe {
  public:
   static constexpr uint32_t train_datagrams = 16;
-  static constexpr uint32_t tries_max = 6;           // of a size; of the train
+  static constexpr uint32_t size_tries_max = 12;     // at 30 % loss both ways all of them fail once in 3000 times
+  static constexpr uint32_t train_tries_max = 6;
   static constexpr Nanos train_wait_min = 50 * millisecond;
   static constexpr uint32_t train_heard_min = 4;     // fewer say nothing about the rate
 
@@ -67,6 +68,8 @@ class PathProbe {
   Nanos due() const { return due_; }
 
   bool done() const { return stage_ == Stage::done; }
+  // datagram_bytes() grows no more.
+  bool sizes_known() const { return stage_ != Stage::sizes; }
   // The largest that has been seen to arrive; 1200 if none has.
   uint32_t datagram_bytes() const { return best_; }
   // Bytes/s; 0: not known.

@@ -91,6 +91,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   Status open_group(uint32_t group, const DatagramGroup& what, std::span<const PeerIndex> peers, DatagramSink& sink) override;
   void close_group(uint32_t group) override;
   uint32_t datagram_bytes(std::span<const PeerIndex> peers) const override;
+  bool datagram_bytes_known(std::span<const PeerIndex> peers) const override;
   void send_stream(uint32_t group, const OutStream& stream) override;
   void drop_stream(uint32_t group, Rank to, StreamName stream) override;
   void ask(uint32_t group, Rank from, StreamName stream, uint16_t slice, uint32_t first, std::span<const std::byte> bitmap) override;

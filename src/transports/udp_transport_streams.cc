@@ -91,6 +91,13 @@ uint32_t UdpTransport::datagram_bytes(std::span<const PeerIndex> peers) const {
   return bytes == 0 ? PathProbeSettings::assumed_bytes : bytes;
 }
 
+bool UdpTransport::datagram_bytes_known(std::span<const PeerIndex> peers) const {
+  return std::ranges::all_of(peers, [this](PeerIndex peer) {
+    const auto* link = find(peer);
+    return link == nullptr || !link->flow || link->flow->datagram_bytes_known();
+  });
+}
+
 // Streams ------------------------------------------------------------------------------------------------------------
 
 void UdpTransport::send_stream(uint32_t number, const OutStream& stream) {

@@ -150,7 +150,8 @@ class Program {
         .add("rank", group.rank())
         .add("world", group.world_size())
         .add("epoch", group.epoch())
-        .add("pid", ::getpid());
+        .add("pid", ::getpid())
+        .add("datagram_bytes", group.datagram_bytes());
   }
   // The numbers to the last bit.
   Answer links(const Command& command) {

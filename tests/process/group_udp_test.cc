@@ -37,6 +37,15 @@ TEST(Udp, lossy_calls_need_links_that_carry_datagrams) {
   group.finish();
 }
 
+TEST(Udp, datagrams_are_as_long_as_the_paths_carry_when_the_group_begins) {
+  for (const auto* lost : {"0", "200"}) {
+    Cluster group(4, {.transport = "udp", .environment = {std::string("UNISONO_LOSE_PER_MILLE=") + lost}});
+    // Packets of 9000 bytes, the longest that are tried: 8972 of payload, 8952 if one of the links is of IPv6.
+    for (const auto& line : group.ask_all("members")) EXPECT_GE(line.number("datagram_bytes"), 8952) << line.text;
+    group.finish();
+  }
+}
+
 TEST(Udp, lossy_calls_that_differ_end_with_invalid_on_all_ranks) {
   Cluster group(3, {.transport = "udp"});
   expect_all_ok(group.ask_all("all_reduce:count=1000,lossy=1"));
