@@ -126,6 +126,10 @@ bool Node::datagram_bytes_known() {
 void Node::know_topology(const Topology& topology) {
   engine_.set_topology(topology);
   linked_hosts_ = hosts_of(roster_);
+  const bool apart = linked_hosts_.size() > 1;
+  const auto packet_us = packet_bytes / speed_of(apart ? topology.between : topology.inside).bytes_per_us;
+  thin_ = (apart ? topology.between_measured : topology.inside_measured) && packet_us > thin_packet_us;
+  set_polling();
   topology_known_ = true;
 }
 
@@ -152,11 +156,13 @@ void Node::set_local_world(uint32_t processes) {
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
   const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
   yield_ = processes > cores || usable < 2;
-  spin_ = yield_ ? 100 * microsecond : 60 * microsecond;
+  set_polling();
   // Who trains on processors wants most of them for that, and a helper that has to share its core is worse than none.
   const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
   compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
 }
+
+void Node::set_polling() { spin_ = thin_ ? 0 : yield_ ? 100 * microsecond : 60 * microsecond; }
 
 void Node::wake() { notify(wake_fd_); }
 
@@ -171,7 +177,8 @@ void Node::call_background() {
   set_timer(rest_fd_, call_delay_);
 }
 
-void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
+// rest: how long news of links may lie meanwhile.
+void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
   std::array<pollfd, wait_handles_max> fds;
   nfds_t count = 0;
   fds[count++] = {wake_fd_, POLLIN, 0};
@@ -191,6 +198,10 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
     const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
     sleeping_ = true;
     lock.unlock();
+    if (rest > 0) {
+      const timespec first{.tv_sec = 0, .tv_nsec = rest};
+      ::ppoll(fds.data(), 1, &first, nullptr);
+    }
     ::ppoll(fds.data(), count, &time, nullptr);
     lock.lock();
     sleeping_ = false;
@@ -203,6 +214,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until) {
 // Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for spin_.
 template <typename Done>
 void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+  const auto began = now;
   auto last_progress = now;
   rests_on_links_ = false;  // what is left to write when this is over, it does not know
   while (!stop_) {
@@ -220,7 +232,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
       sched_yield();
       lock.lock();
     } else if (now - last_progress > spin_) {
-      sleep(lock, until);
+      sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
       last_progress = monotonic_now();
     } else if (yield_) {
       sched_yield();

@@ -157,6 +157,25 @@ TEST_F(Network, with_one_gigabit_per_second_works) {
   work_over(hosts, "all_reduce:count=4000003,iters=2,check=1", 20'000);
 }
 
+// Packets come one in 120 us: a core that polled for each would be taken from whoever computes.
+TEST_F(Network, a_thin_link_keeps_no_core_busy) {
+  for (const auto* transport : {"tcp", "udp"}) {
+    TwoHosts hosts({.rate = "100mbit"});
+    ASSERT_TRUE(hosts.works()) << hosts.trouble();
+    Cluster group(2, {.transport = transport, .rendezvous = hosts.rendezvous(), .wrappers = {hosts.wrapper("a"), hosts.wrapper("b")}});
+    expect_all_ok(group.ask_all("all_reduce:count=1000003"));
+    const auto before = group.ask_all("usage"), calls = group.ask_all("all_reduce:count=1000003,iters=3"), after = group.ask_all("usage");
+    expect_all_ok(calls);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      const auto cpu_us = after[rank].number("cpu_us") - before[rank].number("cpu_us"), us = calls[rank].number("us");
+      std::printf("    %s: %lld us of CPU in %lld us\n", transport, static_cast<long long>(cpu_us), static_cast<long long>(us));
+      EXPECT_GT(us, 900'000);
+      EXPECT_LT(cpu_us, us * slowness / 2);
+    }
+    group.finish();
+  }
+}
+
 // The bytes that a rank sends say whether it owns part of the tensor: b and c, with a slow cable between them, should own little.
 TEST_F(Network, with_one_slow_pair_sums_elsewhere) {
   Hosts hosts("abcd");
