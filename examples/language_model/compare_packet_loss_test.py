@@ -65,6 +65,26 @@ class Programs(unittest.TestCase):
             self.assertIn(part, page)
         xml.etree.ElementTree.parse(out / "training_packet_loss.svg")
 
+    def test_a_comparison_that_was_ended_goes_on_where_it_stopped(self):
+        out = self.place / "resumed"
+        words = ("--out", out, "-n", "3", *TINY, "--losses", "20", "--ablations", "", "--held-out", "12")
+        self.assertEqual(self.compare(*words, "--steps", "30", "--seeds", "1").returncode, 0)
+        first = json.loads((out / "training_packet_loss.json").read_text())["runs"]
+        done = self.compare(*words, "--steps", "30", "--seeds", "2", "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split()[0] for line in done.stderr.splitlines() if "held-out" in line], ["3/4", "4/4"])
+        runs = json.loads((out / "training_packet_loss.json").read_text())["runs"]
+        self.assertEqual(runs[:2], first)
+        self.assertEqual([(run["seed"], run["loss"]) for run in runs], [(1, 0), (1, 20), (2, 0), (2, 20)])
+        other = self.compare(*words, "--steps", "31", "--seeds", "2", "--resume")
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("has steps=30, not 31", other.stderr)
+
+    def test_help_is_printed(self):
+        done = subprocess.run([HERE / "compare_packet_loss", "--help"], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("--resume", done.stdout)
+
     def test_a_training_that_fails_is_told_and_the_others_go_on(self):
         out = self.place / "failed"
         done = self.compare("--out", out, "-n", "3", *TINY, "--steps", "21", "--losses", "0", "--seeds", "1", "--ablations", "", "--held-out", "7")

@@ -138,7 +138,10 @@ def dumps(value):
 def write_results(folder, name, result, table, svg):
     folder.mkdir(parents=True, exist_ok=True)
     for ending, content in ((".json", dumps(result)), (".md", table), (".svg", svg)):
-        (folder / (name + ending)).write_text(content)
+        # Whole or not at all: whoever is ended meanwhile has the one before.
+        beside = folder / (name + ending + ".new")
+        beside.write_text(content)
+        beside.replace(folder / (name + ending))
 
 
 def cores():

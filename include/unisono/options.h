@@ -29,6 +29,10 @@ struct Options {
   Milliseconds reform_timeout{200};      // how long a silent peer is waited for when the group is re-formed
   uint32_t min_world = 1;                // fewer survivors of a re-forming end the group (unavailable); equal on all ranks
   bool require_majority = false;         // likewise fewer than half the old members, or just half without rank 0
+  uint32_t rate_limit_mbps = 0;          // udp: of all that this process sends; UNISONO_RATE_LIMIT_MBPS; 0 = as the network is found to carry
+  // udp: a CRC-32C instead of SipHash-2-4 in each datagram: faster, and anyone who can send to a port may forge. Taken where both ends of a link, and for lossy
+  // operations all ranks, ask for it; UNISONO_DATAGRAM_CHECKSUM.
+  bool datagram_checksum = false;
   uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
   std::string codec;                     // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
   uint32_t compute_threads = 0;          // that encode and decode large tensors, the calling one included; UNISONO_COMPUTE_THREADS; 0 = automatic

@@ -19,6 +19,8 @@ constexpr Variable variable_table[] = {
     {"UNISONO_JOB", "The job's name: tells jobs apart that meet at one address."},
     {"UNISONO_JOIN_RUNNING", "1: wait to be taken in at the next re-forming of a running group."},
     {"UNISONO_TRANSPORT", "auto, shm, tcp or udp."},
+    {"UNISONO_RATE_LIMIT_MBPS", "With udp: what a process sends at most, in Mbit/s; 0: as the network is found to carry."},
+    {"UNISONO_DATAGRAM_CHECKSUM", "With udp: 1: a checksum in each datagram instead of an authentication, where both ends ask for it."},
     {"UNISONO_LOSE_PER_MILLE", "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},

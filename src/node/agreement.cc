@@ -16,9 +16,10 @@ namespace {
 constexpr Nanos probing_max = second;  // datagrams are short where it takes longer
 constexpr int deadline_part = 4;  // of the time that is left, for measuring: links are not worth missing a deadline
 
-// What rank 0 decides about datagrams: how large they are, 0 where there are none, and a key for this epoch.
+// What rank 0 decides about datagrams: how large they are, 0 where there are none, how they are authenticated, and a key for this epoch.
 struct DatagramTerms {
   uint32_t bytes = 0;
+  DatagramAuth auth = DatagramAuth::mac;
   GroupKey key{};
 };
 
@@ -36,7 +37,7 @@ void wait_for_probes(Node& node, Nanos deadline) {
 
 void know_terms(Node& node, const DatagramTerms& terms) {
   std::optional<DatagramSecret> secret;
-  if (terms.bytes > 0) secret = {.run_id = run_id_of(node), .key = terms.key, .auth = DatagramAuth::mac, .datagram_bytes = terms.bytes};
+  if (terms.bytes > 0) secret = {.run_id = run_id_of(node), .key = terms.key, .auth = terms.auth, .datagram_bytes = terms.bytes};
   node.engine().set_datagrams(secret);
 }
 
@@ -45,8 +46,9 @@ void on_topology(Node& node, PeerIndex from, ByteView bytes) {
   ByteReader reader(bytes);
   DatagramTerms terms;
   terms.bytes = reader.read<uint32_t>();
+  terms.auth = static_cast<DatagramAuth>(reader.read<uint8_t>());
   for (auto& byte : terms.key) byte = reader.read<std::byte>();
-  if (!reader.ok() || terms.bytes > node.datagram_bytes()) return;
+  if (!reader.ok() || terms.bytes > node.datagram_bytes() || terms.auth > node.options().datagram_auth) return;
   auto topology = decode_topology(bytes.last(reader.left()));
   if (!topology) return;
   know_terms(node, terms);
@@ -56,14 +58,19 @@ void on_topology(Node& node, PeerIndex from, ByteView bytes) {
 void on_ready(Node& node, PeerIndex from, ByteView bytes) {
   ByteReader reader(bytes);
   const auto epoch = reader.read<uint32_t>(), datagram_bytes = reader.read<uint32_t>();
-  if (reader.done()) node.ready()[from] = {.epoch = epoch, .datagram_bytes = datagram_bytes};
+  const auto auth = static_cast<DatagramAuth>(reader.read<uint8_t>());
+  if (reader.done() && auth <= DatagramAuth::checksum) node.ready()[from] = {.epoch = epoch, .datagram_bytes = datagram_bytes, .auth = auth};
 }
 
 // Rank 0, when all are ready.
 Result<DatagramTerms> choose_terms(Node& node) {
-  DatagramTerms terms{.bytes = node.datagram_bytes()};
+  // Checksums are for who is content with them: all, or none.
+  DatagramTerms terms{.bytes = node.datagram_bytes(), .auth = node.options().datagram_auth, .key = {}};
   for (const auto peer : node.peers()) {
-    if (peer != self_peer) terms.bytes = std::min(terms.bytes, node.ready()[peer].datagram_bytes);
+    if (peer == self_peer) continue;
+    const auto& said = node.ready()[peer];
+    terms.bytes = std::min(terms.bytes, said.datagram_bytes);
+    terms.auth = std::min(terms.auth, said.auth);
   }
   const auto random = random_peer_id();
   if (!random) return random.status();
@@ -114,7 +121,7 @@ Status lead(Node& node, Nanos deadline, Measuring measuring) {
     for (const auto peer : node.peers()) {
       if (peer == self_peer) continue;
       ByteWriter writer;
-      writer.write(ControlKind::topology).write(terms->bytes);
+      writer.write(ControlKind::topology).write(terms->bytes).write(terms->auth);
       for (const auto byte : terms->key) writer.write(byte);
       auto message = std::move(writer).take();
       const auto encoded = encode(topology);
@@ -129,7 +136,7 @@ Status follow(Node& node, Nanos deadline) {
   wait_for_probes(node, deadline);
   node.locked([&] {
     ByteWriter message;
-    message.write(ControlKind::ready).write(node.roster().epoch).write(node.datagram_bytes());
+    message.write(ControlKind::ready).write(node.roster().epoch).write(node.datagram_bytes()).write(node.options().datagram_auth);
     node.engine().send_control(node.peers()[0], std::move(message).take());
   });
   Status failed;

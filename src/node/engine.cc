@@ -264,7 +264,11 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     return refuse(request, {Code::invalid, "id " + std::to_string(id) + " is in flight already"});
   }
   auto completion = launch(group, std::move(request), {.chosen = *chosen, .number = number, .delivery = std::move(delivery)}, now, now);
-  if (group.lossy != nullptr && !completion->done) group.lossy->reliable_began(now);
+  if (group.lossy != nullptr && !completion->done) {
+    group.lossy->reliable_began(now);
+    settle_all();
+    step_lossy(now);
+  }
   return completion;
 }
 
@@ -451,7 +455,7 @@ bool Engine::poll_all(Nanos now) {
 
 Nanos Engine::next_deadline() const {
   if (gave_up_) return never;
-  Nanos next = active_.empty() ? never : wind_down_by_;
+  Nanos next = settle_needed_ ? 0 : active_.empty() ? never : wind_down_by_;
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   for (const auto& [number, group] : groups_) {

@@ -95,6 +95,7 @@ std::shared_ptr<Completion> Engine::start_lossy(GroupCore& group, OperationReque
   auto completion = take_completion();
   group.lossy->submit(std::move(request), completion, now);
   for (const auto& u : unexpected_) group.others_began(u.from, u.header);
+  settle_all();
   step_lossy(now);
   return completion;
 }

@@ -19,6 +19,7 @@ constexpr size_t job_bytes_limit = 255;      // likewise
 constexpr uint32_t streams_limit = 64;
 constexpr uint32_t compute_threads_limit = 64;
 constexpr uint32_t loss_limit = 999;         // of 1000: with all of them nobody ever meets
+constexpr uint32_t rate_limit_mbps_limit = 1'000'000;
 constexpr uint32_t record_limit = 1u << 20;  // operations
 
 std::optional<std::string_view> lookup(const Environment& environment, std::string_view name) {
@@ -276,6 +277,10 @@ Status resolve_transport(const Options& options, const Environment& environment,
   if (resolved.transport != "auto" && resolved.transport != "shm" && resolved.transport != "tcp" && resolved.transport != "udp") {
     return invalid("transport '" + resolved.transport + "' is not known; needed: auto, shm, tcp or udp");
   }
+  if (auto s = resolve_number(environment, "UNISONO_RATE_LIMIT_MBPS", "rate_limit_mbps", options.rate_limit_mbps, rate_limit_mbps_limit, resolved.rate_limit_mbps); !s.ok()) return s;
+  bool checksum = false;
+  if (auto s = resolve_switch(environment, "UNISONO_DATAGRAM_CHECKSUM", options.datagram_checksum, checksum); !s.ok()) return s;
+  if (checksum) resolved.datagram_auth = DatagramAuth::checksum;
   const auto text = lookup(environment, "UNISONO_LOSE_PER_MILLE");
   if (!text) return {};
   auto value = parse_number<uint32_t>("UNISONO_LOSE_PER_MILLE", *text, 0, loss_limit);

@@ -12,6 +12,7 @@
 
 #include "unisono/options.h"
 #include "unisono/status.h"
+#include "wire/datagram.h"
 
 namespace unisono {
 
@@ -43,6 +44,8 @@ struct ResolvedOptions {
   std::string interface;
   std::string transport = "auto";  // "auto", "shm", "tcp" or "udp"
   uint32_t lose_per_mille = 0;     // of datagrams that arrive, on purpose; udp
+  uint32_t rate_limit_mbps = 0;    // udp
+  DatagramAuth datagram_auth = DatagramAuth::mac;  // udp: that is enough for this process
   bool join_running = false;
   Milliseconds join_timeout{60'000};
   Milliseconds timeout{300'000};

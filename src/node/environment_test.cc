@@ -290,6 +290,22 @@ TEST(SlurmNodeList, first_host_is_found_in_every_form) {
   EXPECT_EQ(first_slurm_host(""), "");
 }
 
+TEST(Environment, datagrams_are_limited_and_checked_as_asked) {
+  EXPECT_EQ(resolve({}, torchrun).rate_limit_mbps, 0u);
+  EXPECT_EQ(resolve({}, torchrun).datagram_auth, DatagramAuth::mac);
+  const auto asked = resolve({}, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "50"}, {"UNISONO_DATAGRAM_CHECKSUM", "1"}}));
+  EXPECT_EQ(asked.rate_limit_mbps, 50u);
+  EXPECT_EQ(asked.datagram_auth, DatagramAuth::checksum);
+  Options options;
+  options.rate_limit_mbps = 7;
+  options.datagram_checksum = true;
+  const auto given = resolve(options, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "50"}}));
+  EXPECT_EQ(given.rate_limit_mbps, 7u);
+  EXPECT_EQ(given.datagram_auth, DatagramAuth::checksum);
+  expect_refused({}, with(torchrun, {{"UNISONO_RATE_LIMIT_MBPS", "10G"}}), {"UNISONO_RATE_LIMIT_MBPS is '10G'", "needed: a number from 0 to 1000000"});
+  expect_refused({}, with(torchrun, {{"UNISONO_DATAGRAM_CHECKSUM", "crc"}}), {"UNISONO_DATAGRAM_CHECKSUM is 'crc'", "needed: 1 or 0"});
+}
+
 TEST(Environment, losses_on_purpose_are_for_udp_and_below_all) {
   const auto losing = [](const char* transport, const char* share) { return with(torchrun, {{"UNISONO_TRANSPORT", transport}, {"UNISONO_LOSE_PER_MILLE", share}}); };
   EXPECT_EQ(resolve({}, with(torchrun, {{"UNISONO_TRANSPORT", "udp"}})).lose_per_mille, 0u);

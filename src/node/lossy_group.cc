@@ -313,7 +313,7 @@ bool LossyGroup::end_late_waiting(Nanos now) {
 }
 
 Nanos LossyGroup::next_deadline() const {
-  auto next = running_ ? current().due() : never;
+  auto next = !running_ ? never : current().done() ? 0 : current().due();
   for (const auto& call : waiting_) {
     if (call.completion != nullptr) next = std::min(next, call.deadline);
   }

@@ -4,6 +4,8 @@
 // judged by numbers alone (node/call_position.h), at once and when calls are begun, so calls that overlap in one order everywhere are never taken for different ones.
 #include "node/lossy_group.h"
 
+#include <algorithm>
+
 namespace unisono {
 
 bool LossyGroup::heard(Rank from, ByteView news, Nanos now) {
@@ -73,6 +75,8 @@ Status LossyGroup::difference_from(const CallPosition& theirs, const CallPositio
 // Who has not begun the call in question yet judges when it does: the others may have ended theirs by then, and say no more.
 void LossyGroup::keep_position(Rank from, const CallPosition& position) {
   if (!setup_.reliable.begun || passed(position)) return;
+  const auto same = [&](const auto& k) { return k.second.rank == position.rank && k.second.lossy == position.lossy && k.second.reliable == position.reliable; };
+  if (std::ranges::any_of(kept_positions_, same)) return;
   if (kept_positions_.size() >= kept_positions_max) kept_positions_.erase(kept_positions_.begin());
   kept_positions_.push_back({from, position});
 }

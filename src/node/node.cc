@@ -126,9 +126,11 @@ bool Node::datagram_bytes_known() {
 void Node::know_topology(const Topology& topology) {
   engine_.set_topology(topology);
   linked_hosts_ = hosts_of(roster_);
-  const bool apart = linked_hosts_.size() > 1;
-  const auto packet_us = packet_bytes / speed_of(apart ? topology.between : topology.inside).bytes_per_us;
-  thin_ = (apart ? topology.between_measured : topology.inside_measured) && packet_us > thin_packet_us;
+  const auto thin = [](const LinkProfile& link, bool measured) { return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us; };
+  const auto self = static_cast<size_t>(std::find(peers_.begin(), peers_.end(), self_peer) - peers_.begin());
+  const auto here = std::ranges::count(roster_.members, roster_.members.at(self).host, &MemberRecord::host);
+  // All links that this rank has.
+  thin_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) && (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
   set_polling();
   topology_known_ = true;
 }
@@ -195,13 +197,15 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
     engine_.observe_before_sleep(now);
     sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
-    const timespec time{.tv_sec = left / second, .tv_nsec = left % second};
     sleeping_ = true;
     lock.unlock();
-    if (rest > 0) {
-      const timespec first{.tv_sec = 0, .tv_nsec = rest};
+    // Timers of links and operations may be late by that, too: on thin links the next datagram is always due.
+    if (rest > 0 && left > 0) {
+      const timespec first{.tv_sec = 0, .tv_nsec = std::min(rest, std::max<Nanos>(0, until - now))};
       ::ppoll(fds.data(), 1, &first, nullptr);
     }
+    const auto later = rest < left ? left - rest : 0;
+    const timespec time{.tv_sec = later / second, .tv_nsec = later % second};
     ::ppoll(fds.data(), count, &time, nullptr);
     lock.lock();
     sleeping_ = false;
@@ -233,7 +237,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
       lock.lock();
     } else if (now - last_progress > spin_) {
       sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
-      last_progress = monotonic_now();
+      now = last_progress = monotonic_now();
     } else if (yield_) {
       sched_yield();
     }

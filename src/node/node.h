@@ -111,6 +111,7 @@ class Node {
   struct Readiness {
     uint32_t epoch = 0;
     uint32_t datagram_bytes = 0;  // the largest datagram on all its links; 0: not all of them carry datagrams
+    DatagramAuth auth = DatagramAuth::mac;  // that is enough for it
   };
   std::map<PeerIndex, Readiness>& ready() { return ready_; }
   // Of this process.

@@ -45,6 +45,7 @@ AckFault read_ack(std::span<const std::byte> payload, uint32_t highest_sent, Ack
 bool AckBuilder::received(uint32_t flow_seq, bool eliciting, Nanos now) {
   bool opens_gap = false;
   const bool fresh = note(flow_seq, opens_gap);
+  if (fresh && written_count_ >= tellings && sequence_before(flow_seq, newest_at_[written_count_ % tellings])) all_again_ = tellings;
   if (!eliciting) return fresh;
   // The sender sent what we have had already: it does not know that, so it is told soon.
   ++unsaid_;
@@ -99,10 +100,20 @@ void AckBuilder::forget_old() {
   if (sequence_before(last.first, oldest)) last.first = oldest;
 }
 
+// Newest first; without what has been told often enough.
+size_t AckBuilder::worth_telling(size_t count) const {
+  if (all_again_ > 0 || written_count_ < tellings) return count;
+  const auto told = newest_at_[written_count_ % tellings];
+  while (count > 1 && sequence_before(ranges_[count - 1].last, told)) --count;
+  return count;
+}
+
 size_t AckBuilder::write(const FlowFeedback& feedback, std::span<std::byte> out, Nanos now) {
   UNISONO_CHECK(out.size() >= sizeof feedback);
   const size_t room = (out.size() - sizeof feedback) / sizeof(SequenceRange);
-  const size_t count = std::min({count_, room, std::max<size_t>(settings_.ranges_max, 1)});
+  const size_t count = worth_telling(std::min({count_, room, std::max<size_t>(settings_.ranges_max, 1)}));
+  if (all_again_ > 0) --all_again_;
+  if (count_ > 0) newest_at_[written_count_++ % tellings] = ranges_[0].last;
   std::memcpy(out.data(), &feedback, sizeof feedback);
   if (count > 0) std::memcpy(out.data() + sizeof feedback, ranges_.data(), count * sizeof(SequenceRange));
   unsaid_ = 0;

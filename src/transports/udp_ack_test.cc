@@ -132,6 +132,34 @@ TEST(AckBuilder, writes_the_newest_of_what_it_has_room_for) {
   EXPECT_EQ(ack.ranges[1], (SequenceRange{596, 596}));
 }
 
+// A lost datagram's number never arrives: what lies before it would be told for ever.
+TEST(AckBuilder, tells_what_does_not_change_thirty_two_times) {
+  AckBuilder builder({});
+  std::byte out[ack_bytes_max];
+  Nanos now = 0;
+  const auto told = [&] {
+    Acknowledgement ack;
+    EXPECT_EQ(read_ack({out, builder.write({}, out, now += millisecond)}, 1000, ack), AckFault::none);
+    return std::vector(ack.newest_first().begin(), ack.newest_first().end());
+  };
+  using Ranges = std::vector<SequenceRange>;
+  builder.received(1, true, 0);
+  builder.received(3, true, 0);
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(told(), (Ranges{{3, 3}, {1, 1}})) << i;
+  }
+  EXPECT_EQ(told(), (Ranges{{3, 3}})) << "the newest is always told";
+  builder.received(5, true, now);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(told().front(), (SequenceRange{5, 5})) << i;
+  EXPECT_EQ(told(), (Ranges{{5, 5}}));
+  // It came late after all.
+  builder.received(2, true, now);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(told(), (Ranges{{5, 5}, {1, 3}})) << i;
+  EXPECT_EQ(told(), (Ranges{{5, 5}}));
+  EXPECT_EQ(ranges_of(builder), (Ranges{{5, 5}, {1, 3}})) << "it is not forgotten: a copy is known as one";
+  EXPECT_FALSE(builder.received(1, true, now));
+}
+
 TEST(AckBuilder, forgets_what_is_too_far_behind_for_the_order_to_be_clear) {
   AckBuilder builder({});
   builder.received(5, true, 0);

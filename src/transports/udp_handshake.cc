@@ -55,10 +55,10 @@ bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const
   return hello.version == 1 && step >= 1 && step <= 3 && header.sender == (hello.step == UdpHelloStep::answer ? 1 : 0);
 }
 
-DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self) {
+DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth) {
   // Processes and nonces, the dialling side's first: a contiguous part of the hello in a confirmation.
   const auto what = std::as_bytes(std::span(&confirm, 1)).subspan(offsetof(UdpHello, from));
-  DatagramGroup group{.run_id = derived(job, "ULRN", 0, what), .epoch = 0, .self = self, .world = 2, .auth = DatagramAuth::mac, .key = {}};
+  DatagramGroup group{.run_id = derived(job, "ULRN", 0, what), .epoch = 0, .self = self, .world = 2, .auth = auth, .key = {}};
   group.epoch = static_cast<uint32_t>(derived(job, "ULEP", 0, what)) | 1;  // hellos alone have 0
   const uint64_t key[2] = {derived(job, "ULKY", 0, what), derived(job, "ULKY", 1, what)};
   std::memcpy(group.key.data(), key, sizeof key);
@@ -71,7 +71,7 @@ UdpHandshake::UdpHandshake(const JobKey& job, const UdpHandshakeOptions& options
 }
 
 UdpHello UdpHandshake::hello(UdpHelloStep step) const {
-  return {.step = step, .version = 1, .reserved = 0, .window_bytes = options_.window_bytes, .from = options_.self, .to = options_.peer,
+  return {.step = step, .version = 1, .auth = static_cast<uint16_t>(options_.auth), .window_bytes = options_.window_bytes, .from = options_.self, .to = options_.peer,
           .nonce = nonce_, .other_nonce = step == UdpHelloStep::ask ? UdpNonce{} : other_nonce_};
 }
 
@@ -87,8 +87,15 @@ void UdpHandshake::finish(const UdpNonce& dialler, const UdpNonce& waiter) {
   confirm.to = options_.dial ? options_.peer : options_.self;
   confirm.nonce = dialler;
   confirm.other_nonce = waiter;
-  group_ = link_group(job_, confirm, options_.dial ? 0 : 1);
+  const bool checksum = options_.auth == DatagramAuth::checksum && peer_auth_ == DatagramAuth::checksum;
+  group_ = link_group(job_, confirm, options_.dial ? 0 : 1, checksum ? DatagramAuth::checksum : DatagramAuth::mac);
   done_ = true;
+}
+
+void UdpHandshake::remember(const UdpHello& hello) {
+  other_nonce_ = hello.nonce;
+  peer_window_ = hello.window_bytes;
+  peer_auth_ = hello.auth == static_cast<uint16_t>(DatagramAuth::checksum) ? DatagramAuth::checksum : DatagramAuth::mac;
 }
 
 bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
@@ -96,8 +103,7 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   if (options_.dial) {
     if (hello.step != UdpHelloStep::answer || hello.other_nonce != nonce_) return false;
     if (done_) return hello.nonce == other_nonce_;  // the confirmation was lost: once more
-    other_nonce_ = hello.nonce;
-    peer_window_ = hello.window_bytes;
+    remember(hello);
     answered_ = true;
     interval_ = options_.retry_first;
     next_ = now + interval_;
@@ -114,8 +120,7 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
     return true;
   }
   if (hello.step != UdpHelloStep::confirm || hello.other_nonce != nonce_) return false;
-  other_nonce_ = hello.nonce;
-  peer_window_ = hello.window_bytes;
+  remember(hello);
   finish(other_nonce_, nonce_);
   return false;
 }

@@ -28,7 +28,7 @@ enum class UdpHelloStep : uint8_t { ask = 1, answer = 2, confirm = 3 };
 struct UdpHello {
   UdpHelloStep step = UdpHelloStep::ask;
   uint8_t version = 1;
-  uint16_t reserved = 0;
+  uint16_t auth = 0;          // the DatagramAuth that is enough for the sender of this
   uint32_t window_bytes = 0;  // what the sender of this can buffer while it is not looking
   PeerId from, to;
   UdpNonce nonce{};           // of the sender of this
@@ -47,13 +47,14 @@ UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello);
 bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello);
 
 // What both ends make of a finished handshake. Ranks: 0 = the side that dialled, 1 = the side that waited.
-DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self);
+DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth = DatagramAuth::mac);
 
 struct UdpHandshakeOptions {
   PeerId self{}, peer{};
   bool dial = false;
   uint64_t attempt = 0;       // number of this link in this process: nonces follow from it
   uint32_t window_bytes = 0;  // announced
+  DatagramAuth auth = DatagramAuth::mac;  // likewise: checksums if both sides do
   Nanos deadline = 0;
   Nanos retry_first = 20 * millisecond, retry_max = 500 * millisecond;  // apart by a factor of 1.5
 };
@@ -80,6 +81,7 @@ class UdpHandshake {
 
  private:
   UdpHello hello(UdpHelloStep step) const;
+  void remember(const UdpHello& hello);
   void finish(const UdpNonce& dialler, const UdpNonce& waiter);
 
   JobKey job_;
@@ -87,6 +89,7 @@ class UdpHandshake {
   UdpNonce nonce_{}, other_nonce_{};
   DatagramGroup group_;
   uint32_t peer_window_ = 0;
+  DatagramAuth peer_auth_ = DatagramAuth::mac;
   Nanos next_ = 0, interval_ = 0;
   bool answered_ = false;  // by the other side, or asked by it
   bool done_ = false, settled_ = false;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace unisono {
@@ -57,6 +58,20 @@ TEST(UdpHandshake, three_messages_give_both_sides_the_same_keys) {
   EXPECT_EQ(b.group().self, 1u);
   EXPECT_EQ(a.peer_window_bytes(), 2000u);
   EXPECT_EQ(b.peer_window_bytes(), 1000u);
+}
+
+TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
+  for (const auto of_dialler : {DatagramAuth::mac, DatagramAuth::checksum}) {
+    for (const auto of_waiter : {DatagramAuth::mac, DatagramAuth::checksum}) {
+      UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = of_dialler}), b(job(), {.self = waiter_id, .peer = dialler_id, .auth = of_waiter});
+      b.heard(carried(a.message()), 0);
+      a.heard(carried(b.message()), 0);
+      b.heard(carried(a.message()), 0);
+      const auto expected = std::min(of_dialler, of_waiter);
+      EXPECT_EQ(a.group().auth, expected);
+      EXPECT_EQ(b.group().auth, expected);
+    }
+  }
 }
 
 TEST(UdpHandshake, another_attempt_has_other_keys) {

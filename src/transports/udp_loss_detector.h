@@ -75,11 +75,19 @@ class AckBuilder {
   bool note(uint32_t flow_seq, bool& opens_gap);
   bool extend(size_t index, uint32_t flow_seq);
   void forget_old();
+  size_t worth_telling(size_t count) const;
+
+  // Repairs have numbers of their own, so gaps stay for ever: a range that did not change is told this often, and then no more. (Sixty of them in each
+  // acknowledgement were a tenth of a thin line.)
+  static constexpr uint32_t tellings = 32;
 
   AckSettings settings_;
   std::array<SequenceRange, ack_ranges_max> ranges_{};  // newest first; the oldest are forgotten
   size_t count_ = 0;
   uint32_t unsaid_ = 0;
+  std::array<uint32_t, tellings> newest_at_{};  // by acknowledgement, a ring: the newest number then
+  uint32_t written_count_ = 0;
+  uint32_t all_again_ = 0;  // so many tell everything: something old has changed
   Nanos due_ = never, written_ = -second;
 };
 

@@ -36,6 +36,7 @@ struct UdpOptions {
   bool payload_checksum = false;  // of what this side sends
   uint32_t datagram_bytes_max = 0;  // 0: 8972, with IPv6 8952; less where the path takes less
   uint64_t rate_limit = 0;        // bytes/s, of this process; 0: none
+  DatagramAuth auth = DatagramAuth::mac;  // that is enough for frames; where both ends say so
   uint32_t window_bytes = 0;      // what a peer may have on its way to this process at a time; 0: follows from the sockets
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
   Nanos keep_alive = 500 * millisecond;  // a peer that says nothing is asked

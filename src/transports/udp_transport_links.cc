@@ -34,7 +34,7 @@ void UdpTransport::step_handshake(Link& link, Nanos now) {
   if (!link.handshake) {
     if (!job_) return;
     link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self, .peer = link.request.id, .dial = link.request.dial, .attempt = attempts_++,
-                                                      .window_bytes = window_bytes_, .deadline = link.request.deadline});
+                                                      .window_bytes = window_bytes_, .auth = options_.auth, .deadline = link.request.deadline});
   }
   if (!link.handshake->due(now)) return;
   if (link.handshake->answered()) {
@@ -207,6 +207,7 @@ std::string UdpTransport::describe(PeerIndex peer) const {
   std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
   const auto entry = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
   if (entry != interfaces_.end()) text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
+  if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
   if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
   return text;
 }

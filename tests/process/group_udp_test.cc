@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "group_cluster.h"
-#include "hosts.h"
+#include "lossy_hosts.h"
 
 namespace unisono::testing {
 namespace {
@@ -42,6 +42,20 @@ TEST(Udp, datagrams_are_as_long_as_the_paths_carry_when_the_group_begins) {
     Cluster group(4, {.transport = "udp", .environment = {std::string("UNISONO_LOSE_PER_MILLE=") + lost}});
     // Packets of 9000 bytes, the longest that are tried: 8972 of payload, 8952 if one of the links is of IPv6.
     for (const auto& line : group.ask_all("members")) EXPECT_GE(line.number("datagram_bytes"), 8952) << line.text;
+    group.finish();
+  }
+}
+
+TEST(Udp, checksums_do_where_all_ranks_ask_for_them) {
+  for (const size_t asking : {3, 2}) {
+    ClusterOptions options{.transport = "udp", .wrappers = {}};
+    for (size_t rank = 0; rank < 3; ++rank) options.wrappers.push_back({"env", std::string("UNISONO_DATAGRAM_CHECKSUM=") + (rank < asking ? "1" : "0")});
+    Cluster group(3, options);
+    const auto lines = group.ask_all("members");
+    EXPECT_TRUE(lines[0].says("checksums_only")) << lines[0].text;
+    EXPECT_EQ(lines[2].says("checksums_only"), asking == 3) << lines[2].text;
+    expect_all_ok(group.ask_all("all_reduce:count=100003,iters=3,check=1"));
+    expect_all_ok(group.ask_all("all_reduce:count=100003,iters=3,tolerance=1000000,lossy=1"));
     group.finish();
   }
 }
@@ -144,25 +158,6 @@ TEST(Udp, loses_on_purpose_what_it_is_told_and_says_so) {
   group.finish();
 }
 
-// Hosts on a switch of which each drops packets that arrive, at random.
-class LossyHosts : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
-  }
-  static void lose(Hosts& hosts, int percent) {
-    for (const char host : hosts.names()) {
-      hosts.send_single_segments(std::string(1, host));
-      hosts.drop_at(std::string(1, host), "meta l4proto udp numgen random mod 100 < " + std::to_string(percent));
-    }
-  }
-  static ClusterOptions options(const Hosts& hosts) {
-    ClusterOptions options{.transport = "udp", .rendezvous = "tcp://" + Hosts::address('a') + ":29500"};
-    for (const char host : hosts.names()) options.wrappers.push_back(hosts.wrapper(host));
-    return options;
-  }
-};
-
 TEST_F(LossyHosts, every_collective_is_right_over_links_that_lose_a_tenth) {
   Hosts hosts("abc");
   lose(hosts, 10);
@@ -208,7 +203,7 @@ TEST_F(LossyHosts, ranks_that_leave_at_once_leave_nobody_without_results) {
 // What a rank sent last is lost as often as anything else, and it is gone at once; nobody may take that for a death. Ranks leave in two ways: they give
 // up their group, or the program ends.
 void expect_that_all_can_leave(Hosts& hosts, const ClusterOptions& options, int percent, int rounds) {
-  for (const char host : hosts.names()) hosts.drop_at(std::string(1, host), "meta l4proto udp numgen random mod 100 < " + std::to_string(percent), true);
+  hosts.filter({"meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " drop"});
   ASSERT_EQ(hosts.trouble(), "");
   const std::vector<size_t> all{0, 1, 2, 3};
   int64_t slowest_ns = 0;

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +47,23 @@ class Hosts {
   }
   // Segments leave as they are on a cable, not joined to large ones: for rules that look at their length.
   void send_single_segments(const std::string& host) { inside(host, {"ip", "link", "set", "eth0", "gso_max_segs", "1"}); }
-  // What arrives at the host and matches is dropped; `anew`: by this rule alone.
-  void drop_at(const std::string& host, const std::string& rule, bool anew = false) {
-    inside(host, {"nft", std::string("add table ip doctor; ") + (anew ? "delete table ip doctor; add table ip doctor; " : "") + "add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
+  // What arrives at the host and matches is dropped, too.
+  void drop_at(const std::string& host, const std::string& rule) {
+    inside(host, {"nft", "add table ip doctor; add chain ip doctor input { type filter hook input priority 0; }; add rule ip doctor input " + rule + " drop"});
+  }
+  // What arrives at any host goes through these rules, and no others; `sets`: that they use.
+  void filter(const Words& rules, const std::string& sets = "") {
+    std::string text = "add table ip doctor; delete table ip doctor; add table ip doctor; " + sets + "add chain ip doctor input { type filter hook input priority 0; }; ";
+    for (const auto& rule : rules) text += "add rule ip doctor input " + rule + "; ";
+    for (const char host : hosts_) inside(std::string(1, host), {"nft", text});
+  }
+  // Of its rules that count, in their order: packets.
+  std::vector<uint64_t> counted(char host) {
+    const auto listed = run({"ip", "netns", "exec", prefix_ + host, "nft", "list", "table", "ip", "doctor"});
+    std::vector<uint64_t> counts;
+    const std::string before = "counter packets ";
+    for (auto at = listed.out.find(before); at != std::string::npos; at = listed.out.find(before, at + 1)) counts.push_back(std::stoull(listed.out.substr(at + before.size())));
+    return counts;
   }
   void limit(const std::string& host, const std::string& rate) {
     inside(host, {"tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"});
