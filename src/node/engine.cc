@@ -455,7 +455,7 @@ bool Engine::poll_all(Nanos now) {
 
 Nanos Engine::next_deadline() const {
   if (gave_up_) return never;
-  Nanos next = settle_needed_ ? 0 : active_.empty() ? never : wind_down_by_;
+  Nanos next = active_.empty() ? never : wind_down_by_;
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   for (const auto& [number, group] : groups_) {
