@@ -116,6 +116,7 @@ std::optional<size_t> Pacer::next(Nanos now) {
     auto& lane = lanes_[*found];
     lane.blocked_until = lane.bucket.ready_at(lane.wanted, now);
     if (lane.blocked_until <= now) {
+      if (turn_ != *found) turn_used_ = 0;
       turn_ = *found;
       if (rank_.ready_at(lane.wanted, now) > now) return std::nullopt;
       return found;
@@ -129,8 +130,14 @@ std::optional<size_t> Pacer::next(Nanos now) {
 
 void Pacer::sent(size_t destination, size_t bytes, Nanos now) {
   spend(destination, bytes, now);
+  turn_used_ = turn_ == destination ? turn_used_ + bytes : bytes;
+  turn_ = destination;
+  if (turn_used_ + settings_.datagram_bytes <= turn_bytes()) return;
   turn_ = destination + 1 < lanes_.size() ? destination + 1 : 0;
+  turn_used_ = 0;
 }
+
+uint64_t Pacer::turn_bytes() const { return std::min<uint64_t>(turn_bytes_max, rank_.rate() / static_cast<uint64_t>(second / turn_time)); }
 
 void Pacer::spend(size_t destination, size_t bytes, Nanos now) {
   lanes_[destination].bucket.spend(bytes, now);
