@@ -146,12 +146,13 @@ TEST_F(LongKernelLoss, and_a_rank_that_is_stopped_E4) {
     EXPECT_TRUE(line.says("rank 2 (host host-c")) << line.text;
     expect_within("beyond a phase's deadline", line.number("overdue_us") * 1000, 20);
   }
-  // It comes back, and takes part in the others' newest step.
+  // It comes back, and takes part in the others' newest step: it leaves out those that it missed (`behind`), or makes them quickly of what its sockets kept.
   group[2].signal(SIGCONT);
   const auto together = group.ask_all("sharded_step:until=36");
   expect_all_ok(together);
-  EXPECT_GT(together[2].number("behind"), 0) << together[2].text;
+  std::printf("    it left out %lld steps\n", static_cast<long long>(together[2].number("behind")));
   for (const auto& line : together) EXPECT_EQ(line.number("step"), 36) << line.text;
+  expect_healed(hosts, group);
   // For good: the others are told, and go on without it.
   group[2].signal(SIGSTOP);
   ASSERT_TRUE(group[2].wait_stopped());
