@@ -14,6 +14,8 @@ sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
+from versus_lib import results_file  # noqa: E402
+
 LOSSES = (("training_loss", "training loss"), ("validation_loss", "held-out text"))
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # 97.5 % quantiles, of so many values
 PROGRAM = "examples/language_model/language_model"
@@ -136,12 +138,8 @@ def dumps(value):
 
 
 def write_results(folder, name, result, table, svg):
-    folder.mkdir(parents=True, exist_ok=True)
     for ending, content in ((".json", dumps(result)), (".md", table), (".svg", svg)):
-        # Whole or not at all: whoever is ended meanwhile has the one before.
-        beside = folder / (name + ending + ".new")
-        beside.write_text(content)
-        beside.replace(folder / (name + ending))
+        results_file.write_whole(folder / (name + ending), content)
 
 
 def cores():

@@ -131,7 +131,6 @@ void Node::know_topology(const Topology& topology) {
   const auto here = std::ranges::count(roster_.members, roster_.members.at(self).host, &MemberRecord::host);
   // All links that this rank has.
   thin_ = peers_.size() > 1 && (here == 1 || thin(topology.inside, topology.inside_measured)) && (linked_hosts_.size() == 1 || thin(topology.between, topology.between_measured));
-  set_polling();
   topology_known_ = true;
 }
 
@@ -158,13 +157,10 @@ void Node::set_local_world(uint32_t processes) {
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
   const auto usable = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : cores;
   yield_ = processes > cores || usable < 2;
-  set_polling();
   // Who trains on processors wants most of them for that, and a helper that has to share its core is worse than none.
   const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
   compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
 }
-
-void Node::set_polling() { spin_ = thin_ ? 0 : yield_ ? 100 * microsecond : 60 * microsecond; }
 
 void Node::wake() { notify(wake_fd_); }
 
@@ -215,10 +211,11 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
   for (size_t i = 0; i < armed; ++i) links_[i].transport->disarm();
 }
 
-// Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for spin_.
+// Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for a while.
 template <typename Done>
 void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
   const auto began = now;
+  const auto spin = thin_ ? 0 : yield_ ? 100 * microsecond : 60 * microsecond;
   auto last_progress = now;
   rests_on_links_ = false;  // what is left to write when this is over, it does not know
   while (!stop_) {
@@ -235,7 +232,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
       lock.unlock();
       sched_yield();
       lock.lock();
-    } else if (now - last_progress > spin_) {
+    } else if (now - last_progress > spin) {
       sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
       now = last_progress = monotonic_now();
     } else if (yield_) {

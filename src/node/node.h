@@ -125,7 +125,6 @@ class Node {
 
  private:
   std::vector<PeerIndex> served_by(const Link& link) const;
-  void set_polling();
   // How long an operation may be left alone before the background thread takes it up: more while it finds nothing to do.
   static constexpr Nanos call_delay_min = 50 * microsecond, call_delay_max = 400 * microsecond;
 
@@ -150,7 +149,7 @@ class Node {
   bool wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
   template <typename Done>
   void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
-  void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest = 0);
+  void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest);
   void wake();
   void call_background();
   // Links still have something to write, and the background thread sleeps without looking at them.
@@ -184,7 +183,6 @@ class Node {
   bool resting_ = false;  // the background thread waits for something to do
   bool rests_on_links_ = false;
   Nanos sleeps_until_ = 0;
-  Nanos spin_ = 50 * microsecond;
   bool yield_ = false;
   // Packets come further apart than it is worth polling for the next: 30 us, on 400 Mbit/s.
   static constexpr double packet_bytes = 1500, thin_packet_us = 30;

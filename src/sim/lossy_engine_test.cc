@@ -72,6 +72,7 @@ TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once
         engines.finish(others);
         engines.pass(3 * millisecond);
         call(last);
+        EXPECT_TRUE(done[last]->done) << "the others say no more";
         const auto started = engines.now();
         engines.finish(done);
         expect_differ(engines, done, started);

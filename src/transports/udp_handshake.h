@@ -47,7 +47,7 @@ UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello);
 bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello);
 
 // What both ends make of a finished handshake. Ranks: 0 = the side that dialled, 1 = the side that waited.
-DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth = DatagramAuth::mac);
+DatagramGroup link_group(const JobKey& job, const UdpHello& confirm, Rank self, DatagramAuth auth);
 
 struct UdpHandshakeOptions {
   PeerId self{}, peer{};

@@ -74,6 +74,16 @@ TEST(UdpHandshake, checksums_are_enough_where_both_sides_say_so) {
   }
 }
 
+TEST(UdpHandshake, what_is_no_way_to_authenticate_asks_for_the_safe_one) {
+  UdpHandshake a(job(), {.self = dialler_id, .peer = waiter_id, .dial = true, .auth = DatagramAuth::checksum}), b(job(), {.self = waiter_id, .peer = dialler_id, .auth = DatagramAuth::checksum});
+  b.heard(carried(a.message()), 0);
+  auto hello = carried(b.message());
+  hello.auth = 0x0101;
+  a.heard(hello, 0);
+  ASSERT_TRUE(a.done());
+  EXPECT_EQ(a.group().auth, DatagramAuth::mac);
+}
+
 TEST(UdpHandshake, another_attempt_has_other_keys) {
   const auto keys = [](uint64_t of_dialler, uint64_t of_waiter) {
     auto a = dialler(of_dialler), b = waiter(of_waiter);

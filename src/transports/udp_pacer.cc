@@ -130,8 +130,7 @@ std::optional<size_t> Pacer::next(Nanos now) {
 
 void Pacer::sent(size_t destination, size_t bytes, Nanos now) {
   spend(destination, bytes, now);
-  turn_used_ = turn_ == destination ? turn_used_ + bytes : bytes;
-  turn_ = destination;
+  turn_used_ += bytes;
   if (turn_used_ + settings_.datagram_bytes <= turn_bytes()) return;
   turn_ = destination + 1 < lanes_.size() ? destination + 1 : 0;
   turn_used_ = 0;

@@ -108,6 +108,28 @@ TEST(Pacer, serves_in_turn_those_that_want_something) {
   EXPECT_EQ(turns(pacer, 4, now), (std::vector<size_t>{3, 4, 1, 3}));
 }
 
+// At 200 MB/s they are six datagrams long: 50 us. Who has nothing more to send ends its own, and who has no tokens left.
+TEST(Pacer, turns_are_longer_where_the_rate_is_high) {
+  Pacer pacer({.destination_rate = 200'000'000}, 3);
+  Nanos now = 0;
+  for (const size_t destination : {0u, 1u, 2u}) pacer.want(destination, full);
+  std::vector<size_t> expected;
+  for (const size_t destination : {0u, 1u, 2u, 0u}) expected.insert(expected.end(), 6, destination);
+  EXPECT_EQ(turns(pacer, 24, now), expected);
+  EXPECT_EQ(turns(pacer, 2, now), (std::vector<size_t>{1, 1}));
+  pacer.want(1, 0);
+  EXPECT_EQ(turns(pacer, 7, now), (std::vector<size_t>{2, 2, 2, 2, 2, 2, 0})) << "a turn that another one ended does not shorten the next";
+}
+
+TEST(Pacer, turns_are_no_longer_than_the_kernel_joins) {
+  Pacer pacer({.destination_rate = 50'000'000'000}, 2);
+  for (const size_t destination : {0u, 1u}) pacer.want(destination, full);
+  Nanos now = 0;
+  const auto order = turns(pacer, 88, now);
+  EXPECT_EQ(std::count(order.begin(), order.begin() + 44, 0u), 44) << "64 KiB are 44 datagrams";
+  EXPECT_EQ(std::count(order.begin() + 44, order.end(), 1u), 44);
+}
+
 TEST(Pacer, passes_over_a_destination_without_tokens) {
   Pacer pacer({.rate_limit = 1'000'000'000}, 3);
   pacer.set_rate(0, 50'000'000, 0);

@@ -51,13 +51,7 @@ void expect_says(const Finished& done, const Words& parts) {
   for (const auto& part : parts) EXPECT_TRUE(contains(done.out, part)) << "no \"" << part << "\" in\n" << done.out << done.error;
 }
 
-class Doctor : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // As for the other tests with name spaces: who may not make them cannot run these.
-    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
-  }
-};
+using Doctor = NameSpaces;
 
 TEST_F(Doctor, finds_no_error_in_a_healthy_pair) {
   DoctorHosts hosts("ab");

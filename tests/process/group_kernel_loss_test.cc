@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "lossy_hosts.h"
 
@@ -16,6 +17,19 @@ class LongKernelLoss : public LossyHosts {
  protected:
   // Nothing is repaired, but while deadlines are learnt.
   static std::string made(const std::string& more) { return "sharded_make:values=262144,options=loss_budget~1/loss_off~1/stale_max~0/backup~0/" + more; }
+
+  // Four hosts that send single packets, and train with `options`; nothing is lost yet.
+  void begin(const std::string& options) {
+    for (const char host : hosts_->names()) hosts_->send_single_segments(std::string(1, host));
+    ASSERT_EQ(hosts_->trouble(), "");
+    group_.emplace(4, LossyHosts::options(*hosts_));
+    expect_all_ok(group_->ask_all(made(options)));
+  }
+  void SetUp() override {
+    LossyHosts::SetUp();
+    if (!IsSkipped()) hosts_.emplace("abcd");
+  }
+  void TearDown() override { group_.reset(); }
 
   static double sum(const std::vector<Line>& lines, const std::string& key) {
     double all = 0;
@@ -36,37 +50,36 @@ class LongKernelLoss : public LossyHosts {
     }
   }
   // A step in which everything arrives leaves all replicas the same (B6). On busy cores it may not be the first.
-  static void expect_healed(Hosts& hosts, Cluster& group) {
-    hosts.filter({});
+  void expect_healed() {
+    hosts_->filter({});
     std::vector<Line> lines;
     double stale = 1;
     for (int step = 0; step < 20 && stale > 0; ++step) {
-      lines = group.ask_all("sharded_step");
+      lines = group_->ask_all("sharded_step");
       expect_all_ok(lines);
       stale = sum(lines, "stale");
     }
     EXPECT_EQ(stale, 0);
     for (const auto& line : lines) EXPECT_EQ(line.value("parameters"), lines[0].value("parameters")) << line.text;
   }
+
+  std::optional<Hosts> hosts_;
+  std::optional<Cluster> group_;
 };
 
 TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_the_formula_B1) {
-  Hosts hosts("abcd");
-  for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
-  ASSERT_EQ(hosts.trouble(), "");
-  Cluster group(4, options(hosts));
-  expect_all_ok(group.ask_all(made("drift~4")));
-  expect_all_ok(group.ask_all(learning));
+  ASSERT_NO_FATAL_FAILURE(begin("drift~4"));
+  expect_all_ok(group_->ask_all(learning));
   for (const int percent : {1, 5, 10, 20}) {
-    hosts.filter({counted, "meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " counter drop"});
-    ASSERT_EQ(hosts.trouble(), "");
-    expect_all_ok(group.ask_all("sharded_step:iters=12"));  // replicas age
-    const auto lines = group.ask_all("sharded_step:iters=100");
+    hosts_->filter({counted, "meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " counter drop"});
+    ASSERT_EQ(hosts_->trouble(), "");
+    expect_all_ok(group_->ask_all("sharded_step:iters=12"));  // replicas age
+    const auto lines = group_->ask_all("sharded_step:iters=100");
     expect_all_ok(lines);
     EXPECT_EQ(sum(lines, "learning"), 0);
     double arrived = 0, dropped = 0;
-    for (const char host : hosts.names()) {
-      const auto counts = hosts.counted(host);
+    for (const char host : hosts_->names()) {
+      const auto counts = hosts_->counted(host);
       ASSERT_EQ(counts.size(), 2u);
       arrived += static_cast<double>(counts[0]), dropped += static_cast<double>(counts[1]);
     }
@@ -75,71 +88,60 @@ TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_th
     // Four deviations of what so many old elements of the sample say; at 1 and 5 % they are too few.
     if (percent >= 10) expect_drift(lines, percent == 10 ? 0.09 : 0.06);
   }
-  expect_healed(hosts, group);
-  group.finish();
+  expect_healed();
+  group_->finish();
 }
 
 TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E5) {
-  Hosts hosts("abcd");
-  for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
-  ASSERT_EQ(hosts.trouble(), "");
-  Cluster group(4, options(hosts));
-  expect_all_ok(group.ask_all(made("drift~4")));
-  expect_all_ok(group.ask_all(learning));
+  ASSERT_NO_FATAL_FAILURE(begin("drift~4"));
+  expect_all_ok(group_->ask_all(learning));
   for (const bool outages : {false, true}) {
     if (outages) {
       // From a packet at random on, what its sender sends is dropped for 20 ms.
-      hosts.filter({"meta l4proto udp ip saddr @gone counter drop", "meta l4proto udp numgen random mod 2000 < 1 add @gone { ip saddr timeout 20ms } counter drop"},
+      hosts_->filter({"meta l4proto udp ip saddr @gone counter drop", "meta l4proto udp numgen random mod 2000 < 1 add @gone { ip saddr timeout 20ms } counter drop"},
                    "add set ip doctor gone { type ipv4_addr; flags dynamic, timeout; timeout 20ms; }; ");
     } else {
-      hosts.filter({"meta l4proto udp numgen inc mod 50 < 5 counter drop"});
+      hosts_->filter({"meta l4proto udp numgen inc mod 50 < 5 counter drop"});
     }
-    ASSERT_EQ(hosts.trouble(), "");
-    expect_all_ok(group.ask_all("sharded_step:iters=12"));
-    const auto lines = group.ask_all("sharded_step:iters=80");
+    ASSERT_EQ(hosts_->trouble(), "");
+    expect_all_ok(group_->ask_all("sharded_step:iters=12"));
+    const auto lines = group_->ask_all("sharded_step:iters=80");
     expect_all_ok(lines);
     std::printf("    %s: %.1f %% of ranges old after a step, the oldest %lld steps; %.0f streams cut\n", outages ? "outages" : "bursts", 100 * sum(lines, "stale") / sum(lines, "ranges"),
                 static_cast<long long>(lines[0].number("age_max")), sum(lines, "cut"));
     EXPECT_GT(sum(lines, "stale"), 0);
     // Losses are alike within a burst, so there are fewer of them that count; formulae know how soon ranges come again.
     expect_drift(lines, 0.4);
-    const auto dropped = hosts.counted('a');
+    const auto dropped = hosts_->counted('a');
     ASSERT_FALSE(dropped.empty());
     EXPECT_GT(dropped[0], 0u);
-    expect_healed(hosts, group);
+    expect_healed();
   }
-  group.finish();
+  group_->finish();
 }
 
 TEST_F(LongKernelLoss, of_a_full_queue_is_rare_when_the_rate_is_learnt_E3) {
-  Hosts hosts("abcd");
-  for (const char host : hosts.names()) {
-    hosts.send_single_segments(std::string(1, host));
-    hosts.inside("switch", {"tc", "qdisc", "add", "dev", std::string("port-") + host, "root", "tbf", "rate", "200mbit", "burst", "32kb", "limit", "256kb"});
+  for (const char host : hosts_->names()) {
+    hosts_->inside("switch", {"tc", "qdisc", "add", "dev", std::string("port-") + host, "root", "tbf", "rate", "200mbit", "burst", "32kb", "limit", "256kb"});
   }
-  ASSERT_EQ(hosts.trouble(), "");
-  Cluster group(4, options(hosts));
-  expect_all_ok(group.ask_all(made("drift~0")));
-  expect_all_ok(group.ask_all("sharded_step:iters=50"));
-  const auto lines = group.ask_all("sharded_step:iters=40");
+  ASSERT_NO_FATAL_FAILURE(begin("drift~0"));
+  expect_all_ok(group_->ask_all("sharded_step:iters=50"));
+  const auto lines = group_->ask_all("sharded_step:iters=40");
   expect_all_ok(lines);
   std::printf("    %.3f %% of ranges not delivered, %.0f streams cut\n", 100 * sum(lines, "stale") / sum(lines, "ranges"), sum(lines, "cut"));
   EXPECT_LE(sum(lines, "stale"), 0.005 * sum(lines, "ranges"));
-  group.finish();
+  group_->finish();
 }
 
 TEST_F(LongKernelLoss, and_a_rank_that_is_stopped_E4) {
-  Hosts hosts("abcd");
-  ASSERT_EQ(hosts.trouble(), "");
-  Cluster group(4, options(hosts));
-  expect_all_ok(group.ask_all(made("drift~0")));
-  expect_all_ok(group.ask_all("sharded_step:until=25"));
-  lose(hosts, 10);
-  expect_all_ok(group.ask_all("sharded_step:until=30"));
+  ASSERT_NO_FATAL_FAILURE(begin("drift~0"));
+  expect_all_ok(group_->ask_all("sharded_step:until=25"));
+  lose(*hosts_, 10);
+  expect_all_ok(group_->ask_all("sharded_step:until=30"));
   const std::vector<size_t> left{0, 1, 3};
-  group[2].signal(SIGSTOP);
-  ASSERT_TRUE(group[2].wait_stopped());
-  const auto without = group.ask(left, "sharded_step:until=32");
+  (*group_)[2].signal(SIGSTOP);
+  ASSERT_TRUE((*group_)[2].wait_stopped());
+  const auto without = group_->ask(left, "sharded_step:until=32");
   expect_all_ok(without);
   for (const auto& line : without) {
     std::printf("    two steps without a rank: the longest took %lld us\n", static_cast<long long>(line.number("longest_us")));
@@ -147,28 +149,28 @@ TEST_F(LongKernelLoss, and_a_rank_that_is_stopped_E4) {
     expect_within("beyond a phase's deadline", line.number("overdue_us") * 1000, 20);
   }
   // It comes back, and takes part in the others' newest step: it leaves out those that it missed (`behind`), or makes them quickly of what its sockets kept.
-  group[2].signal(SIGCONT);
-  const auto together = group.ask_all("sharded_step:until=36");
+  (*group_)[2].signal(SIGCONT);
+  const auto together = group_->ask_all("sharded_step:until=36");
   expect_all_ok(together);
   std::printf("    it left out %lld steps\n", static_cast<long long>(together[2].number("behind")));
   for (const auto& line : together) EXPECT_EQ(line.number("step"), 36) << line.text;
-  expect_healed(hosts, group);
+  expect_healed();
   // For good: the others are told, and go on without it.
-  group[2].signal(SIGSTOP);
-  ASSERT_TRUE(group[2].wait_stopped());
+  (*group_)[2].signal(SIGSTOP);
+  ASSERT_TRUE((*group_)[2].wait_stopped());
   const auto begun = now_ns();
-  for (const auto& line : group.ask(left, "sharded_step:iters=1000000")) {
+  for (const auto& line : group_->ask(left, "sharded_step:iters=1000000")) {
     EXPECT_EQ(line.code(), "peer_lost") << line.text;
     EXPECT_TRUE(line.says("rank 2")) << line.text;
     expect_within("told that it is lost after", line.at() - begun, 5000);
   }
-  expect_all_ok(group.ask(left, "reform"));
-  const auto resumed = group.ask(left, "sharded_resume");
+  expect_all_ok(group_->ask(left, "reform"));
+  const auto resumed = group_->ask(left, "sharded_resume");
   expect_all_ok(resumed);
   for (const auto& line : resumed) EXPECT_EQ(line.number("step"), resumed[0].number("step")) << line.text;
-  expect_all_ok(group.ask(left, "sharded_step:iters=30"));
-  group[2].signal(SIGKILL);
-  group.finish(left);
+  expect_all_ok(group_->ask(left, "sharded_step:iters=30"));
+  (*group_)[2].signal(SIGKILL);
+  group_->finish(left);
 }
 
 }  // namespace

@@ -104,13 +104,7 @@ void work_over(const TwoHosts& hosts, const std::string& large_calls, int64_t li
   group.finish({0, 1, 2});
 }
 
-class Network : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // Only root may make name spaces, and a container's root may be refused. Where they can be made, whatever goes wrong later is a failure.
-    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
-  }
-};
+using Network = NameSpaces;
 
 TEST_F(Network, of_two_hosts_uses_shared_memory_inside_and_tcp_between) {
   TwoHosts hosts({});

@@ -12,7 +12,7 @@ namespace {
 
 struct Sums {
   uint64_t expected = 0, missing = 0, cut = 0, learning = 0;
-  uint64_t ranges = 0, stale = 0, held = 0, behind = 0, stale_at_last = 0;
+  uint64_t ranges = 0, stale = 0, behind = 0;
   uint32_t age_max = 0;
   int64_t longest_us = 0, overdue_us = 0;  // a step; a phase beyond its hard deadline
   double owner = 0, owner_expected = 0, pair = 0, pair_expected = 0;
@@ -38,8 +38,7 @@ struct Sums {
       if (!half->outcome.ok()) outcome = half->outcome.message();
     }
     ranges += report.ranges;
-    stale += stale_at_last = report.stale_ranges;
-    held += report.held_ranges;
+    stale += report.stale_ranges;
     behind += report.behind;
     age_max = std::max(age_max, report.age_max);
     longest_us = std::max(longest_us, report.total_us);
@@ -66,7 +65,6 @@ Answer ShardedTraining::run(Group& group, const Command& command, const std::fun
   if (command.name == "sharded_make") return make(group, command);
   if (!step_) misuse(command.name + " before sharded_make");
   if (command.name == "sharded_step") return train(static_cast<uint32_t>(command.number("until", step_->step() + command.number("iters", 1))), begun);
-  if (command.name == "sharded_resync") return state(step_->resync());
   return state(step_->resume(group).status());
 }
 
@@ -96,8 +94,8 @@ Answer ShardedTraining::train(uint32_t until, const std::function<void()>& begun
     if (first && many) begun();
   }
   auto answer = state(failure);
-  answer.add("expected", sums.expected).add("missing", sums.missing).add("cut", sums.cut).add("learning", sums.learning).add("ranges", sums.ranges).add("stale", sums.stale).add("stale_at_last", sums.stale_at_last);
-  answer.add("held", sums.held).add("behind", sums.behind).add("age_max", sums.age_max).add("longest_us", sums.longest_us).add("overdue_us", sums.overdue_us);
+  answer.add("expected", sums.expected).add("missing", sums.missing).add("cut", sums.cut).add("learning", sums.learning).add("ranges", sums.ranges).add("stale", sums.stale);
+  answer.add("behind", sums.behind).add("age_max", sums.age_max).add("longest_us", sums.longest_us).add("overdue_us", sums.overdue_us);
   answer.add("owner", sums.owner).add("owner_expected", sums.owner_expected).add("pair", sums.pair).add("pair_expected", sums.pair_expected).add("lost", sums.lost);
   return answer.add("outcome", "(" + sums.outcome + ")");
 }

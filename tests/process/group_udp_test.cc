@@ -46,6 +46,16 @@ TEST(Udp, datagrams_are_as_long_as_the_paths_carry_when_the_group_begins) {
   }
 }
 
+TEST(Udp, a_rate_limit_holds) {
+  Cluster group(2, {.transport = "udp", .environment = {"UNISONO_RATE_LIMIT_MBPS=80"}});
+  // 4 MB leave each rank at 10 MB/s.
+  for (const auto& line : group.ask_all("all_reduce:count=1000003,schedule=2")) {
+    EXPECT_TRUE(line.ok()) << line.text;
+    EXPECT_GT(line.number("us"), 350'000) << line.text;
+  }
+  group.finish();
+}
+
 TEST(Udp, checksums_do_where_all_ranks_ask_for_them) {
   for (const size_t asking : {3, 2}) {
     ClusterOptions options{.transport = "udp", .wrappers = {}};
@@ -165,6 +175,19 @@ TEST_F(LossyHosts, every_collective_is_right_over_links_that_lose_a_tenth) {
   Cluster group(3, options(hosts));
   expect_all_ok(group.ask_all("matrix:counts=0/7/1000"));
   expect_all_ok(group.ask_all("all_reduce:count=1000003,iters=3,check=1"));
+  group.finish();
+}
+
+// Nothing says that they are too long: they are tried for a while, and the group begins with short ones.
+TEST_F(LossyHosts, where_long_datagrams_vanish_a_group_has_short_ones) {
+  Hosts hosts("abc");
+  for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
+  hosts.filter({"meta l4proto udp meta length > 1400 drop"});
+  ASSERT_EQ(hosts.trouble(), "");
+  Cluster group(3, options(hosts));
+  for (const auto& line : group.ask_all("members")) EXPECT_EQ(line.number("datagram_bytes"), 1200) << line.text;
+  expect_all_ok(group.ask_all("all_reduce:count=100003,check=1"));
+  expect_all_ok(group.ask_all("all_reduce:count=100003,check=1,lossy=1"));
   group.finish();
 }
 

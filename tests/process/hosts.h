@@ -1,6 +1,7 @@
 // Hosts made of network name spaces on one switch, made and removed by the test that uses them. Needs root.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -13,6 +14,15 @@
 namespace unisono::testing {
 
 using Words = std::vector<std::string>;
+
+// For tests that make name spaces.
+class NameSpaces : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // Only root may make them, and a container's root may be refused. Where they can be made, whatever goes wrong later is a failure.
+    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
+  }
+};
 
 // Host "a" is 10.77.0.1, "b" is 10.77.0.2 and so on, each at its interface eth0.
 class Hosts {

@@ -1,8 +1,6 @@
 // Hosts on a switch whose kernels drop packets that arrive, for tests of groups over UDP.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <string>
 
 #include "group_cluster.h"
@@ -10,11 +8,8 @@
 
 namespace unisono::testing {
 
-class LossyHosts : public ::testing::Test {
+class LossyHosts : public NameSpaces {
  protected:
-  void SetUp() override {
-    if (run({"unshare", "--net", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not make network name spaces";
-  }
   // Of UDP, at random; whole packets of Ethernet, not segments that the kernel joined.
   static void lose(Hosts& hosts, int percent) {
     for (const char host : hosts.names()) hosts.send_single_segments(std::string(1, host));
