@@ -164,7 +164,7 @@ TEST_F(Network, a_thin_link_keeps_no_core_busy) {
       const auto cpu_us = after[rank].number("cpu_us") - before[rank].number("cpu_us"), us = calls[rank].number("us");
       std::printf("    %s: %lld us of CPU in %lld us\n", transport, static_cast<long long>(cpu_us), static_cast<long long>(us));
       EXPECT_GT(us, 900'000);
-      EXPECT_LT(cpu_us, us * slowness / 2);
+      EXPECT_LT(cpu_us, us * slowness * 2 / 5);
     }
     group.finish();
   }
