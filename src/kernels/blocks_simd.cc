@@ -3,7 +3,7 @@
 //
 // Encoding and decoding are in blocks_encode_inl.h and blocks_decode_inl.h; here they are compiled, once per instruction set.
 
-#include "kernels/simd_targets.h"
+#include "base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"

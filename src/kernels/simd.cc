@@ -4,7 +4,7 @@
 // and never read back. 16-bit floats stay in fp32 from the first source to the one rounding at the end. Every block is read
 // from all sources before it is written, so the destination may be one of the sources.
 
-#include "kernels/simd_targets.h"
+#include "base/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd.cc"
 #include <hwy/foreach_target.h>  // before highway.h

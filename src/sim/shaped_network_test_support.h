@@ -101,7 +101,8 @@ class ShapedNetwork {
       for (; !queue.empty() && outcome.datagrams < datagrams_max; ++outcome.datagrams) {
         const auto packet = std::move(queue.front());
         queue.pop_front();
-        inbox.arrived(packet->bytes, packet->from, packet->came);
+        const InDatagram arriving{packet->bytes, &packet->from, packet->came};
+        inbox.arrived({&arriving, 1});
       }
       outcome.drained = queue.empty();
       return outcome;

@@ -194,7 +194,8 @@ ReceiveOutcome SocketNetwork::receive(PeerIndex process, DatagramInbox& inbox, s
     auto& datagram = datagrams_[index];
     port.inbox_bytes -= datagram.bytes.size();
     ++outcome.datagrams;
-    inbox.arrived(datagram.bytes, addresses_[datagram.from], datagram.at);
+    const InDatagram arriving{datagram.bytes, &addresses_[datagram.from], datagram.at};
+    inbox.arrived({&arriving, 1});
     give(index);
   }
   outcome.drained = !is_there();

@@ -17,10 +17,12 @@ class Inbox final : public DatagramInbox {
     uint16_t from = 0;
     Nanos at = 0;
   };
-  void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) override {
-    Came one{.header = {}, .bytes = datagram.size(), .from = from.port(), .at = came};
-    std::memcpy(&one.header, datagram.data(), sizeof one.header);
-    all.push_back(one);
+  void arrived(std::span<const InDatagram> batch) override {
+    for (const auto& datagram : batch) {
+      Came one{.header = {}, .bytes = datagram.bytes.size(), .from = datagram.from->port(), .at = datagram.came};
+      std::memcpy(&one.header, datagram.bytes.data(), sizeof one.header);
+      all.push_back(one);
+    }
   }
   void refused(const TcpAddress& to) override { refusals.push_back(to.port()); }
   std::vector<Came> all;

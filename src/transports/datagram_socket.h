@@ -40,13 +40,19 @@ struct SendOutcome {
   friend bool operator==(const SendOutcome&, const SendOutcome&) = default;
 };
 
+// Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that, so check_shape refuses it.
+struct InDatagram {
+  std::span<const std::byte> bytes{};
+  const TcpAddress* from = nullptr;
+  Nanos came = 0;  // when the network brought it, by CLOCK_MONOTONIC; 0: not known
+};
+
 // The receiver of what has come. Called from DatagramSocket::receive only. It may call send of the same socket.
 class DatagramInbox {
  public:
   virtual ~DatagramInbox() = default;
-  // Any bytes from anybody, even none. One that is longer than the socket was made for may come cut, yet stays longer than that, so check_shape
-  // refuses it. Both are valid during the call. came: when the network brought it, by CLOCK_MONOTONIC; 0: not known.
-  virtual void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) = 0;
+  // In the order in which they came; at most datagrams_per_batch, at least one. Valid during the call.
+  virtual void arrived(std::span<const InDatagram> batch) = 0;
   // The network said that something sent to this address did not reach anybody (a closed port). Anyone can forge that: for counting only.
   virtual void refused(const TcpAddress& to) = 0;
 };

@@ -1,15 +1,19 @@
 #include "transports/losing_socket.h"
 
+#include <array>
+
 namespace unisono {
 
 struct LosingSocket::Sieve final : DatagramInbox {
   Sieve(LosingSocket& socket, DatagramInbox& behind) : owner(socket), inbox(behind) {}
-  void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) override {
-    if (owner.random_.below(1000) < owner.per_mille_) {
-      ++owner.lost_;
-      return;
+  void arrived(std::span<const InDatagram> batch) override {
+    std::array<InDatagram, datagrams_per_batch> kept;
+    size_t count = 0;
+    for (const auto& datagram : batch) {
+      if (owner.random_.below(1000) < owner.per_mille_) ++owner.lost_;
+      else kept[count++] = datagram;
     }
-    inbox.arrived(datagram, from, came);
+    if (count > 0) inbox.arrived(std::span(kept).first(count));
   }
   void refused(const TcpAddress& to) override { inbox.refused(to); }
   LosingSocket& owner;

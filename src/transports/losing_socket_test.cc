@@ -11,10 +11,12 @@ namespace unisono {
 namespace {
 
 struct Inbox final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress&, Nanos) override {
-    DatagramHeader header;
-    std::memcpy(&header, datagram.data(), sizeof header);
-    numbers.push_back(header.flow_seq);
+  void arrived(std::span<const InDatagram> batch) override {
+    for (const auto& datagram : batch) {
+      DatagramHeader header;
+      std::memcpy(&header, datagram.bytes.data(), sizeof header);
+      numbers.push_back(header.flow_seq);
+    }
   }
   void refused(const TcpAddress&) override { ++refusals; }
   std::vector<uint32_t> numbers;

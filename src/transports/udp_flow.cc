@@ -23,8 +23,8 @@ constexpr std::array<std::byte, 65'536> zeros{};
 UdpFlow::UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination)
     : options_(options),
       destination_(destination),
-      out_key_(link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id)),
-      in_key_(link_key(options.group.key, 1 - options.group.self, options.group.self, options.group.epoch, options.group.run_id)),
+      out_seal_{link_key(options.group.key, options.group.self, 1 - options.group.self, options.group.epoch, options.group.run_id), options.group.auth},
+      in_seal_{link_key(options.group.key, 1 - options.group.self, options.group.self, options.group.epoch, options.group.run_id), options.group.auth},
       all_(all),
       rate_({.limit = options.rate_limit}),
       acks_(AckSettings{}),
@@ -76,8 +76,7 @@ DatagramHeader UdpFlow::answering(DatagramKind kind, Nanos now) {
 
 void UdpFlow::put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox) {
   header.payload_bytes = static_cast<uint16_t>(payload.size());
-  seal_datagram(header, payload, out_key_, options_.group.auth);
-  outbox.add(options_.address, header, payload, sending_);
+  outbox.add(options_.address, header, payload, out_seal_, sending_);
 }
 
 void UdpFlow::start(Control& control, Nanos now) {
@@ -110,8 +109,7 @@ bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
     // Copied: the ring's place may be used again before the outbox is flushed.
     std::memcpy(outbox.scratch(), message.payload.data(), message.bytes);
     const std::span<const std::byte> payload(outbox.scratch(), message.bytes);
-    seal_datagram(message.header, payload, message.key, message.auth);
-    outbox.add(options_.address, message.header, payload, sending_);
+    outbox.add(options_.address, message.header, payload, message.seal, sending_);
   }
   return true;
 }
@@ -178,8 +176,7 @@ void UdpFlow::say(const UdpGroupPeer& group, const DatagramHeader& header, uint3
   auto& message = messages_[(first_message_ + message_count_++) % messages_max];
   message.header = header;
   address_header(message.header, group.group, group.rank);
-  message.key = group.out_key;
-  message.auth = group.group.auth;
+  message.seal = group.out_seal;
   UNISONO_CHECK(bitmap.size() <= repair_bitmap_bytes_max);
   std::memcpy(message.payload.data(), &first, sizeof first);
   if (!bitmap.empty()) std::memcpy(message.payload.data() + sizeof first, bitmap.data(), bitmap.size());
@@ -253,8 +250,7 @@ uint32_t UdpFlow::send_stream(Nanos now, UdpOutbox& outbox) {
     header.flow_seq = next_seq_++;
     header.sent_at_us = clock_us(now);
     header.payload_bytes = static_cast<uint16_t>(datagram.payload.size());
-    seal_datagram(header, datagram.payload, group.out_key, group.group.auth);
-    outbox.add(options_.address, header, datagram.payload, sending_);
+    outbox.add(options_.address, header, datagram.payload, group.out_seal, sending_);
     if (header.kind == DatagramKind::end) ++group.ends_sent;
     const auto bytes = static_cast<uint32_t>(datagram_header_bytes + datagram.payload.size());
     count_sent(bytes);

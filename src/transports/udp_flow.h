@@ -40,11 +40,11 @@ struct UdpFlowOptions {
   Nanos started = 0;
 };
 
-// The streams of one group to the peer, and the keys of the group's links between the two.
+// The streams of one group to the peer, and the seals of the group's links between the two.
 struct UdpGroupPeer {
   DatagramGroup group;
   Rank rank = 0;
-  SipKey out_key, in_key;
+  DatagramSeal out_seal, in_seal;
   UdpStreams streams;
   uint64_t received = 0, ends_sent = 0;
   uint64_t dropped[datagram_fault_count] = {};
@@ -118,7 +118,7 @@ class UdpFlow {
 
   const TcpAddress& address() const { return options_.address; }
   const DatagramGroup& group() const { return options_.group; }
-  const SipKey& in_key() const { return in_key_; }
+  const DatagramSeal& in_seal() const { return in_seal_; }
   const RttEstimator& rtt() const { return rtt_; }
   uint64_t rate() const { return rate_.rate(); }
   void held_back(Nanos now) { rate_.held_back(now); }
@@ -144,8 +144,7 @@ class UdpFlow {
   };
   struct Message {
     DatagramHeader header;
-    SipKey key;
-    DatagramAuth auth = DatagramAuth::mac;
+    DatagramSeal seal;
     uint32_t bytes = 0;
     std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
   };
@@ -179,7 +178,7 @@ class UdpFlow {
 
   UdpFlowOptions options_;
   size_t destination_;
-  SipKey out_key_, in_key_;
+  DatagramSeal out_seal_, in_seal_;
   RttEstimator rtt_;
   RateControl& all_;
   RateControl rate_;

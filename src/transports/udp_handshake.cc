@@ -22,7 +22,7 @@ uint64_t derived(const JobKey& job, std::string_view purpose, uint32_t part, std
   return siphash_2_4(as_key(job), head, rest);
 }
 
-SipKey hello_key(const JobKey& job) { return {derived(job, "UHEL", 0), derived(job, "UHEL", 1)}; }
+DatagramSeal hello_seal(const JobKey& job) { return {.key = {derived(job, "UHEL", 0), derived(job, "UHEL", 1)}, .auth = DatagramAuth::mac}; }
 uint64_t hello_run(const JobKey& job) { return derived(job, "URUN", 0); }
 
 UdpNonce nonce_of(const JobKey& job, const PeerId& self, uint64_t attempt) {
@@ -42,14 +42,14 @@ UdpHelloDatagram sealed_hello(const JobKey& job, const UdpHello& hello) {
   datagram.header.sender = hello.step == UdpHelloStep::answer ? 1 : 0;
   datagram.header.receiver = hello.step == UdpHelloStep::answer ? 0 : 1;
   datagram.header.payload_bytes = sizeof(UdpHello);
-  seal_datagram(datagram.header, std::as_bytes(std::span(&datagram.hello, 1)), hello_key(job), DatagramAuth::mac);
+  seal_datagram(datagram.header, std::as_bytes(std::span(&datagram.hello, 1)), hello_seal(job));
   return datagram;
 }
 
 bool read_hello(const JobKey& job, const DatagramHeader& header, std::span<const std::byte> datagram, UdpHello& hello) {
   if (header.kind != DatagramKind::hello || header.run_id != hello_run(job) || header.epoch != 0) return false;
   if (datagram.size() != hello_datagram_bytes) return false;
-  if (check_tag(header, datagram, hello_key(job), DatagramAuth::mac) != DatagramFault::none) return false;
+  if (check_tag(header, datagram, hello_seal(job)) != DatagramFault::none) return false;
   std::memcpy(&hello, datagram.data() + datagram_header_bytes, sizeof hello);
   const auto step = static_cast<uint8_t>(hello.step);
   return hello.version == 1 && step >= 1 && step <= 3 && header.sender == (hello.step == UdpHelloStep::answer ? 1 : 0);

@@ -206,7 +206,7 @@ TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
       payload[0] = static_cast<std::byte>(random.next());
     }
     header.payload_bytes = static_cast<uint16_t>(payload.size());
-    seal_datagram(header, payload, flow->in_key(), group.auth);
+    seal_datagram(header, payload, flow->in_seal());
     datagram.bytes.resize(sizeof header + payload.size());
     std::memcpy(datagram.bytes.data(), &header, sizeof header);
     std::copy(payload.begin(), payload.end(), datagram.bytes.begin() + sizeof header);

@@ -301,7 +301,7 @@ class UdpLossyFaults : public UdpLossy {
     auto header = datagram.header();
     change(datagram, header);
     const auto payload = std::span(datagram.bytes).subspan(std::min(datagram.bytes.size(), sizeof header));
-    if (seal) seal_datagram(header, payload, link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), DatagramAuth::mac);
+    if (seal) seal_datagram(header, payload, {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), DatagramAuth::mac});
     std::memcpy(datagram.bytes.data(), &header, std::min(datagram.bytes.size(), sizeof header));
     datagram.at = cluster.network.now;
     cluster.network.watcher = [](const VirtualNetwork::Flying& answer) { ADD_FAILURE() << "it was answered, kind " << static_cast<int>(answer.header().kind); };

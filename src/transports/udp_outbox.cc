@@ -17,15 +17,32 @@ void note_too_long(UdpSendCounters& counters, size_t bytes) {
 UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
     : socket_(socket), scratch_bytes_(scratch_bytes), scratch_(std::make_unique<std::byte[]>(batch * scratch_bytes)) {}
 
-void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters) {
-  UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_);
+void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters) {
+  UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
   datagrams_[count_] = {.to = &to, .header = header, .payload = payload};
   counters_[count_] = &counters;
+  tagged_[count_] = tagged(std::as_bytes(std::span(&datagrams_[count_].header, 1)), payload, seal);
   ++count_;
+}
+
+void UdpOutbox::add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters) {
+  seal();
+  add(to, header, payload, {}, counters);
+  sealed_ = count_;
+}
+
+void UdpOutbox::seal() {
+  const size_t count = count_ - sealed_;
+  if (count == 0) return;
+  std::array<uint64_t, batch> tags;
+  make_tags(std::span(tagged_).subspan(sealed_, count), std::span(tags).first(count));
+  for (size_t i = 0; i < count; ++i) datagrams_[sealed_ + i].header.tag = tags[i];
+  sealed_ = count_;
 }
 
 bool UdpOutbox::flush() {
   size_t at = 0;
+  seal();
   blocked_ = wants_time_ = false;
   while (at < count_) {
     const auto outcome = socket_.send(std::span(datagrams_).subspan(at, count_ - at));
@@ -47,7 +64,7 @@ bool UdpOutbox::flush() {
     else ++counters.failed;
     ++at;
   }
-  count_ = 0;
+  count_ = sealed_ = 0;
   return true;
 }
 
@@ -63,6 +80,7 @@ void UdpOutbox::keep_rest(size_t from) {
     counters_[to] = counters_[i];
   }
   count_ -= from;
+  sealed_ = count_;
 }
 
 void UdpOutbox::forget(const UdpSendCounters& counters) {
@@ -73,7 +91,7 @@ void UdpOutbox::forget(const UdpSendCounters& counters) {
     datagrams_[kept] = datagrams_[i];
     counters_[kept++] = counters_[i];
   }
-  count_ = kept;
+  count_ = sealed_ = kept;
   if (count_ == 0) blocked_ = false;
 }
 

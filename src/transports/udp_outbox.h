@@ -25,7 +25,7 @@ struct UdpSendCounters {
 
 class UdpOutbox {
  public:
-  static constexpr size_t batch = 64;
+  static constexpr size_t batch = datagrams_per_batch;
 
   // scratch_bytes: of the largest payload that is not sent from where it lies.
   UdpOutbox(DatagramSocket& socket, size_t scratch_bytes);
@@ -36,8 +36,10 @@ class UdpOutbox {
   bool blocked() const { return blocked_; }
   // Memory for the payload of the datagram that is added next.
   std::byte* scratch() { return scratch_.get() + count_ * scratch_bytes_; }
-  // room() > 0. `to` and `counters` must live until it has left; the payload until flush(). Full batches are flushed by the caller.
-  void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters);
+  // room() > 0. Sealed when the batch leaves. `to` and `counters` must live until then; the payload until flush(). Full batches are flushed by the caller.
+  void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters);
+  // The same for one that is sealed.
+  void add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters);
   // Gives everything to the network. True if all of it was taken.
   bool flush();
   // Drops what waits for this receiver, whose address and counters go away.
@@ -47,6 +49,7 @@ class UdpOutbox {
   DatagramSocket& socket() const { return socket_; }
 
  private:
+  void seal();
   void keep_rest(size_t from);
 
   DatagramSocket& socket_;
@@ -54,7 +57,8 @@ class UdpOutbox {
   std::unique_ptr<std::byte[]> scratch_;
   std::array<OutDatagram, batch> datagrams_;
   std::array<UdpSendCounters*, batch> counters_{};
-  size_t count_ = 0;
+  std::array<DatagramTagged, batch> tagged_;
+  size_t count_ = 0, sealed_ = 0;  // sealed_: of the first ones
   bool blocked_ = false, wants_time_ = false;
 };
 

@@ -304,6 +304,13 @@ ReceiveOutcome UdpSocket::receive(DatagramInbox& inbox, size_t datagrams_max) {
 // now, wall: the same moment, after these came; the kernel's stamps are of the clock on the wall.
 size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox& inbox) {
   size_t datagrams = 0;
+  std::array<InDatagram, datagrams_per_batch> batch;
+  size_t held = 0;
+  const auto give = [&] {
+    if (held > 0) inbox.arrived(std::span(batch).first(held));
+    datagrams += held;
+    held = 0;
+  };
   for (size_t i = 0; i < messages; ++i) {
     auto& message = ring_->messages[i].msg_hdr;
     std::span<const std::byte> bytes(static_cast<const std::byte*>(ring_->pieces[i].iov_base), ring_->messages[i].msg_len);
@@ -323,11 +330,12 @@ size_t UdpSocket::deliver(size_t messages, Nanos now, Nanos wall, DatagramInbox&
     if (size == 0) size = bytes.size();
     do {
       const size_t count = std::min(size, bytes.size());
-      inbox.arrived(bytes.first(count), from, came);
+      if (held == batch.size()) give();
+      batch[held++] = {bytes.first(count), &from, came};
       bytes = bytes.subspan(count);
-      ++datagrams;
     } while (!bytes.empty());
   }
+  give();
   counters_.received += datagrams;
   return datagrams;
 }

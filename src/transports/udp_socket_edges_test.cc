@@ -33,7 +33,9 @@ std::unique_ptr<UdpSocket> make(const UdpSocketOptions& with) {
 }
 
 struct Sizes final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress&, Nanos) override { sizes.push_back(datagram.size()); }
+  void arrived(std::span<const InDatagram> batch) override {
+    for (const auto& datagram : batch) sizes.push_back(datagram.bytes.size());
+  }
   void refused(const TcpAddress&) override {}
   std::vector<size_t> sizes;
 };

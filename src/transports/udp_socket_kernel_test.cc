@@ -53,9 +53,11 @@ std::unique_ptr<UdpSocket> make(UdpSocketOptions options = {}, const char* addre
 }
 
 struct Numbers final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress&, Nanos) override {
+  void arrived(std::span<const InDatagram> batch) override {
     DatagramHeader header;
-    if (check_shape(datagram, 65507, header) == DatagramFault::none) ops.push_back(header.op);
+    for (const auto& datagram : batch) {
+      if (check_shape(datagram.bytes, 65507, header) == DatagramFault::none) ops.push_back(header.op);
+    }
   }
   void refused(const TcpAddress&) override { ++refusals; }
   std::vector<uint32_t> ops;

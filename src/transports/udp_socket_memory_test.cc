@@ -28,7 +28,7 @@ namespace unisono {
 namespace {
 
 struct Count final : DatagramInbox {
-  void arrived(std::span<const std::byte>, const TcpAddress&, Nanos) override { ++datagrams; }
+  void arrived(std::span<const InDatagram> batch) override { datagrams += batch.size(); }
   void refused(const TcpAddress&) override { ++refusals; }
   size_t datagrams = 0, refusals = 0;
 };

@@ -35,10 +35,14 @@ std::unique_ptr<UdpSocket> make(UdpSocketOptions options) {
 }
 
 struct Inbox final : DatagramInbox {
-  void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos at) override {
-    came.push_back(at);
-    datagrams.emplace_back(datagram.begin(), datagram.end());
-    senders.push_back(from);
+  void arrived(std::span<const InDatagram> batch) override {
+    EXPECT_GE(batch.size(), 1u);
+    EXPECT_LE(batch.size(), datagrams_per_batch);
+    for (const auto& datagram : batch) {
+      came.push_back(datagram.came);
+      datagrams.emplace_back(datagram.bytes.begin(), datagram.bytes.end());
+      senders.push_back(*datagram.from);
+    }
   }
   void refused(const TcpAddress& to) override { refusals.push_back(to); }
   std::vector<Bytes> datagrams;
@@ -299,9 +303,11 @@ TEST_P(UdpSocketOf, nothing_is_fragmented) {
 TEST_P(UdpSocketOf, an_inbox_may_answer_at_once) {
   struct Echo final : DatagramInbox {
     explicit Echo(DatagramSocket& s) : socket(s) {}
-    void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos) override {
-      const OutDatagram answer{.to = &from, .header = {.op = 99, .payload_bytes = static_cast<uint16_t>(datagram.size())}, .payload = datagram};
-      EXPECT_EQ(socket.send({&answer, 1}), (SendOutcome{.taken = 1}));
+    void arrived(std::span<const InDatagram> batch) override {
+      for (const auto& datagram : batch) {
+        const OutDatagram answer{.to = datagram.from, .header = {.op = 99, .payload_bytes = static_cast<uint16_t>(datagram.bytes.size())}, .payload = datagram.bytes};
+        EXPECT_EQ(socket.send({&answer, 1}), (SendOutcome{.taken = 1}));
+      }
     }
     void refused(const TcpAddress&) override {}
     DatagramSocket& socket;

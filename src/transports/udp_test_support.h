@@ -93,11 +93,17 @@ class VirtualNetwork {
     }
     ReceiveOutcome receive(DatagramInbox& inbox, size_t datagrams_max) override {
       ReceiveOutcome outcome;
-      while (outcome.datagrams < datagrams_max && !inbox_.empty() && inbox_.front().at <= network_.now) {
-        const auto datagram = std::move(inbox_.front());
-        inbox_.pop_front();
-        ++outcome.datagrams;
-        inbox.arrived(datagram.bytes, datagram.from, 0);
+      const auto is_there = [&] { return outcome.datagrams < datagrams_max && !inbox_.empty() && inbox_.front().at <= network_.now; };
+      while (is_there()) {
+        std::vector<Flying> taken;
+        while (is_there() && taken.size() < datagrams_per_batch) {
+          taken.push_back(std::move(inbox_.front()));
+          inbox_.pop_front();
+          ++outcome.datagrams;
+        }
+        std::vector<InDatagram> batch;
+        for (const auto& datagram : taken) batch.push_back({datagram.bytes, &datagram.from, 0});
+        inbox.arrived(batch);
       }
       for (const auto& to : std::exchange(refused_, {})) inbox.refused(to);
       outcome.drained = inbox_.empty() || inbox_.front().at > network_.now;

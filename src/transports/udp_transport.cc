@@ -233,6 +233,7 @@ void UdpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_
 void UdpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
+  ++changes_;
   const auto at = std::find(live_.begin(), live_.end(), link);
   if (at != live_.end()) {
     live_.erase(at);

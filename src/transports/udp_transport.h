@@ -5,6 +5,7 @@
 // network's in virtual time. Unlike TCP's, nobody in the kernel answers for a process that does not poll: lingers() is true while there are links.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -109,7 +110,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
  private:
   struct Port final : DatagramInbox {
     Port(UdpTransport& transport, std::unique_ptr<DatagramSocket> with, size_t number);
-    void arrived(std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) override { owner.arrived(*this, datagram, from, came); }
+    void arrived(std::span<const InDatagram> batch) override { owner.arrived(*this, batch); }
     void refused(const TcpAddress& to) override { owner.refused(*this, to); }
     UdpTransport& owner;
     std::unique_ptr<DatagramSocket> socket;
@@ -151,6 +152,16 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     Link* link = nullptr;
     Group* group = nullptr;
   };
+  // To whom a datagram says that it belongs, and the first check that it failed, if any. Neither link nor group: a hello, or nobody's.
+  struct Claim {
+    DatagramHeader header;
+    DatagramFault fault = DatagramFault::none;
+    Link* link = nullptr;
+    Group* group = nullptr;
+    UdpGroupPeer* peer = nullptr;  // in the group
+    UdpFlow* flow = nullptr;       // to the sender
+    const DatagramSeal* seal = nullptr;
+  };
   struct StreamNews {
     uint32_t group = 0;
     Rank to = 0;
@@ -168,11 +179,14 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   bool knows_run(uint64_t run_id) const;
 
   // Receiving.
-  void arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from, Nanos came);
+  void arrived(Port& port, std::span<const InDatagram> batch);
+  void check(std::span<const InDatagram> datagrams, std::span<Claim> claims);
+  void identify(const InDatagram& datagram, Claim& claim) const;
+  void take(Port& port, const InDatagram& datagram, const Claim& claim);
   void refused(Port& port, const TcpAddress& to);
   void hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
-  void of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
-  void of_group(Group& group, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from);
+  DatagramFault of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
+  DatagramFault of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload);
 
   // Life of links.
@@ -214,6 +228,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::vector<Link*> by_destination_;
   std::vector<std::unique_ptr<Group>> groups_, group_graveyard_;
   std::unordered_map<uint64_t, Context> contexts_;
+  uint64_t changes_ = 0;  // of links and groups: claims that were made before may be wrong
+  std::array<Claim, datagrams_per_batch> claims_;
+  std::array<DatagramTagged, datagrams_per_batch> tagged_;
   std::vector<uint64_t> sent_, reporting_;
   std::vector<StreamNews> stream_news_;
   uint64_t attempts_ = 0;
@@ -222,7 +239,6 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   uint64_t refused_frames_[frame_fault_count] = {};
   uint64_t dropped_[datagram_fault_count] = {};
   Nanos now_ = 0;
-  Nanos came_ = 0;      // what is being read
   bool stale_ = false;  // nothing was read yet in this turn
   Sink* sink_ = nullptr;  // during poll
   bool polling_ = false;

@@ -22,7 +22,7 @@ void UdpTransport::say_hello(Link& link, const Candidate& to) {
   auto& outbox = ports_[to.port]->outbox;
   if (!message || (outbox.room() == 0 && !outbox.flush())) return;
   std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
-  outbox.add(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
+  outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
   outbox.flush();  // `to` may be the caller's
 }
 
@@ -62,11 +62,13 @@ void UdpTransport::bring_up(Link& link, Nanos now) {
   link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
   link.state = LinkState::up;
   contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
+  ++changes_;
   if (!link.request.dial) link.handshake.reset();
   speak(link, now);
 }
 
 void UdpTransport::lose(Link& link, const Status& why) {
+  ++changes_;
   if (link.state == LinkState::up) {
     auto& flow = *link.flow;
     if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
@@ -121,26 +123,77 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
   return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
 }
 
-void UdpTransport::arrived(Port& port, std::span<const std::byte> datagram, const TcpAddress& from, Nanos came) {
+// All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an earlier one changes is seen: then the
+// others are checked again.
+void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
   if (std::exchange(stale_, false)) refresh();
-  came_ = came != 0 && options_.clock ? came : now_;
-  now_ = std::max(now_, came_);
-  DatagramHeader header;
-  if (const auto fault = check_shape(datagram, longest_datagram_bytes, header); fault != DatagramFault::none) {
-    ++dropped_[static_cast<size_t>(fault)];
+  const auto claims = std::span(claims_).first(batch.size());
+  check(batch, claims);
+  const auto seen = changes_;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (changes_ != seen) check(batch.subspan(i, 1), claims.subspan(i, 1));
+    take(port, batch[i], claims[i]);
+  }
+}
+
+void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Claim> claims) {
+  std::array<Claim*, datagrams_per_batch> checked;
+  std::array<uint64_t, datagrams_per_batch> tags;
+  size_t count = 0;
+  for (size_t i = 0; i < datagrams.size(); ++i) {
+    auto& claim = claims[i];
+    identify(datagrams[i], claim);
+    if (claim.fault != DatagramFault::none || claim.seal == nullptr) continue;
+    tagged_[count] = tagged(datagrams[i].bytes, datagrams[i].bytes.subspan(datagram_header_bytes), *claim.seal);
+    checked[count++] = &claim;
+  }
+  make_tags(std::span(tagged_).first(count), std::span(tags).first(count));
+  for (size_t i = 0; i < count; ++i) {
+    if (!same_tag(tags[i], checked[i]->header.tag)) checked[i]->fault = DatagramFault::tag;
+  }
+}
+
+// All checks but the tag's.
+void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
+  claim.link = nullptr, claim.group = nullptr, claim.peer = nullptr, claim.flow = nullptr, claim.seal = nullptr;
+  auto& [header, fault, link, group, peer, flow, seal] = claim;
+  fault = check_shape(datagram.bytes, longest_datagram_bytes, header);
+  if (fault != DatagramFault::none || header.kind == DatagramKind::hello) return;
+  const auto* context = find_context(header.run_id, header.epoch);
+  if (context == nullptr) {
+    fault = knows_run(header.run_id) ? DatagramFault::epoch : DatagramFault::run;
     return;
   }
-  if (header.kind == DatagramKind::hello) {
-    hello(port, header, datagram, from);
-    return;
+  if (context->link != nullptr) {
+    link = context->link;
+    flow = link->flow.get();
+    fault = check_group(header, flow->group());
+    seal = &flow->in_seal();
+  } else {
+    group = context->group;
+    fault = check_group(header, group->what);
+    if (fault != DatagramFault::none) return;
+    peer = group->ranks[header.sender].get();  // check_group: a rank of the group, and not this one
+    flow = flow_of(*group, header.sender);
+    seal = &peer->in_seal;
   }
-  const auto* found = find_context(header.run_id, header.epoch);
-  if (found == nullptr) {
-    ++dropped_[static_cast<size_t>(knows_run(header.run_id) ? DatagramFault::epoch : DatagramFault::run)];
-    return;
+  if (fault == DatagramFault::none && (flow == nullptr || !same_endpoint(*datagram.from, flow->address()))) fault = DatagramFault::address;
+  if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes);
+}
+
+void UdpTransport::take(Port& port, const InDatagram& datagram, const Claim& claim) {
+  const Nanos came = datagram.came != 0 && options_.clock ? datagram.came : now_;
+  const Nanos now = std::max(now_, came);
+  now_ = now;
+  auto fault = claim.fault;
+  if (fault == DatagramFault::none) {
+    if (claim.seal == nullptr) return hello(port, claim.header, datagram.bytes, *datagram.from);
+    const auto payload = datagram.bytes.subspan(datagram_header_bytes);
+    fault = claim.link != nullptr ? of_link(*claim.link, claim.header, payload, {now, came}) : of_group(claim, payload, {now, came});
   }
-  if (found->link != nullptr) of_link(*found->link, header, datagram, from);
-  else of_group(*found->group, header, datagram, from);
+  if (fault == DatagramFault::none) return;
+  ++dropped_[static_cast<size_t>(fault)];
+  if (claim.group != nullptr) ++(claim.peer != nullptr ? claim.peer->dropped : claim.group->dropped)[static_cast<size_t>(fault)];
 }
 
 void UdpTransport::refused(Port& port, const TcpAddress& to) {
@@ -175,28 +228,21 @@ void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<con
   if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
 }
 
-void UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
+DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival) {
   auto& flow = *link.flow;
-  auto fault = check_group(header, flow.group());
-  if (fault == DatagramFault::none && !same_endpoint(from, flow.address())) fault = DatagramFault::address;
-  if (fault == DatagramFault::none) fault = check_tag(header, datagram, flow.in_key(), flow.group().auth);
-  if (fault == DatagramFault::none) {
-    const auto payload = datagram.subspan(datagram_header_bytes);
-    if (link.state == LinkState::up) {
-      if (link.handshake) link.handshake.reset();  // our confirmation has arrived
-      fault = flow.heard(header, payload, {now_, came_}, *sink_);
-    } else if (!link.farewell && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
-      // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
-      fault = DatagramFault::late;
-      flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
-    } else if (header.kind == DatagramKind::fragment) {
-      fault = DatagramFault::late;  // the link is over: not acknowledged
-    } else {
-      fault = flow.heard(header, payload, {now_, came_}, *sink_);
-      if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
-    }
+  if (link.state == LinkState::up) {
+    if (link.handshake) link.handshake.reset();  // our confirmation has arrived
+    return flow.heard(header, payload, arrival, *sink_);
   }
-  if (fault != DatagramFault::none) ++dropped_[static_cast<size_t>(fault)];
+  if (!link.farewell && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
+    // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
+    flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
+    return DatagramFault::late;
+  }
+  if (header.kind == DatagramKind::fragment) return DatagramFault::late;  // the link is over: not acknowledged
+  const auto fault = flow.heard(header, payload, arrival, *sink_);
+  if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
+  return fault;
 }
 
 std::string UdpTransport::describe(PeerIndex peer) const {

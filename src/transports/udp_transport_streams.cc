@@ -47,8 +47,8 @@ Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std:
     auto peer = std::make_unique<UdpGroupPeer>();
     peer->group = what;
     peer->rank = rank;
-    peer->out_key = link_key(what.key, what.self, rank, what.epoch, what.run_id);
-    peer->in_key = link_key(what.key, rank, what.self, what.epoch, what.run_id);
+    peer->out_seal = {link_key(what.key, what.self, rank, what.epoch, what.run_id), what.auth};
+    peer->in_seal = {link_key(what.key, rank, what.self, what.epoch, what.run_id), what.auth};
     auto& flow = *flow_of(*group, rank);
     peer->firewalled_before = flow.sending().firewalled;
     peer->refused_before = flow.refusals();
@@ -56,6 +56,7 @@ Status UdpTransport::open_group(uint32_t number, const DatagramGroup& what, std:
     group->ranks.back() = std::move(peer);
   }
   contexts_[key] = {.run_id = what.run_id, .epoch = what.epoch, .link = nullptr, .group = group.get()};
+  ++changes_;
   groups_.push_back(std::move(group));
   return {};
 }
@@ -76,6 +77,7 @@ void UdpTransport::close_group(uint32_t number) {
     }
   }
   contexts_.erase(context_key(group.what.run_id, group.what.epoch));
+  ++changes_;
   std::erase_if(stream_news_, [&](const auto& news) { return news.group == number; });
   if (polling_) group_graveyard_.push_back(std::move(*at));
   groups_.erase(at);
@@ -165,26 +167,11 @@ DatagramCounters UdpTransport::datagram_counters(uint32_t number, Rank rank) con
 
 // Datagrams in -------------------------------------------------------------------------------------------------------
 
-void UdpTransport::of_group(Group& group, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
-  auto fault = check_group(header, group.what);
-  UdpGroupPeer* peer = nullptr;
-  UdpFlow* flow = nullptr;
-  if (fault == DatagramFault::none) {
-    peer = group.ranks[header.sender].get();  // check_group: a rank of the group, and not this one
-    flow = flow_of(group, header.sender);
-    if (flow == nullptr || !same_endpoint(from, flow->address())) fault = DatagramFault::address;
-  }
-  if (fault == DatagramFault::none) fault = check_tag(header, datagram, peer->in_key, group.what.auth);
-  if (fault == DatagramFault::none) fault = flow->heard_of_group(header, {now_, came_});
-  if (fault == DatagramFault::none) {
-    fault = deliver(group, *peer, header, datagram.subspan(datagram_header_bytes));
-  }
-  if (fault == DatagramFault::none) {
-    ++peer->received;
-    return;
-  }
-  ++dropped_[static_cast<size_t>(fault)];
-  ++(peer != nullptr ? peer->dropped : group.dropped)[static_cast<size_t>(fault)];
+DatagramFault UdpTransport::of_group(const Claim& claim, std::span<const std::byte> payload, const UdpArrival& arrival) {
+  auto fault = claim.flow->heard_of_group(claim.header, arrival);
+  if (fault == DatagramFault::none) fault = deliver(*claim.group, *claim.peer, claim.header, payload);
+  if (fault == DatagramFault::none) ++claim.peer->received;
+  return fault;
 }
 
 DatagramFault UdpTransport::deliver(Group& group, UdpGroupPeer& peer, const DatagramHeader& header, std::span<const std::byte> payload) {

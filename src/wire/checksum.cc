@@ -4,7 +4,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace unisono {
@@ -22,6 +22,20 @@ constexpr std::array<uint32_t, 256> make_table() {
 constexpr auto table = make_table();
 
 #if defined(__x86_64__)
+uint64_t word_at(const std::byte* data) {
+  uint64_t word;
+  std::memcpy(&word, data, 8);
+  return word;
+}
+
+// The rest of a message, behind a checksum so far.
+__attribute__((target("sse4.2"))) uint32_t finish_sse42(const std::byte* data, size_t bytes, uint64_t wide) {
+  for (; bytes >= 8; bytes -= 8, data += 8) wide = _mm_crc32_u64(wide, word_at(data));
+  auto crc = static_cast<uint32_t>(wide);
+  for (; bytes > 0; --bytes, ++data) crc = _mm_crc32_u8(crc, static_cast<uint8_t>(*data));
+  return crc;
+}
+
 // The instruction takes a word in each cycle and has its result two cycles later, so three parts of a block go side by side. What the first two are worth
 // behind the zeros that follow them is looked up: a checksum is linear. 448 bytes: three of them are most of a packet of Ethernet.
 constexpr size_t part_bytes = 448;
@@ -47,13 +61,8 @@ constexpr Shift shift = make_shift();
 // `crc` behind part_bytes zeros.
 uint32_t shifted(uint64_t crc) { return shift[0][crc & 0xFF] ^ shift[1][crc >> 8 & 0xFF] ^ shift[2][crc >> 16 & 0xFF] ^ shift[3][crc >> 24 & 0xFF]; }
 
-uint64_t word_at(const std::byte* data) {
-  uint64_t word;
-  std::memcpy(&word, data, 8);
-  return word;
-}
-
-__attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const std::byte* data, size_t bytes, uint32_t crc) {
+__attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const void* from, size_t bytes, uint32_t crc) {
+  const auto* data = static_cast<const std::byte*>(from);
   uint64_t wide = crc;
   for (; bytes >= 3 * part_bytes; bytes -= 3 * part_bytes, data += 3 * part_bytes) {
     uint64_t second = 0, third = 0;
@@ -64,30 +73,91 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const std::byte* data, s
     }
     wide = shifted(shifted(wide) ^ second) ^ third;
   }
-  for (; bytes >= 8; bytes -= 8, data += 8) {
-    wide = _mm_crc32_u64(wide, word_at(data));
+  return finish_sse42(data, bytes, wide);
+}
+
+// A message is a polynomial, and only what it is modulo the checksum's counts: 128 bits are moved over `distance` bits of what follows by multiplying their
+// halves with x to the power of that, and adding. (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.)
+// Bits are mirrored, as everywhere in this checksum.
+struct alignas(64) Fold {
+  uint64_t factors[8];  // of low and high halves, for four times 128 bits
+  constexpr explicit Fold(uint32_t distance) : factors{} {
+    for (size_t i = 0; i < 8; ++i) factors[i] = factor(i % 2 == 0 ? distance + 32 : distance - 32);
   }
-  crc = static_cast<uint32_t>(wide);
-  for (; bytes > 0; --bytes, ++data) crc = _mm_crc32_u8(crc, static_cast<uint8_t>(*data));
-  return crc;
+  static constexpr uint64_t factor(uint32_t power) {
+    uint32_t crc = 0x80000000u;  // x^0
+    for (; power > 0; --power) crc = (crc >> 1) ^ ((crc & 1) ? 0x82F63B78u : 0u);
+    return uint64_t{crc} << 1;
+  }
+};
+constexpr Fold over_128(128), over_512(512), over_2048(2048);
+
+#define UNISONO_FOLDING __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+
+UNISONO_FOLDING inline __m128i moved(__m128i bits, __m128i factors, __m128i to) {
+  return _mm_ternarylogic_epi64(_mm_clmulepi64_si128(bits, factors, 0x00), _mm_clmulepi64_si128(bits, factors, 0x11), to, 0x96);  // 0x96: exclusive or of all three
+}
+
+UNISONO_FOLDING inline __m512i moved(__m512i bits, __m512i factors, __m512i to) {
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(bits, factors, 0x00), _mm512_clmulepi64_epi128(bits, factors, 0x11), to, 0x96);
+}
+
+UNISONO_FOLDING uint32_t crc32c_folded(const void* from, size_t bytes, uint32_t crc) {
+  const auto* data = static_cast<const std::byte*>(from);
+  constexpr size_t block = 256;
+  if (bytes < block) return finish_sse42(data, bytes, crc);
+  __m512i a = _mm512_xor_si512(_mm512_loadu_si512(data), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  __m512i b = _mm512_loadu_si512(data + 64), c = _mm512_loadu_si512(data + 128), d = _mm512_loadu_si512(data + 192);
+  data += block, bytes -= block;
+  const __m512i wide = _mm512_load_si512(&over_2048), narrow = _mm512_load_si512(&over_512);
+  for (; bytes >= block; bytes -= block, data += block) {
+    a = moved(a, wide, _mm512_loadu_si512(data));
+    b = moved(b, wide, _mm512_loadu_si512(data + 64));
+    c = moved(c, wide, _mm512_loadu_si512(data + 128));
+    d = moved(d, wide, _mm512_loadu_si512(data + 192));
+  }
+  a = moved(moved(moved(a, narrow, b), narrow, c), narrow, d);
+  for (; bytes >= 64; bytes -= 64, data += 64) a = moved(a, narrow, _mm512_loadu_si512(data));
+  alignas(64) std::array<__m128i, 4> parts;
+  _mm512_store_si512(parts.data(), a);
+  const __m128i last = _mm_load_si128(reinterpret_cast<const __m128i*>(&over_128));
+  const __m128i sum = moved(moved(moved(parts[0], last, parts[1]), last, parts[2]), last, parts[3]);
+  const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(sum)), high = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum)));
+  return finish_sse42(data, bytes, _mm_crc32_u64(_mm_crc32_u64(0, low), high));
 }
 #endif
+
+uint32_t crc32c_by_table(const void* data, size_t bytes, uint32_t crc) {
+  const auto* at = static_cast<const uint8_t*>(data);
+  for (size_t i = 0; i < bytes; ++i) crc = (crc >> 8) ^ table[(crc ^ at[i]) & 0xFF];
+  return crc;
+}
+
+struct Runnable {
+  std::array<ChecksumKernel, 3> kernels{};
+  size_t count = 0;
+};
+
+// The processor is asked once.
+const Runnable& runnable() {
+  static const Runnable result = [] {
+    Runnable found;
+#if defined(__x86_64__)
+    const bool sse42 = __builtin_cpu_supports("sse4.2") != 0;
+    const bool folds = sse42 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
+    if (folds) found.kernels[found.count++] = {"vpclmulqdq", crc32c_folded};
+    if (sse42) found.kernels[found.count++] = {"sse4.2", crc32c_sse42};
+#endif
+    found.kernels[found.count++] = {"table", crc32c_by_table};
+    return found;
+  }();
+  return result;
+}
 
 }  // namespace
 
-uint32_t crc32c_reference(const void* data, size_t bytes, uint32_t seed) {
-  const auto* at = static_cast<const uint8_t*>(data);
-  uint32_t crc = ~seed;
-  for (size_t i = 0; i < bytes; ++i) crc = (crc >> 8) ^ table[(crc ^ at[i]) & 0xFF];
-  return ~crc;
-}
+std::span<const ChecksumKernel> runnable_checksums() { return std::span(runnable().kernels).first(runnable().count); }
 
-uint32_t crc32c(const void* data, size_t bytes, uint32_t seed) {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return ~crc32c_sse42(static_cast<const std::byte*>(data), bytes, ~seed);
-#endif
-  return crc32c_reference(data, bytes, seed);
-}
+uint32_t crc32c(const void* data, size_t bytes, uint32_t seed) { return ~runnable().kernels[0].update(data, bytes, ~seed); }
 
 }  // namespace unisono

@@ -1,5 +1,6 @@
 #include "wire/datagram.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -11,9 +12,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the struct is the layout: little-endian hosts only");
 
-uint64_t tag_of(std::span<const std::byte> tagged, std::span<const std::byte> payload, const SipKey& key, DatagramAuth auth) {
-  if (auth == DatagramAuth::mac) return siphash_2_4(key, tagged, payload);
-  return crc32c(payload.data(), payload.size(), crc32c(tagged.data(), tagged.size()));
+uint64_t tag_of(const DatagramTagged& datagram) {
+  const auto& [key, head, payload] = datagram.message;
+  if (datagram.auth == DatagramAuth::mac) return siphash_2_4(key, head, payload);
+  return crc32c(payload.data(), payload.size(), crc32c(head.data(), head.size()));
 }
 
 }  // namespace
@@ -42,9 +44,27 @@ const char* name(DatagramFault fault) {
   return "unknown";
 }
 
-void seal_datagram(DatagramHeader& header, std::span<const std::byte> payload, const SipKey& key, DatagramAuth auth) {
+void make_tags(std::span<const DatagramTagged> datagrams, std::span<uint64_t> tags) {
+  UNISONO_CHECK(datagrams.size() == tags.size() && datagrams.size() <= datagrams_per_batch);
+  std::array<const SipMessage*, datagrams_per_batch> messages;
+  std::array<size_t, datagrams_per_batch> indices;
+  std::array<uint64_t, datagrams_per_batch> made;
+  size_t count = 0;
+  for (size_t i = 0; i < datagrams.size(); ++i) {
+    if (datagrams[i].auth == DatagramAuth::mac) {
+      messages[count] = &datagrams[i].message;
+      indices[count++] = i;
+    } else {
+      tags[i] = tag_of(datagrams[i]);
+    }
+  }
+  siphash_2_4(std::span(messages).first(count), std::span(made).first(count));
+  for (size_t i = 0; i < count; ++i) tags[indices[i]] = made[i];
+}
+
+void seal_datagram(DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal) {
   UNISONO_CHECK(header.payload_bytes == payload.size());
-  header.tag = tag_of(std::as_bytes(std::span(&header, 1)).first(datagram_tagged_bytes), payload, key, auth);
+  header.tag = tag_of(tagged(std::as_bytes(std::span(&header, 1)), payload, seal));
 }
 
 DatagramFault check_shape(std::span<const std::byte> datagram, uint32_t bytes_max, DatagramHeader& header) {
@@ -69,11 +89,14 @@ DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& gro
   return DatagramFault::none;
 }
 
-DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const SipKey& key, DatagramAuth auth) {
-  if (datagram.size() < datagram_header_bytes || header.payload_bytes != datagram.size() - datagram_header_bytes) return DatagramFault::length;
-  const uint64_t expected = tag_of(datagram.first(datagram_tagged_bytes), datagram.subspan(datagram_header_bytes), key, auth);
-  // One comparison of one word takes the same time wherever the two differ.
-  return (expected ^ header.tag) == 0 ? DatagramFault::none : DatagramFault::tag;
+DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram) {
+  return datagram.size() < datagram_header_bytes || header.payload_bytes != datagram.size() - datagram_header_bytes ? DatagramFault::length : DatagramFault::none;
+}
+
+DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal) {
+  if (const auto fault = check_length(header, datagram); fault != DatagramFault::none) return fault;
+  const uint64_t expected = tag_of(tagged(datagram, datagram.subspan(datagram_header_bytes), seal));
+  return same_tag(expected, header.tag) ? DatagramFault::none : DatagramFault::tag;
 }
 
 }  // namespace unisono

@@ -61,8 +61,24 @@ const char* name(DatagramFault fault);
 // mac: nobody outside the group can make one. checksum: CRC-32C, finds damage only: for trusted links.
 enum class DatagramAuth : uint8_t { mac = 0, checksum = 1 };
 
+// What makes the tags of one link.
+struct DatagramSeal {
+  SipKey key;
+  DatagramAuth auth = DatagramAuth::mac;
+};
+// What a tag is made of: the key, the first datagram_tagged_bytes, the payload.
+struct DatagramTagged {
+  SipMessage message;
+  DatagramAuth auth = DatagramAuth::mac;
+};
+inline DatagramTagged tagged(std::span<const std::byte> header, std::span<const std::byte> payload, const DatagramSeal& seal) {
+  return {.message = {seal.key, header.first(datagram_tagged_bytes), payload}, .auth = seal.auth};
+}
+inline constexpr size_t datagrams_per_batch = 64;
+// tags[i] is that of datagrams[i]; at most datagrams_per_batch. Several cost less than one after the other: siphash.h.
+void make_tags(std::span<const DatagramTagged> datagrams, std::span<uint64_t> tags);
 // Fills in tag. Call last. header.payload_bytes == payload.size().
-void seal_datagram(DatagramHeader& header, std::span<const std::byte> payload, const SipKey& key, DatagramAuth auth);
+void seal_datagram(DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal);
 
 // The checks that need no group: too_short, magic, version, kind (and flags). bytes_max: a full datagram; path probes may be longer. Then header is a copy.
 DatagramFault check_shape(std::span<const std::byte> datagram, uint32_t bytes_max, DatagramHeader& header);
@@ -78,8 +94,11 @@ struct DatagramGroup {
 };
 // run, epoch, receiver, sender. (address is the transport's to check, after this.)
 DatagramFault check_group(const DatagramHeader& header, const DatagramGroup& group);
-// length, tag. key: of the link from header.sender to this rank. Compared in constant time.
-DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const SipKey& key, DatagramAuth auth);
+// Takes the same time wherever the two differ.
+constexpr bool same_tag(uint64_t a, uint64_t b) { return (a ^ b) == 0; }
+DatagramFault check_length(const DatagramHeader& header, std::span<const std::byte> datagram);
+// length, tag. seal: of the link from header.sender to this rank.
+DatagramFault check_tag(const DatagramHeader& header, std::span<const std::byte> datagram, const DatagramSeal& seal);
 // How far op is ahead of current: -1 is the one before.
 constexpr int32_t op_distance(uint32_t op, uint32_t current) { return static_cast<int32_t>(op - current); }
 

@@ -1,7 +1,12 @@
 #include "wire/siphash.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+
+#include "base/check.h"
+#include "wire/siphash_lanes.h"
 
 namespace unisono {
 namespace {
@@ -72,6 +77,58 @@ uint64_t siphash_2_4(const SipKey& key, std::span<const std::byte> head, std::sp
   }
   state.word(pending | static_cast<uint64_t>(head.size() + rest.size()) << 56);
   return state.finish();
+}
+
+void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t> tags) {
+  UNISONO_CHECK(messages.size() == tags.size());
+  const auto kernels = runnable_sip_lanes();
+  siphash_by(kernels.empty() ? nullptr : kernels.front(), messages, tags);
+}
+
+namespace {
+
+// Messages that go side by side: of one size, at most as many as there are lanes.
+struct Side {
+  std::array<const SipMessage*, sip_lanes_max> messages;
+  std::array<uint8_t, sip_lanes_max> indices;
+  size_t count = 0;
+};
+
+// Takes those that go with the first of `left` (bits of those that were not taken yet).
+Side take_side(std::span<const SipMessage* const> messages, size_t lanes, uint64_t& left) {
+  Side side;
+  const auto& first = *messages[static_cast<size_t>(std::countr_zero(left))];
+  const size_t most = first.head.size() % 8 == 0 ? lanes : 1;
+  for (uint64_t others = left; others != 0 && side.count < most; others &= others - 1) {
+    const auto index = static_cast<size_t>(std::countr_zero(others));
+    const auto& message = *messages[index];
+    if (message.head.size() != first.head.size() || message.rest.size() != first.rest.size()) continue;
+    side.messages[side.count] = &message;
+    side.indices[side.count++] = static_cast<uint8_t>(index);
+    left &= ~(uint64_t{1} << index);
+  }
+  std::fill(side.messages.begin() + static_cast<ptrdiff_t>(side.count), side.messages.end(), &first);
+  return side;
+}
+
+}  // namespace
+
+void siphash_by(const SipLanes* lanes, std::span<const SipMessage* const> messages, std::span<uint64_t> tags) {
+  constexpr size_t together_max = 64;
+  for (; messages.size() > together_max; messages = messages.subspan(together_max), tags = tags.subspan(together_max)) {
+    siphash_by(lanes, messages.first(together_max), tags.first(together_max));
+  }
+  if (messages.empty()) return;
+  uint64_t left = ~uint64_t{0} >> (together_max - messages.size());
+  const size_t most = lanes != nullptr ? lanes->count : 1;
+  for (auto side = take_side(messages, most, left); side.count > 0;) {
+    const auto next = left != 0 ? take_side(messages, most, left) : Side{.messages = side.messages, .indices = {}, .count = 0};
+    std::array<uint64_t, sip_lanes_max> made;
+    if (side.count > 1) lanes->tags(side.messages.data(), next.messages.data(), made.data());
+    else made[0] = siphash_2_4(side.messages[0]->key, side.messages[0]->head, side.messages[0]->rest);
+    for (size_t i = 0; i < side.count; ++i) tags[side.indices[i]] = made[i];
+    side = next;
+  }
 }
 
 SipKey link_key(const GroupKey& group, Rank sender, Rank receiver, uint32_t epoch, uint64_t run_id) {

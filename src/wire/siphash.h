@@ -18,6 +18,14 @@ struct SipKey {
 // Of `head` followed by `rest`, wherever the border is; fastest if head.size() is a multiple of 8.
 uint64_t siphash_2_4(const SipKey& key, std::span<const std::byte> head, std::span<const std::byte> rest = {});
 
+struct SipMessage {
+  SipKey key;
+  std::span<const std::byte> head, rest;
+};
+// tags[i] is that of *messages[i]. One tag takes a chain of steps that wait for each other, so messages of equal parts go side by side, where the processor has
+// vectors of 256 bits or more: eight of 1472 bytes in the time of one or two.
+void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t> tags);
+
 using GroupKey = std::array<std::byte, 16>;  // random, new for each epoch of a group
 // The key of what `sender` sends to `receiver`, both below 65536: methods/packet_loss.md 2.8.
 SipKey link_key(const GroupKey& group, Rank sender, Rank receiver, uint32_t epoch, uint64_t run_id);

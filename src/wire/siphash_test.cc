@@ -2,9 +2,14 @@
 #include "wire/siphash.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include "base/random.h"
+#include "wire/siphash_lanes.h"
 
 namespace unisono {
 namespace {
@@ -47,6 +52,60 @@ TEST(SipHash, does_not_care_where_in_memory_the_parts_are) {
     std::copy_n(whole.begin(), 48, head.begin() + static_cast<ptrdiff_t>(offset));
     std::copy_n(whole.begin() + 48, 100, rest.begin() + static_cast<ptrdiff_t>(offset));
     EXPECT_EQ(siphash_2_4(key_of_paper, std::span(head).subspan(offset), std::span(rest).subspan(offset)), expected);
+  }
+}
+
+std::vector<const SipMessage*> pointers_to(const std::vector<SipMessage>& messages) {
+  std::vector<const SipMessage*> pointers;
+  for (const auto& message : messages) pointers.push_back(&message);
+  return pointers;
+}
+
+// Every kernel, for every number of messages: of one size, of mixed sizes, of sizes that no vector divides, in memory that ends where they end.
+TEST(SipHash, of_many_is_that_of_each) {
+  Random random(9);
+  for (const size_t count : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 63u, 64u, 65u, 130u}) {
+    for (const int kinds : {1, 2, 5}) {
+      std::vector<std::vector<std::byte>> heads, rests;
+      std::vector<SipMessage> messages;
+      std::vector<uint64_t> expected;
+      for (size_t i = 0; i < count; ++i) {
+        const std::array<size_t, 5> head_sizes{48, 48, 56, 0, 13}, rest_sizes{1416, 777, 0, 65, 1416};
+        const auto kind = random.below(static_cast<uint64_t>(kinds));
+        auto& head = heads.emplace_back(head_sizes[kind]);
+        auto& rest = rests.emplace_back(rest_sizes[kind]);
+        for (auto* part : {&head, &rest}) {
+          for (auto& byte : *part) byte = static_cast<std::byte>(random.next());
+        }
+        const SipKey key{.k0 = random.next(), .k1 = random.next()};
+        messages.push_back({key, head, rest});
+        expected.push_back(siphash_2_4(key, head, rest));
+      }
+      std::vector<uint64_t> tags(count);
+      const auto pointers = pointers_to(messages);
+      siphash_2_4(pointers, tags);
+      EXPECT_EQ(tags, expected) << count << " messages of " << kinds << " kinds";
+      std::vector<const SipLanes*> kernels(runnable_sip_lanes().begin(), runnable_sip_lanes().end());
+      kernels.push_back(nullptr);
+      for (const auto* kernel : kernels) {
+        std::fill(tags.begin(), tags.end(), 0);
+        siphash_by(kernel, pointers_to(messages), tags);
+        EXPECT_EQ(tags, expected) << count << " messages of " << kinds << " kinds, " << (kernel == nullptr ? "none" : hwy::TargetName(kernel->target));
+      }
+    }
+  }
+}
+
+TEST(SipHash, of_messages_of_every_length_side_by_side) {
+  for (const auto* kernel : runnable_sip_lanes()) {
+    for (size_t size = 0; size < 150; ++size) {
+      std::vector<std::vector<std::byte>> parts(kernel->count, counting(size));
+      std::vector<SipMessage> messages;
+      for (size_t i = 0; i < parts.size(); ++i) messages.push_back({{.k0 = i, .k1 = 7 * i}, std::span(parts[i]).first(size / 16 * 8), std::span(parts[i]).subspan(size / 16 * 8)});
+      std::vector<uint64_t> tags(parts.size());
+      siphash_by(kernel, pointers_to(messages), tags);
+      for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(tags[i], siphash_2_4(messages[i].key, parts[i])) << size << " bytes, lane " << i << ", " << hwy::TargetName(kernel->target);
+    }
   }
 }
 

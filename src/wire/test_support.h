@@ -32,7 +32,7 @@ inline std::vector<std::byte> payload() {
   return {bytes.begin(), bytes.end()};
 }
 
-inline SipKey key_to_self(const DatagramGroup& group, Rank sender) { return link_key(group.key, sender, group.self, group.epoch, group.run_id); }
+inline DatagramSeal seal_to_self(const DatagramGroup& group, Rank sender) { return {link_key(group.key, sender, group.self, group.epoch, group.run_id), group.auth}; }
 
 inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const std::byte> payload) {
   std::vector<std::byte> bytes(sizeof header + payload.size());
@@ -43,7 +43,7 @@ inline std::vector<std::byte> join(const DatagramHeader& header, std::span<const
 
 // With the key of the link that its header names.
 inline std::vector<std::byte> sealed(DatagramHeader header, std::span<const std::byte> payload, const DatagramGroup& group) {
-  seal_datagram(header, payload, link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth);
+  seal_datagram(header, payload, {link_key(group.key, header.sender, header.receiver, header.epoch, header.run_id), group.auth});
   return join(header, payload);
 }
 
@@ -52,7 +52,7 @@ inline DatagramFault check(std::span<const std::byte> datagram, const DatagramGr
   DatagramHeader header;
   if (const auto fault = check_shape(datagram, limit, header); fault != DatagramFault::none) return fault;
   if (const auto fault = check_group(header, group); fault != DatagramFault::none) return fault;
-  return check_tag(header, datagram, key_to_self(group, header.sender), group.auth);
+  return check_tag(header, datagram, seal_to_self(group, header.sender));
 }
 
 }  // namespace unisono::datagram_test

@@ -20,7 +20,7 @@ void mend(std::vector<std::byte>& bytes, uint8_t mode, const DatagramGroup& grou
   if ((mode & 4) != 0) header.receiver = static_cast<uint16_t>(group.self), header.sender %= 5;
   if ((mode & 8) != 0) header.payload_bytes = static_cast<uint16_t>(bytes.size() - datagram_header_bytes);
   if ((mode & 16) != 0 && header.payload_bytes == bytes.size() - datagram_header_bytes) {
-    seal_datagram(header, std::span(bytes).subspan(datagram_header_bytes), key_to_self(group, header.sender), group.auth);
+    seal_datagram(header, std::span(bytes).subspan(datagram_header_bytes), seal_to_self(group, header.sender));
   }
   std::memcpy(bytes.data(), &header, sizeof header);
 }
@@ -38,8 +38,7 @@ void check_verdict(const std::vector<std::byte>& bytes, const DatagramGroup& gro
   UNISONO_CHECK(belongs == DatagramFault::none || (belongs >= DatagramFault::run && belongs <= DatagramFault::sender));
   if (belongs != DatagramFault::none) return;
   UNISONO_CHECK(header.sender < group.world && header.sender != group.self);
-  const auto key = key_to_self(group, header.sender);
-  const auto believed = check_tag(header, bytes, key, group.auth);
+  const auto believed = check_tag(header, bytes, seal_to_self(group, header.sender));
   UNISONO_CHECK(believed == DatagramFault::none || believed == DatagramFault::length || believed == DatagramFault::tag);
   if (believed != DatagramFault::none) return;
   const auto again = sealed(header, std::span(bytes).subspan(datagram_header_bytes), group);
