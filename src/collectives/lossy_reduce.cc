@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "collectives/lossy_operation.h"
 #include "kernels/dispatch.h"
 
@@ -79,15 +80,21 @@ std::byte* LossyOperation::own_output() const {
 
 void LossyOperation::keep(uint32_t phase, Rank from, uint32_t range, std::span<const std::byte> payload) {
   const auto& geometry = *setup_.geometry;
+  // The next range is probably there, and what it overwrites is in no cache.
+  const auto put = [&](std::byte* to, size_t left) {
+    std::memcpy(to, payload.data(), payload.size());
+    prefetch_to_write({to + payload.size(), std::min(payload.size(), left - payload.size())});
+  };
   if (phase == 0) {
-    std::memcpy(staging_.data() + from * geometry.shard_bytes(setup_.self) + geometry.offset(range), payload.data(), payload.size());
+    const size_t at = geometry.offset(range), bytes = geometry.shard_bytes(setup_.self);
+    put(staging_.data() + from * bytes + at, bytes - at);
     return;
   }
   const auto span = geometry.range(from, range);
   auto* target = static_cast<std::byte*>(setup_.output) + span.begin * element_size();
   const auto& codec = geometry.cut().codec;
   if (codec.is_plain() && codec.dtype == setup_.dtype) {
-    std::memcpy(target, payload.data(), payload.size());
+    put(target, (geometry.shard(from).end - span.begin) * element_size());
     return;
   }
   decode({.codec = codec, .message = payload.data(), .dtype = setup_.dtype, .elements = target, .count = span.count()}, blocks_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/prefetch.h"
 #include "wire/checksum.h"
 
 namespace unisono {
@@ -42,7 +43,11 @@ FragmentResult Reassembler::add(const FragmentPlace& place, std::span<const std:
   const auto part = first ? payload.subspan(sizeof(FrameHeader)) : payload;
   if (!part.empty() && !frame.discard) {
     if (!find_memory(frame)) return FragmentResult::no_memory;
-    std::memcpy(frame.target + (first ? 0 : place.offset() - sizeof(FrameHeader)), part.data(), part.size());
+    const size_t at = first ? 0 : place.offset() - sizeof(FrameHeader);
+    std::memcpy(frame.target + at, part.data(), part.size());
+    // The next fragment is probably there, and what it overwrites is in no cache.
+    const size_t end = at + part.size();
+    prefetch_to_write({frame.target + end, std::min(part.size(), frame.frame_bytes - sizeof(FrameHeader) - end)});
   }
   word |= bit;
   return ++frame.stored_count == frame.fragments ? finish(frame, sink) : FragmentResult::stored;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/prefetch.h"
 #include "wire/checksum.h"
 
 namespace unisono {
@@ -55,6 +56,7 @@ void make_tags(std::span<const DatagramTagged> datagrams, std::span<uint64_t> ta
       messages[count] = &datagrams[i].message;
       indices[count++] = i;
     } else {
+      if (i + 1 < datagrams.size()) prefetch_to_read(datagrams[i + 1].message.rest);
       tags[i] = tag_of(datagrams[i]);
     }
   }
