@@ -42,11 +42,11 @@ class LongKernelLoss : public LossyHosts {
     std::printf("    %s: %.0f of %.0f, %.3f %%\n", what.c_str(), found, of, 100 * found / of);
     EXPECT_NEAR(found / of, expected, 4 * deviation + slack) << what;
   }
-  static void expect_drift(const std::vector<Line>& lines, double tolerance) {
+  static void expect_drift(const std::vector<Line>& lines, double owner_tolerance, double pair_tolerance) {
     for (const std::string which : {"owner", "pair"}) {
       const double ratio = sum(lines, which) / sum(lines, which + "_expected");
       std::printf("    drift, %s: %.3f of what the formula says\n", which.c_str(), ratio);
-      EXPECT_NEAR(ratio, 1, tolerance) << which;
+      EXPECT_NEAR(ratio, 1, which == "owner" ? owner_tolerance : pair_tolerance) << which;
     }
   }
   // A step in which everything arrives leaves all replicas the same (B6). On busy cores it may not be the first.
@@ -68,13 +68,14 @@ class LongKernelLoss : public LossyHosts {
 };
 
 TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_the_formula_B1) {
-  ASSERT_NO_FATAL_FAILURE(begin("drift~4"));
+  ASSERT_NO_FATAL_FAILURE(begin("drift~1"));
   expect_all_ok(group_->ask_all(learning));
   for (const int percent : {1, 5, 10, 20}) {
     hosts_->filter({counted, "meta l4proto udp numgen random mod 100 < " + std::to_string(percent) + " counter drop"});
     ASSERT_EQ(hosts_->trouble(), "");
     expect_all_ok(group_->ask_all("sharded_step:iters=12"));  // replicas age
-    const auto lines = group_->ask_all("sharded_step:iters=100");
+    const bool often_old = percent >= 10;  // enough ranges to say something of drift
+    const auto lines = group_->ask_all("sharded_step:iters=" + std::to_string(often_old ? 500 : 100));
     expect_all_ok(lines);
     EXPECT_EQ(sum(lines, "learning"), 0);
     double arrived = 0, dropped = 0;
@@ -85,15 +86,16 @@ TEST_F(LongKernelLoss, is_what_reports_say_is_missing_E1_and_drift_is_that_of_th
     }
     expect_share("dropped by the kernels", dropped, arrived, percent / 100.0, 0);
     expect_share("missing", sum(lines, "missing"), sum(lines, "expected"), percent / 100.0, 0.003);
-    // Four deviations of what so many old elements of the sample say; at 1 and 5 % they are too few.
-    if (percent >= 10) expect_drift(lines, percent == 10 ? 0.09 : 0.06);
+    // The tolerance of the check is 5 %. On busy cores a deadline now and then cuts all of a stream, and ranges that are old together say less of the mean: of
+    // eight such runs the owners' were 1.003 to 1.034, the pairs' 0.997 to 1.009.
+    if (often_old) expect_drift(lines, 0.07, 0.05);
   }
   expect_healed();
   group_->finish();
 }
 
 TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E5) {
-  ASSERT_NO_FATAL_FAILURE(begin("drift~4"));
+  ASSERT_NO_FATAL_FAILURE(begin("drift~1"));
   expect_all_ok(group_->ask_all(learning));
   for (const bool outages : {false, true}) {
     if (outages) {
@@ -111,7 +113,7 @@ TEST_F(LongKernelLoss, in_bursts_and_outages_leaves_replicas_bounded_and_heals_E
                 static_cast<long long>(lines[0].number("age_max")), sum(lines, "cut"));
     EXPECT_GT(sum(lines, "stale"), 0);
     // Losses are alike within a burst, so there are fewer of them that count; formulae know how soon ranges come again.
-    expect_drift(lines, 0.4);
+    expect_drift(lines, 0.4, 0.4);
     const auto dropped = hosts_->counted('a');
     ASSERT_FALSE(dropped.empty());
     EXPECT_GT(dropped[0], 0u);
