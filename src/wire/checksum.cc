@@ -118,8 +118,8 @@ UNISONO_FOLDING uint32_t crc32c_folded(const void* from, size_t bytes, uint32_t 
   }
   a = moved(moved(moved(a, narrow, b), narrow, c), narrow, d);
   for (; bytes >= 64; bytes -= 64, data += 64) a = moved(a, narrow, _mm512_loadu_si512(data));
-  alignas(64) std::array<__m128i, 4> parts;
-  _mm512_store_si512(parts.data(), a);
+  alignas(64) __m128i parts[4];
+  _mm512_store_si512(parts, a);
   const __m128i last = _mm_load_si128(reinterpret_cast<const __m128i*>(&over_128));
   const __m128i sum = moved(moved(moved(parts[0], last, parts[1]), last, parts[2]), last, parts[3]);
   const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(sum)), high = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum)));
