@@ -11,11 +11,13 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <limits>
 #include <type_traits>
 
+#include "base/runnable_tables.h"
 #include "kernels/formats_inl.h"
 #include "kernels/kernel_table.h"
 #include "kernels/sketch_inl.h"
@@ -448,35 +450,23 @@ HWY_AFTER_NAMESPACE();
 namespace unisono::kernels {
 namespace {
 
-using TableFunction = const KernelTable& (*)();
-constexpr TableFunction compiled[] = {HWY_CHOOSE_TARGET_LIST(kernel_table), HWY_CHOOSE_FALLBACK(kernel_table)};
-
-struct Runnable {
-  const KernelTable* tables[std::size(compiled)] = {};
-  const char* names[std::size(compiled)] = {};
-  size_t count = 0;
-};
-
-// The processor is asked once.
-const Runnable& runnable() {
-  static const Runnable result = [] {
-    Runnable found;
-    const int64_t supported = HWY_SUPPORTED_TARGETS;
-    for (const TableFunction table : compiled) {
-      if (table == nullptr || (table().target & supported) == 0) continue;
-      if (found.count > 0 && found.tables[found.count - 1] == &table()) continue;  // the fallback may be in the list too
-      found.names[found.count] = hwy::TargetName(table().target);
-      found.tables[found.count++] = &table();
-    }
-    return found;
-  }();
-  return result;
-}
+constexpr RunnableTables<KernelTable, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(kernel_table), HWY_CHOOSE_FALLBACK(kernel_table)};
 
 }  // namespace
 
-std::span<const KernelTable* const> runnable_tables() { return {runnable().tables, runnable().count}; }
-std::span<const char* const> runnable_names() { return {runnable().names, runnable().count}; }
+std::span<const KernelTable* const> runnable_tables() {
+  static const RunnableTables<KernelTable, std::size(compiled)> runnable(compiled, HWY_SUPPORTED_TARGETS);  // the processor is asked once
+  return runnable.all();
+}
+
+std::span<const char* const> runnable_names() {
+  static const auto names = [] {
+    std::array<const char*, std::size(compiled)> all{};
+    for (size_t i = 0; i < runnable_tables().size(); ++i) all[i] = hwy::TargetName(runnable_tables()[i]->target);
+    return all;
+  }();
+  return std::span(names).first(runnable_tables().size());
+}
 
 }  // namespace unisono::kernels
 #endif  // HWY_ONCE

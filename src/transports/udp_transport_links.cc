@@ -126,6 +126,7 @@ bool UdpTransport::knows_run(uint64_t run_id) const {
 // All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an earlier one changes is seen: then the
 // others are checked again.
 void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
+  UNISONO_CHECK(batch.size() <= claims_.size());
   if (std::exchange(stale_, false)) refresh();
   const auto claims = std::span(claims_).first(batch.size());
   check(batch, claims);

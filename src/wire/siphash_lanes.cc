@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/runnable_tables.h"
 #include "wire/siphash_lanes.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -131,7 +132,7 @@ void tags_of(const SipMessage* const* messages, const SipMessage* const* next, u
 constexpr SipLanes kernel{.target = HWY_TARGET, .count = lanes, .tags = tags_of};
 
 #else
-constexpr SipLanes kernel{.target = HWY_TARGET};
+constexpr SipLanes kernel{};
 #endif
 
 }  // namespace
@@ -149,32 +150,14 @@ HWY_AFTER_NAMESPACE();
 namespace unisono {
 namespace {
 
-using SipLanesFunction = const SipLanes& (*)();
-constexpr SipLanesFunction compiled[] = {HWY_CHOOSE_TARGET_LIST(sip_lanes), HWY_CHOOSE_FALLBACK(sip_lanes)};
-
-struct Runnable {
-  const SipLanes* kernels[std::size(compiled)] = {};
-  size_t count = 0;
-};
-
-// The processor is asked once.
-const Runnable& runnable() {
-  static const Runnable result = [] {
-    Runnable found;
-    const int64_t supported = HWY_SUPPORTED_TARGETS;
-    for (const SipLanesFunction of_target : compiled) {
-      if (of_target == nullptr || (of_target().target & supported) == 0 || of_target().count == 0) continue;
-      if (found.count > 0 && found.kernels[found.count - 1] == &of_target()) continue;  // the fallback may be in the list too
-      found.kernels[found.count++] = &of_target();
-    }
-    return found;
-  }();
-  return result;
-}
+constexpr RunnableTables<SipLanes, 1>::Function compiled[] = {HWY_CHOOSE_TARGET_LIST(sip_lanes), HWY_CHOOSE_FALLBACK(sip_lanes)};
 
 }  // namespace
 
-std::span<const SipLanes* const> runnable_sip_lanes() { return {runnable().kernels, runnable().count}; }
+std::span<const SipLanes* const> runnable_sip_lanes() {
+  static const RunnableTables<SipLanes, std::size(compiled)> runnable(compiled, HWY_SUPPORTED_TARGETS);  // the processor is asked once
+  return runnable.all();
+}
 
 }  // namespace unisono
 #endif  // HWY_ONCE

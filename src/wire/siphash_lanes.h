@@ -12,7 +12,7 @@ namespace unisono {
 inline constexpr size_t sip_lanes_max = 8;
 
 struct SipLanes {
-  int64_t target = 0;  // Highway's bit for the instruction set
+  int64_t target = 0;  // Highway's bit for the instruction set; 0: it has no lanes worth using
   size_t count = 0;    // of lanes, 4 or 8
   // Of so many messages, whose heads are of one size, a multiple of 8, and whose rests are of one size too. next: as many that will be asked for next, of any
   // size: meanwhile they are fetched, because waiting for memory takes longer than computing.
