@@ -144,6 +144,13 @@ class Numbers(unittest.TestCase):
         self.assertEqual(found["each"], [(2 + 4) / (2 + 3), 1.5])
         self.assertIsNone(self.script.drift_ratio([run((30, 2, None))], "pair", "pair_expected"))
 
+    def test_the_form_that_is_unconfirmed_is_compared_with_the_gap_of_the_same_moment(self):
+        def run(*points):
+            return {"drift": [dict(zip(("step", "pair", "loss", "gap"), point)) for point in points]}
+        found = self.script.identity_ratio([run((10, 99, 0.25, 1), (30, 2, 0.25, 4), (40, 4, 1 / 3, 2)), run((30, 3, 0.25, 10), (40, None, 0.25, 1), (50, 9, 0.25, None))])
+        self.assertEqual(found["each"], [6 / (0.4 * 4 + 0.5 * 2), 0.75])
+        self.assertIsNone(self.script.identity_ratio([{"drift": [{"step": 30, "pair": 2, "loss": 0.25}]}]), "of a training from before gaps were measured")
+
     def test_the_trainings_without_loss_come_first_and_ablations_have_fewer_seeds(self):
         class Options:
             losses, ablation_losses, ablations, ablation_seeds = [0.0, 10.0], [10.0], ["count"], 1

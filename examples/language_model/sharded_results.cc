@@ -44,6 +44,7 @@ nlohmann::json to_json(const DriftPoint& point) {
           {"pair", number(drift.pair)},
           {"pair_expected", number(drift.pair_expected)},
           {"paper_form", number(drift.paper_form)},
+          {"gap", number(drift.gap)},
           {"second_moment", number(drift.second_moment)},
           {"rho", number(drift.rho)},
           {"loss", number(drift.loss)},

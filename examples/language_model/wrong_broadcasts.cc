@@ -115,7 +115,7 @@ Status WrongExchange::measure_drift(unisono::ShardedReport& report) {
   std::array<float, 2> sums{static_cast<float>(squares), static_cast<float>(own_squares)};
   if (auto summed = group_.all_reduce(Tensor(std::span<float>(sums)), reliable); !summed.ok()) return summed.status();
   const auto elements = static_cast<double>(layout_.elements), foreign = elements * (layout_.world - 1);
-  report.drift = {.owner = sums[0] / foreign, .owner_expected = unknown, .pair = unknown, .pair_expected = unknown, .paper_form = unknown, .second_moment = sums[1] / elements, .rho = unknown, .loss = unknown, .recovery = unknown};
+  report.drift = {.owner = sums[0] / foreign, .owner_expected = unknown, .pair = unknown, .pair_expected = unknown, .paper_form = unknown, .gap = unknown, .second_moment = sums[1] / elements, .rho = unknown, .loss = unknown, .recovery = unknown};
   return {};
 }
 

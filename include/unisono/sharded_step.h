@@ -66,6 +66,7 @@ struct ShardedDrift {
   double owner = 0, owner_expected = 0;   // a replica and the owner's values
   double pair = 0, pair_expected = 0;     // two replicas; NaN for two ranks
   double paper_form = 0;                  // 2p/(1+p) times the second moment of an update: attributed to the paper, unconfirmed, and too small
+  double gap = 0;                         // as pair, where only one of the two received the last step's values: 2p/(1+p) times this is pair. NaN without any
   double second_moment = 0, rho = 0;      // of one step's update, and the correlation of neighbouring ones
   double loss = 0, recovery = 0;          // of ranges: missing, and the chance that one that was comes in the next step
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -12,8 +13,9 @@
 namespace unisono {
 namespace {
 
-// A buffer begins with the step (its bits) and DriftInputs.
-constexpr size_t head = 5;
+// A buffer begins with the step (its bits) and DriftInputs. Then come the values of all samples, then a bit for each: whether it is stale. 32 of these in the
+// place of a value.
+constexpr size_t head = 5, bits_per_value = 32;
 constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 double squared(double difference) { return difference * difference; }
@@ -55,11 +57,13 @@ void DriftProbe::sample(uint32_t step, Rank owner, std::vector<uint64_t>& elemen
   }
 }
 
-size_t DriftProbe::buffer_elements() const {
-  size_t all = head;
+size_t DriftProbe::samples() const {
+  size_t all = 0;
   for (Rank owner = 0; owner < geometry_.cut().world; ++owner) all += count(owner);
   return all;
 }
+
+size_t DriftProbe::buffer_elements() const { return head + samples() + (samples() + bits_per_value - 1) / bits_per_value; }
 
 void DriftProbe::pack(const ShardedState& state, const DriftInputs& inputs, std::span<float> buffer) {
   UNISONO_CHECK(buffer.size() == buffer_elements() && state.parameters().size() == geometry_.cut().elements);
@@ -68,27 +72,42 @@ void DriftProbe::pack(const ShardedState& state, const DriftInputs& inputs, std:
   buffer[2] = static_cast<float>(inputs.recovery);
   buffer[3] = static_cast<float>(inputs.second_moment);
   buffer[4] = static_cast<float>(inputs.rho);
-  size_t at = head;
+  size_t at = 0, word = head + samples();
+  uint32_t bits = 0;
   for (Rank owner = 0; owner < geometry_.cut().world; ++owner) {
     sample(state.step(), owner, elements_);
-    for (const auto element : elements_) buffer[at++] = state.parameters()[element];
+    const auto begin = geometry_.shard(owner).begin;
+    for (const auto element : elements_) {
+      buffer[head + at] = state.parameters()[element];
+      if (state.age(owner, static_cast<uint32_t>((element - begin) / geometry_.range_elements())) > 0) bits |= uint32_t{1} << at % bits_per_value;
+      if (++at % bits_per_value == 0) buffer[word++] = std::bit_cast<float>(std::exchange(bits, 0));
+    }
   }
+  if (word < buffer.size()) buffer[word] = std::bit_cast<float>(bits);
 }
 
-ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size_t at) const {
+ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size_t at, Gaps& gaps) const {
   const auto world = geometry_.cut().world;
-  const size_t each = buffer_elements(), samples = count(owner);
-  const auto value = [&](Rank rank, size_t i) { return double{gathered[rank * each + at + i]}; };
+  const size_t each = buffer_elements(), flags = head + samples(), end = at + count(owner);
+  const auto value = [&](Rank rank, size_t sample) { return double{gathered[rank * each + head + sample]}; };
+  const auto stale = [&](Rank rank, size_t sample) { return (std::bit_cast<uint32_t>(gathered[rank * each + flags + sample / bits_per_value]) >> sample % bits_per_value & 1) != 0; };
   double owners = 0, pairs = 0;
-  for (size_t i = 0; i < samples; ++i) {
+  Gaps mine;
+  for (size_t i = at; i < end; ++i) {
     for (Rank a = 0; a < world; ++a) {
       if (a == owner) continue;
       owners += squared(value(a, i) - value(owner, i));
-      for (Rank b = a + 1; b < world; ++b) pairs += b == owner ? 0 : squared(value(a, i) - value(b, i));
+      for (Rank b = a + 1; b < world; ++b) {
+        if (b == owner) continue;
+        const double gap = squared(value(a, i) - value(b, i));
+        pairs += gap;
+        if (stale(a, i) != stale(b, i)) mine.sum += gap, ++mine.count;
+      }
     }
   }
-  const double n = world, count_of_elements = static_cast<double>(samples);
-  ShardDrift shard{.owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)), .pair = world < 3 ? unknown : pairs / (count_of_elements * (n - 1) * (n - 2) / 2)};
+  gaps.sum += mine.sum, gaps.count += mine.count;
+  const double n = world, count_of_elements = static_cast<double>(end - at);
+  ShardDrift shard{.owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)), .pair = world < 3 ? unknown : pairs / (count_of_elements * (n - 1) * (n - 2) / 2), .gap = mine.mean()};
   shard.second_moment = double{gathered[owner * each + 3]};
   shard.rho = double{gathered[owner * each + 4]};
   return shard;
@@ -108,11 +127,12 @@ Result<DriftReport> DriftProbe::evaluate(std::span<const float> gathered, uint32
   report.shards.resize(world);
   auto& all = report.all;
   double moving = 0;
-  size_t at = head;
+  Gaps gaps;
+  size_t at = 0;
   for (Rank owner = 0; owner < world; at += count(owner++)) {
     if (count(owner) == 0) continue;
     auto& shard = report.shards[owner];
-    shard = measure(gathered, owner, at);
+    shard = measure(gathered, owner, at, gaps);
     expect(shard, report.law);
     const double share = static_cast<double>(geometry_.shard(owner).count()) / static_cast<double>(geometry_.cut().elements);
     const std::pair<double&, double> sums[] = {{all.owner, shard.owner}, {all.pair, shard.pair}, {all.owner_expected, shard.owner_expected}, {all.pair_expected, shard.pair_expected}, {all.paper, shard.paper}, {all.second_moment, shard.second_moment}};
@@ -120,6 +140,7 @@ Result<DriftReport> DriftProbe::evaluate(std::span<const float> gathered, uint32
     moving += share * shard.second_moment * shard.rho;
     report.all_pairs += share * pair_mean(world, shard.owner, shard.pair);
   }
+  all.gap = gaps.mean();
   all.rho = all.second_moment > 0 ? moving / all.second_moment : 0;
   return report;
 }

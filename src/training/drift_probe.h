@@ -24,6 +24,7 @@ struct DriftInputs {
 
 struct ShardDrift {
   double owner = 0, pair = 0;  // measured O and P; pair: NaN without two replicas
+  double gap = 0;              // as pair, but only where one of the two received the range in the last step and the other did not; NaN if there are none
   double owner_expected = 0, pair_expected = 0;
   double paper = 0;            // 2p / (1 + p) with the second moment of one update: see drift.h
   double second_moment = 0, rho = 0;
@@ -31,7 +32,7 @@ struct ShardDrift {
 struct DriftReport {
   uint32_t step = 0;
   DriftLaw law{};              // without rho, which each shard has its own of: means over the ranks
-  ShardDrift all{};            // means over the elements of all shards
+  ShardDrift all{};            // means over the elements of all shards; gap: over all such pairs
   double all_pairs = 0;        // over all pairs of ranks, owners too: what pair_mean() is for shards of one size
   std::vector<ShardDrift> shards{};  // by owner; zeros for a shard without elements
   // Lossy delivery does not do what it is expected to do, and is better left.
@@ -52,8 +53,16 @@ class DriftProbe {
   Result<DriftReport> evaluate(std::span<const float> gathered, uint32_t stale_max) const;
 
  private:
+  struct Gaps {
+    double sum = 0, count = 0;
+    double mean() const { return sum / count; }  // NaN without any
+  };
+
   uint32_t count(Rank owner) const;
-  ShardDrift measure(std::span<const float> gathered, Rank owner, size_t at) const;
+  // Of all shards together.
+  size_t samples() const;
+  // at: of the shard's first sample. gaps: grows.
+  ShardDrift measure(std::span<const float> gathered, Rank owner, size_t at, Gaps& gaps) const;
 
   RangeGeometry geometry_;
   uint64_t run_id_;

@@ -59,7 +59,7 @@ TEST(DriftProbe, takes_all_of_a_small_shard_and_none_of_an_empty_one) {
   EXPECT_EQ(sampled(probe, 7, 0), (std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(sampled(probe, 7, 6), (std::vector<uint64_t>{96, 97, 98, 99}));
   EXPECT_TRUE(sampled(probe, 7, 7).empty());
-  EXPECT_EQ(probe.buffer_elements(), 5u + 100);
+  EXPECT_EQ(probe.buffer_elements(), 5u + 100 + 4);
 }
 
 // What an all-gather leaves on every rank.
@@ -89,6 +89,37 @@ TEST(DriftProbe, of_all_elements_is_the_drift) {
     } else {
       EXPECT_TRUE(std::isnan(report->all.pair));
     }
+  }
+}
+
+// Mean squared difference of two replicas where one is stale and the other is not.
+double gap_of(const LossyRanks& group) {
+  const auto world = static_cast<Rank>(group.ranks.size());
+  double sum = 0, count = 0;
+  for (Rank owner = 0; owner < world; ++owner) {
+    for (uint32_t range = 0; range < group.geometry.ranges(owner); ++range) {
+      const auto place = group.geometry.range(owner, range);
+      for (Rank a = 0; a < world; ++a) {
+        for (Rank b = 0; b < world; ++b) {
+          if (a == owner || b == owner || group.ranks[a].age(owner, range) > 0 || group.ranks[b].age(owner, range) == 0) continue;
+          for (uint64_t i = place.begin; i < place.end; ++i) sum += group.squared(a, b, i), ++count;
+        }
+      }
+    }
+  }
+  return sum / count;
+}
+
+TEST(DriftProbe, gap_is_of_pairs_one_of_which_is_stale) {
+  for (const uint64_t shard : {200u, 137u}) {
+    LossyRanks group({.world = 5, .shard = shard, .seed = 3});
+    DriftProbe probe(group.geometry, run_id);
+    const auto gap = [&] { return probe.evaluate(gather(probe, group.ranks, std::vector<DriftInputs>(5)), 0)->all.gap; };
+    EXPECT_TRUE(std::isnan(gap())) << "nothing is stale";
+    Random random(8);
+    for (int step = 0; step < 10; ++step) group.step([&](Rank, uint32_t, Rank) { return random.chance(0.3); });
+    EXPECT_GT(gap_of(group), 0);
+    EXPECT_NEAR(gap(), gap_of(group), 1e-12 * gap_of(group));
   }
 }
 
@@ -124,6 +155,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     std::vector<OwnUpdates> updates(4, OwnUpdates(run_id));
     DriftProbe probe(group.geometry, run_id);
     ShardDrift sum;
+    double identity = 0;
     // Of one step there are too few stale ranges to know much: they are summed over all.
     std::vector<std::vector<uint64_t>> ages(4, std::vector<uint64_t>(30));
     std::vector<uint64_t> now(30);
@@ -146,6 +178,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
       EXPECT_NEAR(report->law.recovery, 0.8, sanitized ? 0.1 : 0.03);
       sum.owner += report->all.owner, sum.owner_expected += report->all.owner_expected;
       sum.pair += report->all.pair, sum.pair_expected += report->all.pair_expected;
+      identity += paper_form(report->law.loss) * report->all.gap;
       sum.second_moment += report->all.second_moment, sum.rho += report->all.rho, ++reports;
     }
     EXPECT_NEAR(sum.second_moment / reports, 1, 0.05);
@@ -153,6 +186,10 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     EXPECT_NEAR(sum.owner_expected / reports, owner_drift({.loss = 0.2, .rho = rho, .stale_max = stale_max}), 0.05);
     EXPECT_NEAR(sum.owner / sum.owner_expected, 1, sanitized ? 0.25 : 0.1);
     EXPECT_NEAR(sum.pair / sum.pair_expected, 1, sanitized ? 0.25 : 0.1);
+    // B2. What is fetched has not come and is not stale, so that the identity is that of a law without fetching.
+    if (stale_max == 0) {
+      EXPECT_NEAR(sum.pair / identity, 1, sanitized ? 0.1 : 0.03);
+    }
   }
 }
 

@@ -41,7 +41,7 @@ Status ShardedStepper::measure_drift(ShardedReport& report) {
   ages_ = {};
   expected_ranges_ = missing_ranges_ = 0;
   const auto& all = found->all;
-  report.drift = {.owner = all.owner, .owner_expected = all.owner_expected, .pair = all.pair, .pair_expected = all.pair_expected, .paper_form = all.paper, .second_moment = all.second_moment, .rho = all.rho,
+  report.drift = {.owner = all.owner, .owner_expected = all.owner_expected, .pair = all.pair, .pair_expected = all.pair_expected, .paper_form = all.paper, .gap = all.gap, .second_moment = all.second_moment, .rho = all.rho,
                   .loss = found->law.loss, .recovery = found->law.recovery};
   // All of this is equal on all ranks, so all of them send their values again, or none does.
   const auto ranges = static_cast<double>(state_->geometry().ranges(0)) * world_ * options_.drift_every;

@@ -16,6 +16,7 @@ struct Sums {
   uint32_t age_max = 0;
   int64_t longest_us = 0, overdue_us = 0;  // a step; a phase beyond its hard deadline
   double owner = 0, owner_expected = 0, pair = 0, pair_expected = 0;
+  double attributed = 0;  // the form 2p/(1+p), with the second moment for which it is an identity
   std::string lost, outcome;
 
   void add(const DeliveryReport::Phase& phase) {
@@ -49,6 +50,7 @@ struct Sums {
     owner_expected += report.drift->owner_expected;
     pair += report.drift->pair;
     pair_expected += report.drift->pair_expected;
+    if (const double p = report.drift->loss; p > 0) attributed += 2 * p / (1 + p) * report.drift->gap;
   }
 };
 
@@ -96,7 +98,8 @@ Answer ShardedTraining::train(uint32_t until, const std::function<void()>& begun
   auto answer = state(failure);
   answer.add("expected", sums.expected).add("missing", sums.missing).add("cut", sums.cut).add("learning", sums.learning).add("ranges", sums.ranges).add("stale", sums.stale);
   answer.add("behind", sums.behind).add("age_max", sums.age_max).add("longest_us", sums.longest_us).add("overdue_us", sums.overdue_us);
-  answer.add("owner", sums.owner).add("owner_expected", sums.owner_expected).add("pair", sums.pair).add("pair_expected", sums.pair_expected).add("lost", sums.lost);
+  answer.add("owner", sums.owner).add("owner_expected", sums.owner_expected).add("pair", sums.pair).add("pair_expected", sums.pair_expected);
+  answer.add("attributed", sums.attributed).add("lost", sums.lost);
   return answer.add("outcome", "(" + sums.outcome + ")");
 }
 
