@@ -85,6 +85,7 @@ struct DeliveryReport {
     uint64_t repaired = 0;               // ranges that came only when asked for again
     uint64_t duplicate = 0, late = 0;    // datagrams
     End end = End::none;
+    bool present = false;                // something of the sender came while the operation ran, if only of another operation
     std::vector<uint32_t> missing_ranges{};  // which they were, ascending
     // Of what was sent the first time.
     double share() const { return expected == 0 ? 1 : 1 - static_cast<double>(missing + repaired) / static_cast<double>(expected); }

@@ -11,6 +11,7 @@ Result<std::unique_ptr<LossyGroup>> LossyGroup::make(DatagramService& service, L
   auto group = std::unique_ptr<LossyGroup>(new LossyGroup(service, std::move(setup)));
   group->newest_.assign(group->world(), 0);
   group->silent_.assign(group->world(), 0);
+  group->heard_at_.assign(group->world(), -1);
   group->lost_.resize(group->world());
   group->heard_calls_.resize(group->world());
   group->repaired_before_.assign(group->world(), 0);
@@ -248,6 +249,7 @@ DatagramFault LossyGroup::keep_early(Rank from, const DatagramHeader& header, st
 
 DatagramFault LossyGroup::datagram(uint32_t, Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
   note_newest(from, header.op);
+  heard_at_[from] = std::max(heard_at_[from], now);
   const auto distance = op_distance(header.op, op_);
   if (distance < 0) {
     // What has ended here is not wanted any more; the sender may not have heard that.

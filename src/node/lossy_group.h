@@ -158,6 +158,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   bool passed(const CallPosition& position) const;
   Status difference_from(const CallPosition& theirs, const CallPosition& ours) const;
   void note_newest(Rank from, uint32_t op);
+  bool present(Rank rank) const { return heard_at_[rank] >= current().started(); }
   uint32_t operations_behind() const;
   void settle(Nanos now, bool without_reports = false);
   void learn();
@@ -181,6 +182,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   uint64_t early_dropped_ = 0;
   std::vector<uint32_t> newest_;     // by rank: the newest op seen in an authentic datagram
   std::vector<uint32_t> silent_;     // by rank: operations in a row in which nothing came
+  std::vector<Nanos> heard_at_;      // by rank: the latest datagram, of whatever operation; who is ahead is not silent
   std::vector<Status> lost_;         // by rank
   std::vector<uint64_t> repaired_before_;  // by rank: datagrams that it had asked for again when the last operation ended
   CallDescriptor own_call_;          // that runs, or ran last

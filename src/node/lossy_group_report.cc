@@ -12,7 +12,7 @@ void LossyGroup::count_silence(const Status& status) {
   if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank == setup_.datagrams.self) continue;
-    bool heard = false, awaited = false;
+    bool heard = present(rank), awaited = false;
     for (uint32_t number = 0; number < lossy_phases; ++number) {
       const auto& stream = operation.phase(number).streams[rank];
       if (!operation.phase(number).runs || stream.arrivals.ranges() == 0) continue;
@@ -95,7 +95,8 @@ std::shared_ptr<const DeliveryReport> LossyGroup::delivery_report() const {
                            .repaired = stream.repaired,
                            .duplicate = stream.duplicate,
                            .late = stream.late,
-                           .end = stream.lost ? DeliveryReport::End::lost : static_cast<DeliveryReport::End>(stream.clock.end())};
+                           .end = stream.lost ? DeliveryReport::End::lost : static_cast<DeliveryReport::End>(stream.clock.end()),
+                           .present = present(from)};
       auto& missing = out.streams[from].missing_ranges;
       missing.reserve(stream.missing);
       for (auto at = stream.arrivals.next_missing(0); at < stream.arrivals.ranges(); at = stream.arrivals.next_missing(at + 1)) missing.push_back(at);

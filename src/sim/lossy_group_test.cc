@@ -386,6 +386,27 @@ TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {
   }
 }
 
+// A rank that fell behind hears nothing of its own operation from who is ahead; that one is not gone.
+TEST(LossyGroup, a_rank_that_is_ahead_is_not_silent) {
+  LossyCluster cluster({.ranks = 4});
+  cluster.network().cut_off(1, true);
+  auto options = lossy_mean;
+  options.timeout = Milliseconds(50);
+  for (uint32_t round = 0; round < 5; ++round) {
+    auto values = values_of(4, 1000, 1);
+    std::vector<std::shared_ptr<Completion>> completions;
+    for (Rank rank = 0; rank < 4; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
+    const DatagramHeader ahead{.op = round + 3, .sender = 1, .receiver = 0};
+    EXPECT_EQ(cluster.group(0).datagram(1, 1, ahead, {}, cluster.now()), DatagramFault::op_ahead);
+    cluster.finish(completions);
+    EXPECT_EQ(completions[0]->status.code(), Code::late) << completions[0]->status.to_string();
+    EXPECT_TRUE(completions[0]->report.delivery->contribute.streams[1].present);
+    EXPECT_FALSE(completions[0]->report.delivery->contribute.streams[1].missing == 0);
+    EXPECT_EQ(completions[2]->status.code(), round < 2 ? Code::late : Code::peer_lost) << completions[2]->status.to_string();
+    EXPECT_FALSE(completions[2]->report.delivery->contribute.streams[1].present);
+  }
+}
+
 TEST(LossyGroup, runs_several_calls_in_their_order) {
   LossyCluster cluster({.ranks = 3});
   std::vector<std::vector<std::vector<float>>> tensors;

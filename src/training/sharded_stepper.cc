@@ -221,7 +221,7 @@ void ShardedStepper::note_silence(ShardedReport& report) {
       if (phase == nullptr || rank >= phase->streams.size() || phase->streams[rank].expected == 0) continue;
       const auto& stream = phase->streams[rank];
       awaited = true;
-      heard |= stream.missing < stream.expected || (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
+      heard |= stream.present || stream.missing < stream.expected || (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
       lost |= stream.end == End::lost;
     }
     if (awaited) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
