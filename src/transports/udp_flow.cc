@@ -15,6 +15,9 @@ constexpr Nanos refusals_last = 100 * millisecond;
 // However long the silence, it must have been asked so often.
 constexpr uint32_t pings_in_vain = 8;
 constexpr Nanos control_interval_max = 50 * millisecond;
+// The kernel looks for a neighbour of which it has not heard for some 30 s. Where packets are lost its questions are, too, each for a second, and meanwhile
+// nothing else leaves for there: it is told often enough that it need not ask.
+constexpr Nanos confirm_interval = 250 * millisecond;
 constexpr int64_t debt_max = 64 << 10;  // who could not send for a while does not get all of it back
 constexpr std::array<std::byte, 65'536> zeros{};
 
@@ -273,6 +276,10 @@ bool UdpFlow::is_new(const DatagramHeader& header) {
 
 void UdpFlow::settle(Nanos now) {
   last_heard_ = silent_since_ = now;
+  if (now - confirmed_at_ >= confirm_interval) {
+    confirmed_at_ = now;
+    sending_.confirm = true;
+  }
   ping_.active = false;
   refusals_in_row_ = 0;
 }

@@ -204,7 +204,7 @@ class UdpFlow {
   bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
   int64_t owed_to_streams_ = 0;  // bytes: frames and streams get the same share while both wait
   size_t group_turn_ = 0;
-  Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0;
+  Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
   uint32_t refusals_in_row_ = 0;
   uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
   Status end_;

@@ -1,6 +1,7 @@
 #include "transports/udp_outbox.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -19,7 +20,7 @@ UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
 
 void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters) {
   UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
-  datagrams_[count_] = {.to = &to, .header = header, .payload = payload};
+  datagrams_[count_] = {.to = &to, .header = header, .payload = payload, .confirms = std::exchange(counters.confirm, false)};
   counters_[count_] = &counters;
   tagged_[count_] = tagged(std::as_bytes(std::span(&datagrams_[count_].header, 1)), payload, seal);
   ++count_;

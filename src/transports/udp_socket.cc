@@ -51,6 +51,8 @@ Nanos waited(const cmsghdr* note, Nanos wall) {
 
 size_t bytes_of(const OutDatagram& datagram) { return datagram_header_bytes + datagram.payload.size(); }
 
+int flags_for(const OutDatagram& datagram) { return MSG_DONTWAIT | MSG_NOSIGNAL | (datagram.confirms ? MSG_CONFIRM : 0); }
+
 bool one_address(const TcpAddress* a, const TcpAddress* b) {
   return a == b || (a->bytes == b->bytes && std::memcmp(&a->storage, &b->storage, a->bytes) == 0);
 }
@@ -208,7 +210,11 @@ int UdpSocket::send_buffer_bytes() const { return get_option(socket_.get(), SOL_
 SendOutcome UdpSocket::send(std::span<const OutDatagram> batch) {
   SendOutcome outcome;
   while (outcome.taken < batch.size() && outcome.stop == SendStop::none) {
-    const auto left = batch.subspan(outcome.taken);
+    auto left = batch.subspan(outcome.taken);
+    // A call says it of all its messages, or of none.
+    size_t count = 1;
+    while (count < left.size() && left[count].confirms == left[0].confirms) ++count;
+    left = left.first(count);
     give(left, fill(left), outcome);
   }
   return outcome;
@@ -231,7 +237,7 @@ void UdpSocket::give(std::span<const OutDatagram> batch, size_t messages, SendOu
   size_t done = 0;  // of the batch
   int tries = 0;
   for (size_t at = 0; at < messages;) {
-    const int count = ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int count = ::sendmmsg(socket_.get(), &outbox_->messages[at], static_cast<unsigned>(messages - at), flags_for(batch[0]));
     ++counters_.sent_calls;
     if (count > 0) {
       // What stopped it was not told, and will not be told again if it was about the past.
@@ -270,7 +276,7 @@ int UdpSocket::give_alone(const OutDatagram& datagram) {
   outbox_->set(0, std::span(&datagram, 1), 0);
   for (int tries = 0;;) {
     ++counters_.sent_calls;
-    if (::sendmsg(socket_.get(), &outbox_->messages[0].msg_hdr, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
+    if (::sendmsg(socket_.get(), &outbox_->messages[0].msg_hdr, flags_for(datagram)) >= 0) return 0;
     if (errno == EINTR) continue;
     if (!may_be_about_the_past(errno) || ++tries >= tries_max) return errno;
     errors_waiting_ = true;

@@ -191,6 +191,23 @@ TEST_F(LossyHosts, where_long_datagrams_vanish_a_group_has_short_ones) {
   group.finish();
 }
 
+// The kernel asks for a neighbour that it has not heard of for a while, and sends nothing there until it is answered; where packets get lost that takes seconds.
+TEST_F(LossyHosts, a_neighbour_that_is_heard_is_not_cut_off_because_the_kernels_questions_are_lost) {
+  Hosts hosts("ab");
+  for (const char host : hosts.names()) {
+    hosts.inside(std::string(1, host), {"sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"});
+    // Known for half a second, asked for once a second later.
+    hosts.inside(std::string(1, host), {"sh", "-c", "cd /proc/sys/net/ipv4/neigh/eth0; echo 500 > base_reachable_time_ms; echo 1 > delay_first_probe_time; echo 100 > retrans_time_ms; echo 1 > ucast_solicit; echo 1 > mcast_solicit"});
+  }
+  Cluster group(2, options(hosts));
+  expect_all_ok(group.ask_all("all_reduce:count=100003,check=1"));
+  // From now on no question is answered.
+  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"nft", "add table arp quiet; add chain arp quiet input { type filter hook input priority 0; policy drop; }"});
+  ASSERT_EQ(hosts.trouble(), "");
+  for (const auto begin = now_ns(); now_ns() - begin < 5'000'000'000 && !HasFailure();) expect_all_ok(group.ask_all("all_reduce:count=100003,iters=20,timeout=2000"));
+  group.finish();
+}
+
 TEST_F(LossyHosts, drop_compute_agrees_over_links_that_lose_a_tenth) {
   Hosts hosts("abc");
   lose(hosts, 10);
