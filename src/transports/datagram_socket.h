@@ -20,7 +20,7 @@ struct OutDatagram {
   const TcpAddress* to = nullptr;
   DatagramHeader header;
   std::span<const std::byte> payload{};
-  bool confirms = false;  // its receiver was heard lately: whoever is next on the way there is there, and need not be asked (ARP, neighbour discovery)
+  bool confirms = false;  // what was sent to its receiver arrives: whoever is next on the way there is there, and need not be asked (ARP, neighbour discovery)
 };
 
 // Why send stopped before the end of its batch. All but would_block and no_buffers are about the first datagram that was not taken: that one is the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -276,12 +277,15 @@ bool UdpFlow::is_new(const DatagramHeader& header) {
 
 void UdpFlow::settle(Nanos now) {
   last_heard_ = silent_since_ = now;
-  if (now - confirmed_at_ >= confirm_interval) {
-    confirmed_at_ = now;
-    sending_.confirm = true;
-  }
   ping_.active = false;
   refusals_in_row_ = 0;
+}
+
+// What is sent arrives. That the peer is heard would not be enough: the neighbour on the way there may be another one by now.
+void UdpFlow::confirm(Nanos now) {
+  if (now - confirmed_at_ < confirm_interval) return;
+  confirmed_at_ = now;
+  sending_.confirm = true;
 }
 
 void UdpFlow::refused(Nanos now) {
@@ -309,6 +313,7 @@ DatagramFault UdpFlow::heard(const DatagramHeader& header, std::span<const std::
       uint32_t id = 0;
       if (payload.size() != sizeof id) return DatagramFault::size;
       std::memcpy(&id, payload.data(), sizeof id);
+      confirm(now);
       if (goodbye_.active && goodbye_.id == id) {
         goodbye_.active = false;
         goodbye_answered_ = true;
@@ -373,6 +378,7 @@ DatagramFault UdpFlow::acknowledgement(const DatagramHeader& header, std::span<c
   if (!report_heard_ || sequence_before(newest_report_, header.flow_seq)) {
     report_heard_ = true;
     newest_report_ = header.flow_seq;
+    if (std::exchange(reported_, ack.feedback.received) != ack.feedback.received) confirm(now);
     if (ack.feedback.received > 0) rtt_.echoed(clock_us(now), ack.feedback.echo_sent_at_us, ack.feedback.echo_held_us);
     (void)rate_.feedback(ack.feedback, rtt_, now, &all_);
   }

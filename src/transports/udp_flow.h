@@ -165,6 +165,7 @@ class UdpFlow {
   DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
   DatagramFault control(std::span<const std::byte> payload, Nanos now);
   void settle(Nanos now);
+  void confirm(Nanos now);
   void start(Control& control, Nanos now);
   void speak_control(Control& control, Word word, Nanos now, UdpOutbox& outbox);
   void put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox);
@@ -199,7 +200,7 @@ class UdpFlow {
   std::vector<uint32_t> control_answers_;          // ids
   Control ping_, goodbye_;
   uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
-  uint32_t newest_report_ = 0;
+  uint32_t newest_report_ = 0, reported_ = 0;  // reported_: what it says to have received
   bool report_heard_ = false;
   bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
   int64_t owed_to_streams_ = 0;  // bytes: frames and streams get the same share while both wait

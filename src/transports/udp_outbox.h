@@ -21,7 +21,7 @@ struct UdpSendCounters {
   uint64_t too_long = 0;    // EMSGSIZE
   uint32_t too_long_bytes = 0;  // of the shortest of them; who has seen it sets it back to 0
   uint64_t failed = 0;      // no route and the like
-  bool confirm = false;     // say with its next datagram that it was heard: OutDatagram::confirms
+  bool confirm = false;     // say it with its next datagram: OutDatagram::confirms
 };
 
 class UdpOutbox {
