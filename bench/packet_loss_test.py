@@ -45,6 +45,16 @@ class Numbers(unittest.TestCase):
         rows = [SCRIPT.together([row(*what)]) for what in (("lossy", [10.0]), ("tcp cubic", [30.0]), ("tcp bbr", [20.0]), ("tcp cubic tuned", [15.0]), ("tcp bbr", [1.0], 1.0), ("tcp bbr", [1.0], 0.0, "1M@2"))]
         self.assertIn("| 0 | lossy | 2.00 | 2.00 | 1.50 | 1.50 |", SCRIPT.against_tcp(rows))
 
+    def test_a_deadline_is_one_more_way_of_both_halves(self):
+        options = argparse.Namespace(deadline=None, offload=False, only=None)
+        usual = SCRIPT.ways_for(options)
+        options.deadline = "95ms"
+        ways = SCRIPT.ways_for(options)
+        self.assertEqual(set(ways) - set(usual), {"lossy both 95ms"})
+        both, cut = usual["lossy both"][1], ways["lossy both 95ms"][1]
+        self.assertEqual(cut, [*both[:-1], both[-1] + ",deadline=95ms"])
+        self.assertEqual([ways[name] for name in usual], list(usual.values()))
+
     def test_traffic_is_bytes_and_seconds(self):
         self.assertEqual(SCRIPT.traffic_of("none,100K@2,1M@0.5"), [None, ("100K@2", 100_000, 2.0), ("1M@0.5", 1_000_000, 0.5)])
         for words in ("1M", "x@1", "1M@x"):
