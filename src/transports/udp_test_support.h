@@ -74,6 +74,7 @@ class VirtualNetwork {
     TcpAddress from, to;
     Bytes bytes;
     Nanos at = 0;
+    bool confirms = false;
     DatagramHeader header() const {
       DatagramHeader header;
       std::memcpy(&header, bytes.data(), sizeof header);
@@ -164,7 +165,7 @@ class VirtualNetwork {
 
  private:
   void carry(const TcpAddress& from, const OutDatagram& out) {
-    Flying datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0};
+    Flying datagram{from, *out.to, Bytes(sizeof(DatagramHeader) + out.payload.size()), 0, out.confirms};
     std::memcpy(datagram.bytes.data(), &out.header, sizeof out.header);
     if (!out.payload.empty()) std::memcpy(datagram.bytes.data() + sizeof out.header, out.payload.data(), out.payload.size());
     ++carried;
