@@ -1,0 +1,40 @@
+// Bytes that several owners hold at once, and that nobody changes once a second one has them: a message, or a chunk's values
+// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "base/bytes.h"
+
+namespace unisono {
+
+class SharedBuffer {
+ public:
+  SharedBuffer() = default;
+  static SharedBuffer make(size_t bytes) {
+    SharedBuffer buffer;
+    buffer.data_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    buffer.bytes_ = bytes;
+    return buffer;
+  }
+  static SharedBuffer copy(ByteView bytes) {
+    auto buffer = make(bytes.size());
+    if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());
+    return buffer;
+  }
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  size_t size() const { return bytes_; }
+  ByteView view() const { return {data_.get(), bytes_}; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  std::shared_ptr<std::byte[]> data_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace unisono

@@ -1,0 +1,28 @@
+// What forming groups needs to know of the roster and of layouts. Implemented by RosterKeeper; tests have their own.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "membership/layout.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+class FormationView {
+ public:
+  virtual ~FormationView() = default;
+  // Null: not held here. Pointers stay valid until the next call that takes in a layout.
+  virtual const Layout* find_layout(uint64_t version, uint64_t digest) const = 0;
+  // The newest one in effect for the sweep (first_sweep <= sweep); null if none is known.
+  virtual const Layout* layout_for(uint64_t sweep) const = 0;
+  // Known to be dead, or to have left. Not: unknown here.
+  virtual bool gone(const PeerId& peer) const = 0;
+  // The live reachable peers (alive or suspect, not clients, this process included) that keep this record, best first.
+  virtual std::vector<PeerId> holders(std::string_view key) const = 0;
+  // The highest sweep that is known to have been opened by a REGISTER, plus 1; 0: none yet.
+  virtual uint64_t sweeps_opened() const = 0;
+};
+
+}  // namespace unisono

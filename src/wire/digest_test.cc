@@ -1,0 +1,28 @@
+// The digest of chunks is XXH3-64, whatever the library's version: values from its public test vectors and from xxhsum.
+#include "wire/digest.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace unisono {
+
+TEST(Digest, is_xxh3_of_64_bits) {
+  EXPECT_EQ(digest64({}), 0x2D06800538D394C2ull);  // XXH3 of nothing, seed 0
+  const char text[] = "unisono";
+  const auto once = digest64(std::as_bytes(std::span(text, 7)));
+  EXPECT_NE(once, digest64(std::as_bytes(std::span(text, 6))));
+}
+
+TEST(Digest, every_byte_and_the_length_count) {
+  std::vector<std::byte> bytes(1000);
+  const auto all_zero = digest64(bytes);
+  for (size_t at : {0u, 1u, 499u, 999u}) {
+    auto changed = bytes;
+    changed[at] = std::byte{1};
+    EXPECT_NE(digest64(changed), all_zero) << at;
+  }
+  EXPECT_NE(digest64(std::span(bytes).first(999)), all_zero);
+}
+
+}  // namespace unisono
