@@ -1,0 +1,191 @@
+// Averaging that survives peers coming and going, without a master: Moshpit All-Reduce over an elastic run.
+//
+//   auto run = unisono::Elastic::join({.run_id = "demo", .seeds = {"10.0.0.1:4040"}, .tensor_elements = {model.size()}});   // one peer: .found = true
+//   if (run->state().loaded) model = run->state().values;    // what the others had when this process came
+//   for (;;) {
+//     for (int step = 0; step < 8; ++step) train(model);
+//     auto sweep = run->average(model, samples);              // the weighted mean over all peers that took part
+//     if (!sweep.ok()) break;                                 // shutting down; anything else that goes wrong is in the report
+//   }
+//   run->leave();                                             // or do not: the others notice
+//
+// Peers meet in small groups, one after the other along each axis of a grid, so that a peer that vanishes spoils a part of one group's round and nothing
+// else. Without absences a sweep is exact for every number of peers, and equal to the bit on all of them. With absences nothing is lost or
+// counted twice: later sweeps even it out. No peer is special; any live one is enough to join by.
+//
+// Crash faults only: a peer that lies can do harm. A run key keeps strangers out.
+//
+// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass, clerks and verdicts are Unisono's. See docs/elastic.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "unisono/codec.h"
+#include "unisono/export.h"
+#include "unisono/options.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+namespace internal {
+class ElasticRun;
+struct ElasticCall;
+}
+
+struct ElasticOptions {
+  enum class Profile : uint8_t { lan = 0, wan = 1 };
+  // peer: takes part. client: cannot be reached from outside; opens all connections itself, adds up nothing for others. reducer: has no values of its own, adds up for others.
+  enum class Role : uint8_t { peer = 0, client = 1, reducer = 2 };
+  // fitted: exact for every number of peers. published: the fixed grid of the authors' simulation, for comparison; exact only for max_group^d peers.
+  enum class Grid : uint8_t { fitted = 0, published = 1 };
+  // agreed: a group's members apply a chunk all or none, by a majority's verdict. per_result: on receipt, three message delays earlier; a peer that dies meanwhile may leave a chunk applied by some only.
+  enum class Commit : uint8_t { agreed = 0, per_result = 1 };
+
+  std::string run_id;                    // runs are told apart by it; not empty
+  bool found = false;                    // begin the run, if no seed answers. Never done unasked
+  // Where peers of the run can be found; any one is enough. "host:port", "tcp://10.0.0.1:4040", "[::1]:4040"; a name that has several addresses stands for all of them;
+  // "file:PATH": one per line, read again at each attempt.
+  std::vector<std::string> seeds{};
+  std::vector<uint64_t> tensor_elements{};  // of what average() is given, in order; equal on all peers (fp32)
+  std::string name{};                    // for people; empty: host and process number
+  std::string interface{};               // name or address to listen at; empty: all
+  uint16_t port = 0;                     // 0: the kernel chooses
+  Role role = Role::peer;
+  std::string run_key{};                 // a secret that all peers know: who does not show it is refused. Empty: none
+  Profile profile = Profile::lan;        // lan: silence is noticed within seconds. wan: within tens of seconds
+  uint32_t max_group = 32;               // 4 … 128
+  uint32_t rounds = 0;                   // of a sweep; 0: one along each axis
+  uint32_t min_peers = 1;                // the first sweep waits for so many
+  uint32_t min_chunks = 0;               // who would own fewer owns none
+  uint32_t max_peers = 4096;
+  Grid grid = Grid::fitted;
+  Commit commit = Commit::agreed;
+  StepCodec contribute{}, result{};      // plain unless said otherwise; a sweep encodes results once per axis, so results want at least 8 bits
+  Milliseconds join_timeout{60'000};
+  Milliseconds gather_timeout{0};        // 0: the profile's. How long a group waits for members that do not come
+  Milliseconds stall_timeout{0};         // 0: the profile's. How long one that says nothing is waited for inside a round
+};
+
+// One round of one sweep, at this peer.
+struct RoundSummary {
+  uint32_t round = 0;
+  std::string outcome;                   // "averaged", "alone", "no clerk", "closed", "full", "undecided", "void"
+  uint32_t group = 0;                    // members
+  uint32_t contributors_min = 0, contributors_max = 0;  // over chunks
+  double contributors_mean = 0;
+  uint64_t committed = 0, kept_local = 0, voided = 0, undecided = 0, lost = 0;  // chunks: applied; applied, but without this peer's values; nobody's step; no verdict; committed but not to be had
+  std::vector<std::string> absent;       // "worker 3 (said nothing for 2.0 s)"
+  double gather_s = 0, contribute_s = 0, result_s = 0, verdict_s = 0;  // seconds waited in each phase
+  uint64_t sent_bytes = 0, received_bytes = 0, model_bytes = 0;        // model_bytes: what a round of so many members must send at least
+  double variance = 0;                   // within the group, before averaging, mean over elements: an estimate of the spread
+  double total_weight = 0;
+};
+
+// One sweep, at this peer. Whatever went wrong, the tensors hold either what they held, or averages, chunk by chunk.
+struct SweepReport {
+  uint64_t sweep = 0;
+  bool exact = false;                    // the result lacks no peer's values
+  uint64_t layout = 0;                   // version
+  std::vector<uint32_t> dims;
+  uint32_t peers = 0;                    // alive, as far as known
+  std::vector<RoundSummary> rounds;
+  double seconds = 0;
+  std::string note;                      // what was not as usual; empty: nothing
+  UNISONO_EXPORT std::string to_string() const;
+};
+
+struct ElasticPeer {
+  std::string name;
+  std::string status;                    // "joining", "alive", "suspect", "left", "dead"
+  std::string address;
+  std::string role;
+  double bytes_per_second = 0;           // measured; 0: not yet
+  int64_t finished_sweep = -1;
+  bool self = false;
+};
+
+struct ElasticStatus {
+  std::string phase;                     // "joining", "loading", "idle", "averaging", "leaving", "ended"
+  std::vector<ElasticPeer> peers;
+  uint64_t layout = 0;
+  std::vector<uint32_t> dims;
+  uint64_t sweeps = 0, exact_sweeps = 0; // finished here
+  uint64_t sent_bytes = 0, received_bytes = 0;
+  uint64_t refused = 0;                  // connections and messages of strangers, and what was damaged
+  std::string last_refusal;
+  uint32_t links = 0;
+  uint32_t serving = 0;                  // joiners that load from this peer now
+  std::vector<std::string> endpoints;    // of this process
+};
+
+// What a process found when it joined.
+struct ElasticState {
+  bool loaded = false;                   // false: it founded the run, or nobody had anything to give
+  int64_t sweep = -1;                    // the donors' last one
+  std::vector<float> values;             // of all tensors, in order
+  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs;
+  bool mixed = false;                    // donors differed: one of them was taken
+  uint32_t donors = 0;
+  double seconds = 0;
+  uint64_t bytes = 0;
+  std::string note;                      // why nothing was loaded
+};
+
+// A sweep that goes on while this process computes. The last copy to go does not end the sweep.
+class UNISONO_EXPORT ElasticWork {
+ public:
+  ElasticWork() = default;
+  bool done() const;
+  // Waits, then brings the result into the tensors that were given to average_async: added as (mean - what was contributed), so that local steps taken meanwhile are kept.
+  // Once; 0: for as long as it takes (every sweep ends by its own time-outs). late: not done yet, call again.
+  Result<SweepReport> wait(Milliseconds timeout = Milliseconds{0});
+  // Takes part no longer; what rounds had brought so far is in the result all the same.
+  void cancel();
+
+ private:
+  friend class Elastic;
+  explicit ElasticWork(std::shared_ptr<internal::ElasticCall> call);
+  std::shared_ptr<internal::ElasticCall> call_;
+};
+
+class UNISONO_EXPORT Elastic {
+ public:
+  // Blocks until this process knows the run's peers and has the state that they give (reducers and founders: nothing), or join_timeout.
+  // Errors: invalid (options; RUN_ID_MISMATCH, SCHEMA_MISMATCH: a seed answered for another run or other tensors), unavailable (NO_SEED: none answered, each is named; ROSTER_FULL; a port that is taken).
+  static Result<Elastic> join(const ElasticOptions& options);
+  Elastic(Elastic&&) noexcept;
+  Elastic& operator=(Elastic&&) noexcept;
+  ~Elastic();  // leaves, if leave() was not called
+
+  const ElasticState& state() const;
+  // True once min_peers are there and have a layout.
+  bool ready(Milliseconds timeout);
+
+  // One sweep over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, such as samples behind them; 0: takes the mean and gives nothing.
+  // invalid: wrong sizes, a weight that is negative or not finite, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
+  Result<SweepReport> average(std::span<const std::span<float>> tensors, double weight = 1);
+  Result<SweepReport> average(std::span<float> tensor, double weight = 1);
+  // The same while this process computes on: a copy is averaged.
+  Result<ElasticWork> average_async(std::vector<std::span<float>> tensors, double weight = 1);
+
+  // What joiners are given besides the values as of the last sweep: optimizer state, step numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
+  Status set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs);
+  // For a process that joined as `joining` and has no values yet gave: until the first sweep, joiners are given these values.
+  Status offer_values(std::span<const std::span<float>> tensors);
+
+  ElasticStatus status() const;
+  // Says goodbye: finishes what others wait for, as far as it fits into the profile's grace (5 or 15 s), and ends. Safe to call twice.
+  Status leave();
+
+ private:
+  explicit Elastic(std::shared_ptr<internal::ElasticRun> run);
+  std::shared_ptr<internal::ElasticRun> run_;
+};
+
+}  // namespace unisono
