@@ -1,0 +1,43 @@
+// What ElasticOptions ask for: checked, with time-outs filled in, seeds as addresses, and the digest of what peers must agree on.
+//
+// resolve_seeds asks name servers and reads files, so it blocks; everything else here is a pure function.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codecs/codec.h"
+#include "unisono/elastic.h"
+#include "unisono/status.h"
+#include "wire/elastic_times.h"
+
+namespace unisono {
+
+// Of all that peers of one run must agree on to average: sizes of tensors, codecs, group size, grid, rounds, commit.
+uint64_t schema_hash(const ElasticOptions& options);
+// The profile's time-outs, with those that are given in their place.
+ElasticTimes elastic_times(const ElasticOptions& options);
+// Elements of all tensors together; checked by check_elastic_options.
+uint64_t total_elements(const ElasticOptions& options);
+// invalid (bad_option), naming the option and what is allowed.
+Status check_elastic_options(const ElasticOptions& options);
+
+struct Seeds {
+  std::vector<std::string> addresses;  // "tcp://10.0.0.1:4040", each once, in the order given
+  std::vector<std::string> failures;   // "host x: name or service not known"; seeds that name nothing now may do so later
+};
+// Names with several addresses stand for all of them; "file:PATH" holds one seed per line, "#" begins a comment.
+// invalid: a seed that is no address, name or file by its form.
+Result<Seeds> resolve_seeds(std::span<const std::string> seeds);
+
+// "host:port", "[::1]:port", "tcp://…": host and port apart. invalid: not of that form.
+struct SeedName {
+  std::string host;
+  uint16_t port = 0;
+};
+Result<SeedName> parse_seed(std::string_view text);
+
+}  // namespace unisono
