@@ -83,7 +83,7 @@ TEST(ElasticOptions, seeds_are_read_in_every_form) {
 }
 
 TEST(ElasticOptions, a_file_names_seeds_one_per_line) {
-  TemporaryFolder folder;
+  testing::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "# comment\n127.0.0.1:4040\n\n  [::1]:4041  # another\n127.0.0.1:4040\n";
   const auto seeds = resolve_seeds(std::vector<std::string>{"file:" + path, "127.0.0.1:4042"});
@@ -100,7 +100,7 @@ TEST(ElasticOptions, a_file_that_is_not_there_may_come_later) {
 }
 
 TEST(ElasticOptions, a_line_of_a_file_that_is_no_seed_is_named) {
-  TemporaryFolder folder;
+  testing::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "127.0.0.1:4040\nnonsense\n";
   const auto seeds = resolve_seeds(std::vector<std::string>{"file:" + path});
