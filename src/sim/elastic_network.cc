@@ -1,0 +1,163 @@
+#include "sim/elastic_network.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace unisono::sim {
+
+uint32_t ElasticNetwork::add(ElasticActor* actor, Nanos when) {
+  const auto index = static_cast<uint32_t>(processes_.size());
+  processes_.emplace_back().actor = actor;
+  push({.at = std::max(when, now_), .kind = Kind::start, .to = index});
+  return index;
+}
+
+void ElasticNetwork::push(Event event) {
+  event.sequence = sequence_++;
+  events_.push(std::move(event));
+}
+
+void ElasticNetwork::at(Nanos when, std::function<void()> action) { push({.at = std::max(when, now_), .kind = Kind::action, .action = std::move(action)}); }
+
+void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
+  auto& sender = processes_[from];
+  if (sender.actor == nullptr) return;
+  ++messages_;
+  bytes_ += message.size();
+  sender.sent_bytes += message.size();
+  if (!alive(to)) return lose(from, to, true, now_ + 2 * model_.delay);
+  sender.linked.insert(to);
+  processes_[to].linked.insert(from);
+  if (separated(from, to)) {
+    severed_[{from, to}].emplace_back(now_, std::move(message));
+    push({.at = now_ + model_.silence, .kind = Kind::heal_check, .to = to, .from = from});
+    return;
+  }
+  Nanos arrives = now_;
+  if (model_.bytes_per_second > 0) {
+    const auto time = static_cast<Nanos>(static_cast<double>(message.size()) * 1e9 / model_.bytes_per_second);
+    sender.line_free = std::max(sender.line_free, now_) + time;
+    auto& receiver = processes_[to];
+    // The line there is taken in the order in which messages are sent: a model of a switch with one queue per port.
+    receiver.down_free = std::max(receiver.down_free + time, sender.line_free);
+    arrives = receiver.down_free;
+  }
+  arrives += model_.delay + static_cast<Nanos>(random_.below(static_cast<uint64_t>(model_.jitter)));
+  auto& last = last_arrival_[{from, to}];
+  last = std::max(last, arrives);
+  push({.at = last, .kind = Kind::arrive, .to = to, .from = from, .message = std::move(message)});
+}
+
+bool ElasticNetwork::room(uint32_t from, uint32_t to) {
+  if (model_.bytes_per_second <= 0) return true;
+  auto& sender = processes_[from];
+  const auto waiting = static_cast<double>(std::max<Nanos>(0, sender.line_free - now_)) * model_.bytes_per_second / 1e9;
+  if (waiting < static_cast<double>(model_.room_bytes)) return true;
+  if (sender.waits_room.insert(to).second) {
+    const auto surplus = (waiting - static_cast<double>(model_.room_bytes) / 2) * 1e9 / model_.bytes_per_second;
+    push({.at = now_ + static_cast<Nanos>(surplus) + 1, .kind = Kind::room, .to = from, .from = to});
+  }
+  return false;
+}
+
+void ElasticNetwork::lose(uint32_t to, uint32_t from, bool refused, Nanos when) {
+  push({.at = when, .kind = Kind::lost, .to = to, .from = from, .refused = refused});
+}
+
+void ElasticNetwork::kill(uint32_t index) {
+  auto& process = processes_[index];
+  process.actor = nullptr;
+  process.held.clear();
+  for (const auto other : process.linked) {
+    if (!separated(index, other)) lose(other, index, true, now_ + model_.delay);
+  }
+}
+
+void ElasticNetwork::stop(uint32_t index) { processes_[index].stopped = true; }
+
+void ElasticNetwork::go_on(uint32_t index) {
+  auto& process = processes_[index];
+  process.stopped = false;
+  // What the kernel had for it comes before any timer, as a poll would have it.
+  for (auto held = std::exchange(process.held, {}); auto& event : held) {
+    event.at = now_;
+    push(std::move(event));
+  }
+  push({.at = now_, .kind = Kind::wake, .to = index});
+}
+
+void ElasticNetwork::cut(const std::set<uint32_t>& island) { island_ = island; }
+
+void ElasticNetwork::heal() {
+  island_.clear();
+  for (auto& [pair, waiting] : std::exchange(severed_, {})) {
+    for (auto& [sent, message] : waiting) {
+      if (alive(pair.second)) push({.at = now_ + model_.delay, .kind = Kind::arrive, .to = pair.second, .from = pair.first, .message = std::move(message)});
+      else lose(pair.first, pair.second, true, now_ + model_.delay);
+    }
+  }
+}
+
+void ElasticNetwork::attend(uint32_t index) {
+  auto& process = processes_[index];
+  if (process.actor == nullptr || process.stopped) return;
+  const auto deadline = process.actor->next_deadline();
+  if (deadline >= process.wake_at) return;
+  process.wake_at = deadline;
+  push({.at = std::max(deadline, now_), .kind = Kind::wake, .to = index});
+}
+
+void ElasticNetwork::arrive(Event& event) {
+  // Whoever was cut off while it was on its way.
+  if (separated(event.from, event.to)) {
+    severed_[{event.from, event.to}].emplace_back(now_, std::move(event.message));
+    return push({.at = now_ + model_.silence, .kind = Kind::heal_check, .to = event.to, .from = event.from});
+  }
+  processes_[event.to].actor->received(event.from, std::move(event.message), now_);
+}
+
+void ElasticNetwork::deliver(Event& event) {
+  if (event.kind == Kind::action) return event.action();
+  if (event.kind == Kind::heal_check) {
+    auto found = severed_.find({event.from, event.to});
+    if (found == severed_.end() || found->second.empty() || found->second.front().first + model_.silence > now_) return;
+    severed_.erase(found);
+    processes_[event.from].linked.erase(event.to);
+    event = {.at = now_, .kind = Kind::lost, .to = event.from, .from = event.to};
+  }
+  auto& process = processes_[event.to];
+  if (process.actor == nullptr) return;
+  if (process.stopped) {
+    if (event.kind != Kind::wake) process.held.push_back(std::move(event));
+    return;
+  }
+  switch (event.kind) {
+    case Kind::start: process.actor->started(now_); break;
+    case Kind::arrive: arrive(event); break;
+    case Kind::lost: process.actor->link_lost(event.from, event.refused, now_); break;
+    case Kind::room:
+      process.waits_room.erase(event.from);
+      process.actor->room(event.from, now_);
+      break;
+    case Kind::wake:
+      if (process.wake_at <= now_) process.wake_at = never;
+      if (process.actor->next_deadline() <= now_) process.actor->woke(now_);
+      break;
+    default: break;
+  }
+  attend(event.to);
+}
+
+bool ElasticNetwork::run(Nanos until, const std::function<bool()>& done) {
+  while (!events_.empty() && events_.top().at <= until) {
+    auto event = std::move(const_cast<Event&>(events_.top()));
+    events_.pop();
+    now_ = event.at;
+    deliver(event);
+    if (done && done()) return true;
+  }
+  now_ = std::max(now_, until);
+  return done && done();
+}
+
+}  // namespace unisono::sim
