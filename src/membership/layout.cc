@@ -55,7 +55,7 @@ uint32_t Layout::rank_of(const PeerId& peer) const {
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers) {
   if (const auto status = check(request, peers); !status.ok()) return status;
   const auto count = static_cast<uint32_t>(peers.size());
-  Layout layout{.version = request.version, .first_sweep = request.first_sweep, .grid = request.grid, .dims = request.dims};
+  Layout layout{.version = request.version, .first_sweep = request.first_sweep, .grid = request.grid, .dims = request.dims, .peers = {}};
   if (layout.dims.empty())
     layout.dims = request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
