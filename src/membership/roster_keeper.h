@@ -23,6 +23,7 @@
 #include "membership/layout_book.h"
 #include "membership/peer_roster.h"
 #include "membership/peer_timers.h"
+#include "membership/record_holders.h"
 #include "membership/roster_messages.h"
 #include "membership/roster_rumors.h"
 #include "wire/elastic_times.h"
