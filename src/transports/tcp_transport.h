@@ -34,6 +34,11 @@ struct TcpOptions {
   Nanos hello_timeout = 5 * second;   // a connection that says nothing is closed then
   Nanos guest_timeout = 10 * second;  // a good hello waits so long for its peer to be added
   size_t strangers_max = 64;          // connections without a good hello; the oldest goes
+  // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or for its own,
+  // if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
+  Nanos replace_after = 300 * millisecond;
+  // And who dials us while we dial it, and has the larger id, waits so long for our connection: a handshake over a long way. Then its own is taken.
+  Nanos yield_after = 1 * second;
 };
 
 class TcpTransport final : public Transport, public Connector, private TcpDoor {
@@ -68,6 +73,13 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   TransportCounters counters() const override;
   std::string describe(PeerIndex peer) const override;
 
+  // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric: if two dial
+  // each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and connects anew replaces
+  // its link, which is lost then. A dial that meets another job or version is lost with the code invalid. Before any link is made; `book` outlives the transport.
+  void welcome(GuestBook& book) { book_ = &book; }
+  // Where the other end of this link is, or was; no bytes if it never was up.
+  TcpAddress remote(PeerIndex peer) const;
+
   uint16_t port() const { return listener_->port(); }
 
  private:
@@ -99,6 +111,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   std::vector<InterfaceAddress> listening_;   // the part of them that was chosen
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
+  GuestBook* book_ = nullptr;
   PayloadPool pool_;
   std::vector<std::unique_ptr<TcpLink>> links_;  // by PeerIndex
   std::vector<TcpLink*> live_;                   // connecting, up, or lost and not yet reported

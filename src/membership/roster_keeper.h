@@ -1,0 +1,231 @@
+// Keeps the roster of an elastic run in one process: joins it, notices who vanishes, spreads what changes, unites with who was
+// cut off, and holds the layouts. A state machine: messages and losses in, messages and news out, time as an argument.
+//
+// Failure detection is SWIM's (Das, Gupta, Motivala 2002): a random peer is probed per period; silence makes it suspect, lasting
+// silence dead; it contradicts by raising its incarnation. Changes ride on what is sent anyway, so a period costs O(1) messages
+// whatever the number of peers; whole rosters are sent only to who joins or was apart.
+// Somebody else's word that a peer died of silence is taken as a suspicion first: after a cut, each side believes the other dead,
+// and nobody shall lose the neighbours that answer. It is the same as that word coming later, so merging stays what it is.
+// Feed messages that have arrived before woke(): a process that was stopped should hear the news before it judges others.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "membership/formation_view.h"
+#include "membership/layout_book.h"
+#include "membership/peer_roster.h"
+#include "membership/peer_timers.h"
+#include "membership/record_holders.h"
+#include "membership/roster_messages.h"
+#include "membership/roster_rumors.h"
+#include "wire/elastic_times.h"
+
+namespace unisono {
+
+struct KeeperOptions {
+  std::string run_id;
+  ElasticTimes times;
+  std::vector<std::string> seeds;  // addresses; any one that answers is enough
+  bool found = false;              // begin the run rather than join it
+  uint32_t min_peers = 1;          // with a vector of their own, before the first layout
+  uint32_t max_peers = roster_peers_max;
+  GridKind grid = GridKind::fitted;
+  uint32_t max_group = 32;
+  std::vector<uint32_t> dims;      // for tests: a grid where they fit; else one is fitted
+  uint64_t seed = 0;               // of all random choices
+};
+
+struct RosterSend {
+  PeerId to;            // zero: whoever listens at the address
+  std::string address;
+  RosterMessage message;
+};
+
+struct RosterNews {
+  PeerId peer;
+  PeerStatus before = PeerStatus::joining;
+  PeerStatus now = PeerStatus::joining;
+  bool added = false;  // not known before: `before` says nothing
+  std::string why;
+};
+
+enum class JoinState : uint8_t { idle, joining, joined, failed, left };
+
+struct KeeperCounters {
+  uint64_t foreign = 0;      // messages of other runs
+  uint64_t strangers = 0;    // messages of processes that the roster did not know
+  uint64_t full = 0;         // entries refused because max_peers are present
+  uint64_t suspicions = 0;   // of others, by this process's own probes
+  uint64_t refutations = 0;  // this process contradicted that it is suspect or dead
+  uint64_t naps = 0;         // it woke up much too late, and judged nobody for it
+  uint64_t layouts_made = 0;
+};
+
+class RosterKeeper final : public FormationView {
+ public:
+  // The entry's status is of no account: a founder is alive at once, a joiner joining until set_alive().
+  RosterKeeper(KeeperOptions options, PeerEntry self);
+
+  // invalid, naming what is wrong with the options or the entry.
+  Status start(Nanos now);
+  // Nothing in a message can fail; what is not for us is counted.
+  void message(const PeerId& from, const RosterMessage& message, Nanos now);
+  void woke(Nanos now);
+  // When woke() must be called; `never` before start() and after the end.
+  Nanos next_deadline() const;
+
+  // The link to it broke: counts as a failed probe, and others are asked at once.
+  void link_lost(const PeerId& peer, Nanos now);
+  // Nobody listens at its addresses any more: dead at once.
+  void known_dead(const PeerId& peer, const std::string& why, Nanos now);
+  // A message to an address alone could not be delivered. When that is so of every seed, joining has failed.
+  void address_unreachable(const std::string& address, const std::string& why, Nanos now);
+
+  std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
+  std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
+  // True once after the newest layout changed.
+  bool take_layout_news() { return std::exchange(layout_news_, false); }
+
+  JoinState join_state() const { return state_; }
+  // Why it failed: the message begins with NO_SEED, RUN_ID_MISMATCH, SCHEMA_MISMATCH or ROSTER_FULL.
+  const Status& join_status() const { return join_status_; }
+
+  // The state is loaded: joining becomes alive. Before the end of joining it has no effect.
+  void set_alive(Nanos now);
+  // Told to up to 64 others at once; afterwards this process is silent.
+  void leave(Nanos now);
+  void set_bandwidth(double bytes_per_second, Nanos now);  // only changes by more than a tenth are told around
+  void set_registered(uint64_t sweep, Nanos now);
+  void set_finished(uint64_t sweep, uint64_t state_digest, Nanos now);
+  // A REGISTER opened this sweep, here or elsewhere.
+  void note_opened(uint64_t sweep, Nanos now);
+  // One that came with a message of formation. False if it is not taken.
+  bool adopt_layout(const Layout& layout, Nanos now);
+
+  const PeerId& self() const { return self_; }
+  const PeerEntry& self_entry() const { return *roster_.find(self_); }
+  const PeerRoster& roster() const { return roster_; }
+  const Layout* newest_layout() const { return layouts_.newest().get(); }
+  const KeeperCounters& counters() const { return counters_; }
+
+  const Layout* find_layout(uint64_t version, uint64_t digest) const override { return layouts_.find(version, digest); }
+  const Layout* layout_for(uint64_t sweep) const override { return layouts_.in_effect(sweep); }
+  bool gone(const PeerId& peer) const override { return roster_.gone(peer); }
+  std::vector<PeerId> holders(std::string_view key) const override { return record_holders(key, roster_.keepers()); }
+  uint64_t sweeps_opened() const override { return sweeps_opened_; }
+
+ private:
+  struct Seed {
+    bool failed = false;
+    std::string why;
+  };
+  struct Probe {
+    uint32_t sequence = 0;
+    bool relayed = false;  // others were asked, too
+    Nanos began = 0;
+  };
+
+  // roster_keeper.cc: joining, and what comes in
+  bool running() const { return state_ == JoinState::joining || state_ == JoinState::joined; }
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterHello& hello, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterWelcome& welcome, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterRefused& refused, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterProbe& probe, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterAck& ack, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterProbeRequest& request, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const RosterGossip& gossip, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const LayoutPull& pull, Nanos now);
+  void on_body(const PeerId& from, const RosterMessage& message, const LayoutPush& push, Nanos now);
+  void joined(Nanos now);
+  void fail(const std::string& why);
+  void say_hello(Nanos now);
+  void seed_failed(const std::string& address, const std::string& why);
+
+  // roster_keeper_gossip.cc: claims, rumors, healing
+  void take_claims(const PeerId& from, const std::vector<PeerClaim>& claims, Nanos now);
+  void take_claim(PeerClaim claim, const std::string& why, bool spread, Nanos now);
+  void refute(const PeerClaim& claim, Nanos now);
+  void answer_outsider(const PeerId& from, Nanos now);
+  void tell_facts(PeerFacts facts, Nanos now);
+  void tell_status(PeerStatus status, Nanos now);
+  void spread(const PeerId& id, bool matters, Nanos now);
+  void want_gossip(bool urgent, Nanos now);
+  void gossip(Nanos now);
+  void heal(Nanos now);
+  RosterMessage make_message(RosterBody body) const;
+  void send(const PeerId& to, RosterBody body, size_t rumors, Nanos now);
+  void send_roster(const PeerId& to, bool welcome, Nanos now);
+  bool can_reach(const PeerId& id) const;
+  std::vector<PeerId> some(const std::vector<PeerId>& among, size_t count, const PeerId& except);
+  std::string label_of(const PeerId& id) const;
+
+  // roster_keeper_probe.cc: who still answers
+  void probe_one(Nanos now);
+  void start_probe(const PeerId& target, bool relayed, Nanos now);
+  void ask_others(const PeerId& target, const Probe& probe, Nanos now);
+  void probe_expired(const PeerId& target, Nanos now);
+  void suspicion_expired(const PeerId& target, Nanos now);
+  void watch(const MergeOutcome& outcome, const PeerId& id, Nanos now);
+  void excuse_nap(Nanos now);
+
+  // roster_keeper_layout.cc
+  void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
+  bool take_layout(std::shared_ptr<const Layout> layout, Nanos now);
+  void push_layout(size_t count);
+  void members_changed(Nanos now);
+  void consider_layout(Nanos now);
+  void make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now);
+
+  KeeperOptions options_;
+  PeerId self_;
+  uint64_t run_ = 0;
+  PeerEntry first_entry_;
+  Random random_;
+  PeerRoster roster_;
+  JoinState state_ = JoinState::idle;
+  Status join_status_;
+  std::map<std::string, Seed> seeds_;
+  Nanos join_until_ = never;
+  Nanos hello_at_ = never;
+
+  RosterRumors rumors_;
+  uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
+  Nanos gossip_at_ = never;
+  Nanos gossiped_ = 0;
+  Nanos heal_at_ = never;
+  Nanos stranger_at_ = 0;            // not before then is a stranger asked who it is
+  std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link
+
+  Nanos probe_at_ = never;
+  uint32_t sequence_ = 0;
+  std::map<PeerId, Probe> probes_;  // those that run, at most one per peer
+  PeerTimers probe_ends_;
+  PeerTimers suspects_;             // when each is dead
+  std::map<PeerId, Nanos> suspected_;  // since when
+  uint32_t naps_ = 0;
+
+  LayoutBook layouts_;
+  bool layout_news_ = false;
+  uint64_t heard_version_ = 0;     // the newest that somebody was heard to hold
+  Nanos heard_at_ = 0;
+  Nanos pull_until_ = never;       // an answer is awaited so long
+  Nanos adopted_at_ = 0;
+  Nanos wanted_since_ = never;     // the newest layout does not name the members any more
+  Nanos layout_at_ = never;        // look again
+  Nanos looked_at_ = 0;
+
+  uint64_t sweeps_opened_ = 0;
+  std::vector<RosterSend> sends_;
+  std::vector<RosterNews> news_;
+  KeeperCounters counters_;
+};
+
+}  // namespace unisono
