@@ -1,0 +1,59 @@
+// What one peer of an elastic run is made from, and what goes into and comes out of a sweep. Values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/moshpit_round.h"
+#include "membership/moshpit_grid.h"
+#include "unisono/codec.h"
+#include "unisono/elastic.h"
+#include "wire/elastic_message.h"
+#include "wire/elastic_times.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+struct MoshpitSettings {
+  PeerId self;
+  std::string run_id;
+  std::string name;
+  std::vector<std::string> addresses{};  // of this process
+  std::vector<std::string> seeds{};
+  bool found = false;
+  ElasticRole role = ElasticRole::peer;
+  ElasticTimes times;
+  uint64_t elements = 0;                 // of the vector that is averaged
+  uint64_t schema = 0;
+  uint32_t max_group = 32;
+  uint32_t rounds = 0;                   // of a sweep; 0: one per axis
+  uint32_t min_peers = 1;
+  uint32_t min_chunks = 0;
+  uint32_t max_peers = 4096;
+  GridKind grid = GridKind::fitted;
+  std::vector<uint32_t> dims{};          // tests may fix them
+  CommitRule commit = CommitRule::agreed;
+  StepCodec contribute{}, result{};
+  uint64_t seed = 0;                     // of all random choices; never the same in two processes
+};
+
+struct SweepInput {
+  std::vector<float> values;             // of all tensors; none for a reducer
+  double weight = 1;                     // finite, at least 0
+  bool keep_contributed = false;         // give them back beside the result
+};
+
+struct FinishedSweep {
+  std::vector<float> values;
+  std::vector<float> contributed;        // as they were given; empty unless asked for
+  std::vector<bool> replaced;            // by chunk: this peer's own values had weight 0, and a mean stands in their place
+  ChunkTable table;
+  SweepReport report;
+};
+
+using NamedBlob = std::pair<std::string, std::vector<std::byte>>;
+
+}  // namespace unisono

@@ -1,0 +1,32 @@
+// A sweep that is under way at one peer.
+#pragma once
+
+#include <vector>
+
+#include "base/clock.h"
+#include "collectives/moshpit_round.h"
+#include "membership/layout.h"
+#include "node/moshpit_settings.h"
+
+namespace unisono {
+
+struct MoshpitSweep {
+  enum class Phase : uint8_t { choosing, seeking, averaging };  // choosing: no layout in effect is known yet
+
+  SweepInput input;
+  std::vector<float> x;            // the working vector
+  std::vector<ChunkState> states;  // by chunk
+  uint64_t number = 0;
+  uint32_t round = 0, rounds = 0;
+  Layout layout;
+  Phase phase = Phase::choosing;
+  Nanos began = 0;
+  Nanos phase_began = 0;
+  double gather_s = 0;             // of the round under way
+  bool moved_on = false;           // its group of round 0 had been formed before it came: it went on to the next sweep, once
+  uint32_t stale = 0;              // times that a clerk knew a newer layout
+  bool cancelled = false;
+  SweepReport report;
+};
+
+}  // namespace unisono
