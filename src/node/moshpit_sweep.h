@@ -27,6 +27,9 @@ struct MoshpitSweep {
   uint32_t stale = 0;              // times that a clerk knew a newer layout
   bool cancelled = false;
   SweepReport report;
+  Nanos choosing_patience = 0;
+
+  Nanos choosing_until() const { return phase == Phase::choosing ? phase_began + choosing_patience : never; }
 };
 
 }  // namespace unisono
