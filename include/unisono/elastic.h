@@ -75,12 +75,12 @@ struct ElasticOptions {
 // One round of one sweep, at this peer.
 struct RoundSummary {
   uint32_t round = 0;
-  std::string outcome;                   // "averaged", "alone", "no clerk", "closed", "full", "undecided", "void"
+  std::string outcome{};                 // "averaged", "alone", "no clerk", "closed", "full", "undecided", "void"
   uint32_t group = 0;                    // members
   uint32_t contributors_min = 0, contributors_max = 0;  // over chunks
   double contributors_mean = 0;
   uint64_t committed = 0, kept_local = 0, voided = 0, undecided = 0, lost = 0;  // chunks: applied; applied, but without this peer's values; nobody's step; no verdict; committed but not to be had
-  std::vector<std::string> absent;       // "worker 3 (said nothing for 2.0 s)"
+  std::vector<std::string> absent{};     // "worker 3 (said nothing for 2.0 s)"
   double gather_s = 0, contribute_s = 0, result_s = 0, verdict_s = 0;  // seconds waited in each phase
   uint64_t sent_bytes = 0, received_bytes = 0, model_bytes = 0;        // model_bytes: what a round of so many members must send at least
   double variance = 0;                   // within the group, before averaging, mean over elements: an estimate of the spread
@@ -128,13 +128,13 @@ struct ElasticStatus {
 struct ElasticState {
   bool loaded = false;                   // false: it founded the run, or nobody had anything to give
   int64_t sweep = -1;                    // the donors' last one
-  std::vector<float> values;             // of all tensors, in order
-  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs;
+  std::vector<float> values{};           // of all tensors, in order
+  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs{};
   bool mixed = false;                    // donors differed: one of them was taken
   uint32_t donors = 0;
   double seconds = 0;
   uint64_t bytes = 0;
-  std::string note;                      // why nothing was loaded
+  std::string note{};                    // why nothing was loaded
 };
 
 // A sweep that goes on while this process computes. The last copy to go does not end the sweep.

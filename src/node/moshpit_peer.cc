@@ -224,10 +224,10 @@ size_t MoshpitPeer::held_bytes() const {
   return bytes;
 }
 
-ElasticStatus MoshpitPeer::status() const {
+ElasticStatus MoshpitPeer::status(Nanos now) const {
   ElasticStatus status;
   status.phase = left_ ? "ended" : leave_by_ != never ? "leaving" : sweep_ != nullptr ? "averaging" : state_.loading() ? "loading" : joined() ? "idle" : "joining";
-  for (const auto& claim : keeper_.roster().claims(0)) {
+  for (const auto& claim : keeper_.roster().claims(now)) {
     const auto& facts = claim.entry.facts;
     status.peers.push_back({.name = facts.name, .status = name(claim.entry.status), .address = facts.addresses.empty() ? "" : facts.addresses.front(),
                             .role = name(facts.role), .bytes_per_second = std::max(0.0, facts.bandwidth), .finished_sweep = facts.finished_sweep,

@@ -64,14 +64,14 @@ class MoshpitPeer {
   bool sweeping() const { return sweep_ != nullptr; }
 
   // What joiners are given. -----------------------------------------------------------------------------------------------
-  void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
+  void set_blobs(std::vector<NamedBlob> blobs, Nanos now);
   void offer_values(std::vector<float> values, Nanos now);
 
   // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
   void leave(Nanos now);
   bool left() const { return left_; }
 
-  ElasticStatus status() const;
+  ElasticStatus status(Nanos now) const;
   const RosterKeeper& keeper() const { return keeper_; }
   uint64_t refused() const { return refused_; }
   size_t groups_kept() const { return groups_.size(); }
