@@ -1,0 +1,108 @@
+// The public face of node/elastic_run.
+#include "unisono/elastic.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "node/elastic_run.h"
+
+namespace unisono {
+
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", value);
+  return text;
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string round_text(const RoundSummary& round) {
+  std::string text = "round " + std::to_string(round.round) + ": " + round.outcome;
+  if (round.group > 0) text += ", group of " + std::to_string(round.group) + ", " + number(round.contributors_mean) + " contributed";
+  const std::pair<uint64_t, const char*> counts[] = {{round.kept_local, "kept"}, {round.voided, "void"}, {round.undecided, "undecided"}, {round.lost, "lost"}};
+  for (const auto& [count, name] : counts) {
+    if (count > 0) text += ", " + std::to_string(count) + " chunks " + name;
+  }
+  if (!round.absent.empty()) text += "; absent: " + join_names(round.absent);
+  return text;
+}
+
+}  // namespace
+
+std::string SweepReport::to_string() const {
+  std::string text = "sweep " + std::to_string(sweep) + (exact ? ", exact" : ", not exact") + ", " + std::to_string(peers) + " peers, layout " + std::to_string(layout);
+  for (size_t axis = 0; axis < dims.size(); ++axis) text += (axis == 0 ? " (" : "x") + std::to_string(dims[axis]);
+  if (!dims.empty()) text += ")";
+  text += ", " + number(seconds * 1e3) + " ms";
+  for (const auto& round : rounds) text += "; " + round_text(round);
+  if (!note.empty()) text += "; " + note;
+  return text;
+}
+
+ElasticWork::ElasticWork(std::shared_ptr<internal::ElasticCall> call) : call_(std::move(call)) {}
+
+bool ElasticWork::done() const {
+  if (call_ == nullptr) return true;
+  const std::lock_guard lock(call_->mutex);
+  return call_->done;
+}
+
+Result<SweepReport> ElasticWork::wait(Milliseconds timeout) {
+  if (call_ == nullptr) return Status(Code::invalid, "no sweep was begun");
+  std::unique_lock lock(call_->mutex);
+  const auto over = [&] { return call_->done; };
+  if (timeout.count() == 0) call_->ended.wait(lock, over);
+  else if (!call_->ended.wait_for(lock, timeout, over)) return Status(Code::late, "the sweep is not done after " + std::to_string(timeout.count()) + " ms");
+  if (call_->taken) return Status(Code::invalid, "the result of this sweep has been taken already");
+  return call_->take();
+}
+
+void ElasticWork::cancel() {
+  if (call_ == nullptr || done()) return;
+  if (const auto run = call_->run.lock()) run->cancel();
+}
+
+Elastic::Elastic(std::shared_ptr<internal::ElasticRun> run) : run_(std::move(run)) {}
+Elastic::Elastic(Elastic&&) noexcept = default;
+Elastic& Elastic::operator=(Elastic&&) noexcept = default;
+Elastic::~Elastic() = default;
+
+Result<Elastic> Elastic::join(const ElasticOptions& options) {
+  auto run = internal::ElasticRun::join(options);
+  if (!run.ok()) return run.status();
+  return Elastic(std::move(*run));
+}
+
+const ElasticState& Elastic::state() const { return run_->state(); }
+
+bool Elastic::ready(Milliseconds timeout) { return run_->ready(timeout.count() * millisecond); }
+
+Result<SweepReport> Elastic::average(std::span<const std::span<float>> tensors, double weight) {
+  auto call = run_->begin({tensors.begin(), tensors.end()}, weight, false);
+  if (!call.ok()) return call.status();
+  return ElasticWork(std::move(*call)).wait();
+}
+
+Result<SweepReport> Elastic::average(std::span<float> tensor, double weight) { return average(std::span<const std::span<float>>(&tensor, 1), weight); }
+
+Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors, double weight) {
+  auto call = run_->begin(std::move(tensors), weight, true);
+  if (!call.ok()) return call.status();
+  return ElasticWork(std::move(*call));
+}
+
+Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs) { return run_->set_blobs(std::move(blobs)); }
+
+Status Elastic::offer_values(std::span<const std::span<float>> tensors) { return run_->offer(tensors); }
+
+ElasticStatus Elastic::status() const { return run_->status(); }
+
+Status Elastic::leave() { return run_->leave(); }
+
+}  // namespace unisono
