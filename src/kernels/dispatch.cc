@@ -64,6 +64,12 @@ void convert(DType to, void* destination, DType from, const void* source, size_t
 
 double sketch(const SketchTask& task) { return table().sketch(task); }
 
+double weighted_mean(const WeightedMeanTask& task) {
+  if (task.count == 0) return 0;
+  UNISONO_CHECK(!task.sources.empty());
+  return table().weighted_mean(task);
+}
+
 static bool has_blocks(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
 void encode_part(const BlockFormat& format, const BlockLayout& layout, BlockPart part, DType from, const void* elements, void* block, BlockCounts& counts) {

@@ -9,6 +9,7 @@
 #include "kernels/blocks.h"
 #include "kernels/dispatch.h"
 #include "kernels/sketch.h"
+#include "kernels/weighted_mean.h"
 
 namespace unisono::kernels {
 
@@ -25,6 +26,7 @@ struct KernelTable {
   ConvertFunction f16_from_f32 = nullptr;
   CopyFunction stream_copy = nullptr;  // past the caches; for sizes far above a vector's
   double (*sketch)(const SketchTask& task) = nullptr;
+  double (*weighted_mean)(const WeightedMeanTask& task) = nullptr;  // count > 0, at least one source
 };
 
 // The same for blocks, whose kernels are in a file of their own (blocks_simd.cc).

@@ -21,6 +21,7 @@
 #include "kernels/formats_inl.h"
 #include "kernels/kernel_table.h"
 #include "kernels/sketch_inl.h"
+#include "kernels/weighted_mean_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace unisono::kernels {
@@ -49,6 +50,7 @@ constexpr KernelTable make_table() {
   table.f16_from_f32 = convert_by_reference<DType::f16, DType::f32>;
   table.stream_copy = plain_copy;
   table.sketch = sketch_reference;
+  table.weighted_mean = weighted_mean_reference;
   return table;
 }
 
@@ -426,6 +428,11 @@ constexpr KernelTable make_table() {
   table.f16_from_f32 = convert_with<F16FromF32>;
   table.stream_copy = stream_copy;
   table.sketch = sketch_rows;
+#if HWY_HAVE_FLOAT64
+  table.weighted_mean = weighted_mean_simd;
+#else
+  table.weighted_mean = weighted_mean_reference;
+#endif
   return table;
 }
 

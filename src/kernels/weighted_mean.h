@@ -29,5 +29,7 @@ struct WeightedMeanTask {
 // between targets; otherwise 0.
 double weighted_mean(const WeightedMeanTask& task);
 double weighted_mean_reference(const WeightedMeanTask& task);  // scalar, the specification
+// The same for elements first … end-1 only.
+double weighted_mean_range(const WeightedMeanTask& task, size_t first, size_t end);
 
 }  // namespace unisono::kernels
