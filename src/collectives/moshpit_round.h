@@ -11,58 +11,23 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/shared_buffer.h"
-#include "codecs/codec.h"
+#include "collectives/chunk_bits.h"
 #include "collectives/chunk_table.h"
+#include "collectives/round_messages.h"
+#include "collectives/round_owner.h"
+#include "collectives/round_repair.h"
 #include "collectives/round_report.h"
+#include "collectives/round_request.h"
+#include "collectives/verdict.h"
 #include "unisono/status.h"
-#include "wire/elastic_message.h"
-#include "wire/elastic_times.h"
 
 namespace unisono {
-
-struct RoundMember {
-  uint32_t position = 0;  // coordinate on the axis of the round
-  ElasticRole role = ElasticRole::peer;
-  bool in_layout = false;  // a layout member of the line
-  friend bool operator==(const RoundMember&, const RoundMember&) = default;
-};
-
-// Of one chunk at one peer; carried over the rounds of a sweep. At its start: the peer's own weight (0: it takes the mean and gives
-// nothing), full, one sharer. A new layout inside a sweep clears full.
-struct ChunkState {
-  double weight = 1;
-  bool full = true;      // committed in every earlier round of the sweep, lacking no peer's value
-  uint32_t sharers = 1;  // members of the cell that hold equal parts of its weight since the round before
-  friend bool operator==(const ChunkState&, const ChunkState&) = default;
-};
-
-enum class CommitRule : uint8_t {
-  agreed = 0,      // all members that decide apply a chunk, or none
-  per_result = 1,  // on receipt, without a verdict: a dying owner may leave a chunk applied by some only
-};
-
-struct RoundRequest {
-  GroupId id;
-  uint32_t self = 0;                   // own rank
-  std::vector<RoundMember> members;    // by rank; 2 … round_members_max
-  std::vector<uint32_t> chunk_counts;  // by rank: chunks that each owns, contiguous in rank order
-  ChunkTable table;
-  ElasticTimes times;
-  Nanos contribute_timeout = 0, round_timeout = 0;  // of this group
-  CommitRule commit = CommitRule::agreed;
-  WireCodec contribute_codec, result_codec;  // default: plain fp32. The members must not differ in them
-  bool line_complete = false;                // every layout member of the line is in the group
-  // The member's working vector, table.elements() long, and a state per chunk; empty for a reducer. Both are read until the
-  // round has ended, so nobody else may change them, and written only by what is applied, at its end.
-  std::span<float> x;
-  std::span<ChunkState> states;
-};
 
 class RoundPort {
  public:
@@ -85,7 +50,6 @@ class MoshpitRound {
  public:
   // invalid, naming the numbers: what the descriptor says does not fit together, or does not fit the vector.
   static Result<std::unique_ptr<MoshpitRound>> make(RoundRequest request, RoundPort& port);
-  ~MoshpitRound();
 
   // Once, when the descriptor was taken; all time-outs count from here.
   void start(Nanos now);
@@ -102,18 +66,100 @@ class MoshpitRound {
 
   // The verdict is applied, or the round was given up; x and states are the caller's again, and report() is complete. What is left
   // answers others: messages go in as before until it is over(), a round_timeout later.
-  bool ended() const;
+  bool ended() const { return phase_ == Phase::ended; }
   bool over(Nanos now) const;
-  const RoundReport& report() const;
+  const RoundReport& report() const { return report_; }
   // After the end: others can no longer fetch results from here. Call it when the next verdict is applied.
   void release_results();
   // Bytes of contributions and results that are held now.
   size_t held_bytes() const;
 
  private:
-  class Machine;
-  explicit MoshpitRound(std::unique_ptr<Machine> machine);
-  std::unique_ptr<Machine> machine_;
+  enum class Phase : uint8_t { waiting, gathering, deciding, ended };
+  enum class Gone : uint8_t { no, dead, left, declined, closed, abandoned };
+  struct HeldResult {
+    SharedBuffer message;  // null: not known
+    ChunkResult head;
+  };
+  struct MemberState {
+    Gone gone = Gone::no;
+    bool fell_silent = false;    // a chunk was closed without it for that
+    Nanos heard_at = 0;
+    uint32_t first_chunk = 0, chunk_count = 0;  // that it owns
+    uint32_t sent = 0;           // own contributions to them
+    uint32_t answered = 0;       // of them, how many results are known from the first on
+    uint32_t known = 0;          // results known at all
+    ChunkBits wanted;            // results that it asked for, for when there is room; of no bits until then
+  };
+
+  MoshpitRound(RoundRequest request, RoundPort& port);
+
+  void on(uint32_t from, const Contribution& contribution, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const ChunkResult& result, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const KeepAlive& alive, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const Abandon& abandon, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const Fetch& fetch, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const FetchMiss& miss, const SharedBuffer& bytes, Nanos now);
+  void on(uint32_t from, const VerdictMessage& message, const SharedBuffer& bytes, Nanos now);
+
+  // Whatever follows from what happened.
+  void settle(Nanos now);
+  void send_contributions();
+  bool contribute_to(MemberState& owner, uint32_t rank);
+  bool contributions_done() const;
+  void close_chunks(Nanos now);
+  void gather(Nanos now);
+  void decide(Nanos now);
+  void finish_repair(Nanos now);
+  bool repair_due(Nanos now) const;
+  Nanos repair_deadline() const;
+  void fetch(Nanos now);
+  void flush_verdict();
+  void give_up_if_hopeless(Nanos now);
+  Nanos gathering_deadline() const;
+
+  void lose(uint32_t rank, Gone why, Nanos now);
+  void come_back(uint32_t rank);
+  void store(SharedBuffer message, const ChunkResult& head);
+  void serve(uint32_t rank, uint32_t chunk);
+  void serve_wanted(uint32_t rank);
+  void answer_ended(uint32_t rank);
+  void send(uint32_t rank, SharedBuffer message, bool bulk);
+  void send_to_all(const SharedBuffer& message, bool bulk);
+  bool reachable(uint32_t rank) const;
+  bool silent(uint32_t rank, Nanos limit, Nanos now) const;
+  RankSet excused(Nanos now) const;
+  uint32_t gone_count(bool for_certain) const;
+
+  // The end: moshpit_round_end.cc.
+  void finish(Nanos now);
+  void give_up(std::string problem, Nanos now);
+  void apply(uint32_t chunk);
+  void end(Nanos now);
+  void sum_up();
+  std::string absence(uint32_t rank, uint32_t present, uint32_t known) const;
+
+  const RoundRequest request_;
+  const RoundFormat format_;
+  RoundPort& port_;
+  Phase phase_ = Phase::waiting;
+  std::vector<MemberState> members_;  // by rank
+  RankSet contributors_;              // who may be one: not a reducer
+  std::optional<RoundOwner> owner_;   // until the end
+  RoundRepair repair_;
+  bool repairing_ = false;
+  std::optional<Verdict> verdict_;    // until it is over, unless the round was given up: then this member votes no more
+  std::vector<HeldResult> results_;   // by chunk
+  uint32_t known_ = 0;                // of them
+  ChunkBits held_;                    // known and not void
+  size_t result_bytes_ = 0;
+
+  Nanos started_ = 0, ended_ = 0;
+  Nanos now_ = 0;                     // of the event that is being worked on
+  Nanos keep_alive_at_ = never;
+  Nanos contributed_ = never, repaired_ = never;  // when these phases were over
+  Nanos hopeless_since_ = never;
+  RoundReport report_;
 };
 
 }  // namespace unisono

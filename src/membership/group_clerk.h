@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -82,26 +83,28 @@ class GroupClerk {
     ElasticRole role = ElasticRole::peer;
     double bandwidth = -1;
     uint64_t attempt = 0;
-    Nanos since = 0;  // it was first heard of here
+    Nanos since = 0;  // it was first heard of for this seat
   };
   struct Seat {
-    std::vector<PeerId> line;      // its layout members
-    std::vector<Entry> entries;    // in order of arrival
-    std::set<PeerId> lagging;      // of the line: named missing, or withdrawn; nobody waits for them
-    std::set<PeerId> withdrawn;    // of the line: absent by their own wish, so not missing
-    std::set<PeerId> late;         // of the line: said LATE, so they are not lagging whatever others say
+    std::vector<PeerId> line;    // its layout members, by position
+    std::vector<Entry> entries;  // in order of arrival
+    std::set<PeerId> lagging;    // of the line: named missing, or withdrawn; nobody waits for them
+    std::set<PeerId> withdrawn;  // of these: absent by their own wish, so not missing
+    std::set<PeerId> late;       // of the line: said LATE, so they do not lag whatever others say
     Nanos made = 0;
     Nanos first_register = never;
-    Nanos next_sign = never;       // PENDING to the registered
+    Nanos next_sign = never;     // PENDING to the registered
+    Nanos close_at = never;      // as things stand; with nobody registered: when the pre-registrations are over
   };
   struct Closed {
     Nanos at = 0;
-    std::shared_ptr<const GroupDescriptor> group;  // null: everybody was told ALONE
-    formation::Alone alone;                        // then this
-    std::set<PeerId> told;                         // ALONE
+    std::shared_ptr<const GroupDescriptor> group;  // null: everybody registered was told ALONE
+    formation::Alone alone;
+    std::set<PeerId> told_alone;
     std::set<PeerId> unacknowledged;
     Nanos next_repeat = never;
   };
+  using Seats = std::map<SeatName, Seat>;
 
   void take(const PeerId& from, const formation::Register& request, Nanos now);
   void take(const PeerId& from, const formation::DescriptorAck& ack, Nanos now);
@@ -109,15 +112,41 @@ class GroupClerk {
   void take(const PeerId& from, const formation::Late& late, Nanos now);
   void take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now);
 
+  bool answer_closed(const PeerId& from, const SeatName& seat, Nanos now);
+  const Layout* layout_of(const PeerId& from, const SeatName& seat);
+  const Layout* replacement(const SeatName& seat) const;
+  Seat* open_seat(const SeatName& name, const Layout& layout, Nanos now);
+  bool seat_entry(Seat& seat, const PeerId& from, const formation::Register& request, Nanos now);
+  bool make_room(Seat& seat, const formation::Register& request);
+  static void hear_missing(Seat& seat, std::vector<PeerId> missing);
+  void note_opened(uint64_t sweep);
+  uint64_t sweeps_opened() const;
+  void give_up_past();
+
+  // Closes the seat, or drops it if nothing is left to remember, if it is time; true if it is not open any more.
+  bool settle(Seats::iterator seat, Nanos now);
+  static bool has_registered(const Seat& seat, const PeerId& peer);
+  Nanos when_to_close(const Seat& seat) const;
+  Nanos round_timeout(const Seat& seat) const;
+  void close(const SeatName& name, const Seat& seat, Nanos now);
+  Result<GroupDescriptor> form(const SeatName& name, const Seat& seat);
+  std::vector<PeerId> missing_of(const Seat& seat) const;
+  void sign(Seats::iterator seat, Nanos now);
+  void repeat_descriptors(const SeatName& name, Nanos now);
+  void send_pending(const SeatName& name, const Seat& seat, const Entry& entry);
+
   ClerkOptions options_;
   const FormationView& view_;
   Random random_;
-  std::map<SeatName, Seat> open_;
+  Seats open_;
   std::map<SeatName, Closed> closed_;
+  std::deque<SeatName> closed_order_;  // oldest first
+  std::map<GroupId, SeatName> repeating_;  // closed seats whose descriptor is not acknowledged by all
+  std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest, asked for
   std::vector<FormationSend> sends_;
   std::vector<Layout> layouts_;
   std::optional<uint64_t> opened_;
-  uint64_t highest_opened_ = 0;  // + 1
+  uint64_t highest_opened_ = 0;  // + 1, as FormationView has it
   ClerkCounters counters_;
 };
 

@@ -118,14 +118,16 @@ class GroupSeeker {
     bool accepted = false;
   };
 
-  void begin(const SeekRequest& request, Nanos now);
+  void begin(const SeekRequest& request);
   void ask_holder(Nanos now);
   void next_holder(Nanos now);
   void end(SeekOutcome outcome);
   void withdraw_here();
   void send_register(Nanos now);
   void say_late();
+  bool is_clerk(const PeerId& from, const SeatName& seat) const;
   bool from_clerk(const PeerId& from, const SeatName& seat);
+  bool is_answer(const PeerId& from, const SeatName& seat, uint64_t sweeps_opened, Nanos now);
   void heard(Nanos now);
   void note_opened(uint64_t sweeps_opened);
   void take(const PeerId& from, const formation::Pending& pending, Nanos now);
@@ -157,7 +159,7 @@ class GroupSeeker {
   Nanos asked_ = 0;              // the present holder, first
   Nanos heard_ = 0;              // from it last, or asked_
   Nanos repeat_ = never;         // when REGISTER goes out again
-  Nanos layout_sent_ = -1;       // to the present holder; -1: not yet
+  Nanos layout_sent_ = never;    // to the present holder; `never`: not yet
   Nanos round_timeout_ = 0;      // as the clerk says, or as reckoned here
   std::deque<Recent> recent_;
   std::deque<DeclineNews> early_declines_;

@@ -141,10 +141,12 @@ class PeerRoster {
     std::array<uint32_t, list_count> slots{nowhere, nowhere, nowhere, nowhere};  // place in each list
   };
 
-  void put_in_lists(const PeerId& id, Record& record);
-  void put(const PeerId& id, Record& record, List list, bool wanted);
-  void note_gone(const PeerId& id, Record& record, Nanos gone_at);
-  void erase(const PeerId& id);
+  void enter(Record& record);
+  void withdraw(const Record& record);
+  void put(Record& record, List list, bool wanted);
+  void drop_surplus();
+  void erase(PeerId id);
+  static PeerClaim claim_of(const Record& record, Nanos now);
 
   uint32_t max_peers_;
   Nanos forget_dead_;

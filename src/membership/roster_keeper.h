@@ -135,54 +135,62 @@ class RosterKeeper final : public FormationView {
 
   // roster_keeper.cc: joining, and what comes in
   bool running() const { return state_ == JoinState::joining || state_ == JoinState::joined; }
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterHello& hello, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterWelcome& welcome, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterRefused& refused, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterProbe& probe, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterAck& ack, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterProbeRequest& request, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const RosterGossip& gossip, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const LayoutPull& pull, Nanos now);
-  void on_body(const PeerId& from, const RosterMessage& message, const LayoutPush& push, Nanos now);
+  Status check_options() const;
+  void take_message(const PeerId& from, const RosterMessage& message, Nanos now);
+  bool admit(const PeerId& from, const RosterHello& hello, const RosterMessage& message, Nanos now);
+  void on_body(const PeerId& from, const RosterHello& hello, Nanos now);
+  void on_body(const PeerId& from, const RosterWelcome& welcome, Nanos now);
+  void on_body(const PeerId& from, const RosterRefused& refused, Nanos now);
+  void on_body(const PeerId& from, const RosterProbe& probe, Nanos now);
+  void on_body(const PeerId& from, const RosterAck& ack, Nanos now);
+  void on_body(const PeerId& from, const RosterProbeRequest& request, Nanos now);
+  void on_body(const PeerId& from, const RosterGossip& gossip, Nanos now);
+  void on_body(const PeerId& from, const LayoutPull& pull, Nanos now);
+  void on_body(const PeerId& from, const LayoutPush& push, Nanos now);
   void joined(Nanos now);
-  void fail(const std::string& why);
+  void fail(Code code, const std::string& why);
   void say_hello(Nanos now);
   void seed_failed(const std::string& address, const std::string& why);
+  void give_up_joining();
 
   // roster_keeper_gossip.cc: claims, rumors, healing
-  void take_claims(const PeerId& from, const std::vector<PeerClaim>& claims, Nanos now);
-  void take_claim(PeerClaim claim, const std::string& why, bool spread, Nanos now);
-  void refute(const PeerClaim& claim, Nanos now);
+  void take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now);
+  bool held_back(const PeerClaim& claim, Nanos now) const;
+  void judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now);
+  void changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now);
+  void contradict(const PeerClaim& claim, const PeerId& from, Nanos now);
   void answer_outsider(const PeerId& from, Nanos now);
-  void tell_facts(PeerFacts facts, Nanos now);
-  void tell_status(PeerStatus status, Nanos now);
+  void change_facts(const PeerFacts& facts, Nanos now);
   void spread(const PeerId& id, bool matters, Nanos now);
+  void spread_notes(Nanos now);
   void want_gossip(bool urgent, Nanos now);
   void gossip(Nanos now);
   void heal(Nanos now);
   RosterMessage make_message(RosterBody body) const;
   void send(const PeerId& to, RosterBody body, size_t rumors, Nanos now);
+  void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
   void send_roster(const PeerId& to, bool welcome, Nanos now);
-  bool can_reach(const PeerId& id) const;
-  std::vector<PeerId> some(const std::vector<PeerId>& among, size_t count, const PeerId& except);
+  bool can_reach(const PeerId& id, Nanos now) const;
+  std::vector<PeerId> some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now);
   std::string label_of(const PeerId& id) const;
+  uint32_t hops() const;
 
   // roster_keeper_probe.cc: who still answers
   void probe_one(Nanos now);
-  void start_probe(const PeerId& target, bool relayed, Nanos now);
-  void ask_others(const PeerId& target, const Probe& probe, Nanos now);
+  void start_probe(const PeerId& target, Nanos now);
+  bool ask_others(const PeerId& target, Nanos now);
   void probe_expired(const PeerId& target, Nanos now);
-  void suspicion_expired(const PeerId& target, Nanos now);
-  void watch(const MergeOutcome& outcome, const PeerId& id, Nanos now);
+  void end_probe(const PeerId& target);
+  void watch(const PeerId& id, const MergeOutcome& outcome, Nanos now);
   void excuse_nap(Nanos now);
 
   // roster_keeper_layout.cc
   void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
-  bool take_layout(std::shared_ptr<const Layout> layout, Nanos now);
-  void push_layout(size_t count);
+  bool take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now);
   void members_changed(Nanos now);
   void consider_layout(Nanos now);
   void make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now);
+  void take_sweeps_opened(uint64_t sweeps, Nanos now);
 
   KeeperOptions options_;
   PeerId self_;
@@ -199,7 +207,7 @@ class RosterKeeper final : public FormationView {
   RosterRumors rumors_;
   uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
   Nanos gossip_at_ = never;
-  Nanos gossiped_ = 0;
+  Nanos gossiped_at_ = 0;
   Nanos heal_at_ = never;
   Nanos stranger_at_ = 0;            // not before then is a stranger asked who it is
   std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link
@@ -208,18 +216,18 @@ class RosterKeeper final : public FormationView {
   uint32_t sequence_ = 0;
   std::map<PeerId, Probe> probes_;  // those that run, at most one per peer
   PeerTimers probe_ends_;
-  PeerTimers suspects_;             // when each is dead
+  PeerTimers suspects_;                // when each is dead
   std::map<PeerId, Nanos> suspected_;  // since when
   uint32_t naps_ = 0;
 
   LayoutBook layouts_;
   bool layout_news_ = false;
-  uint64_t heard_version_ = 0;     // the newest that somebody was heard to hold
+  uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
   Nanos heard_at_ = 0;
-  Nanos pull_until_ = never;       // an answer is awaited so long
+  Nanos pull_until_ = 0;        // an answer is awaited so long
   Nanos adopted_at_ = 0;
-  Nanos wanted_since_ = never;     // the newest layout does not name the members any more
-  Nanos layout_at_ = never;        // look again
+  Nanos wanted_since_ = never;  // the newest layout does not name the members any more
+  Nanos layout_at_ = never;     // look again
   Nanos looked_at_ = 0;
 
   uint64_t sweeps_opened_ = 0;

@@ -62,6 +62,7 @@ struct RosterProbeRequest {
 };
 // Changes, or parts of a whole roster.
 struct RosterGossip {
+  bool answer = false;  // to something: never answered itself, so that two who disagree do not go on for ever
   friend bool operator==(const RosterGossip&, const RosterGossip&) = default;
 };
 // Answered by the newest layout that the other holds.

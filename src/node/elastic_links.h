@@ -68,7 +68,7 @@ struct ElasticLinkCounters {
 
 class ElasticLinks {
  public:
-  static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB, and at least one byte
+  static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
   // Addresses that are being asked at a time, seeds and such.
   static constexpr size_t addresses_max = 64;
   // After a loss: so long an attempt to make a new link delays the report.
@@ -88,7 +88,7 @@ class ElasticLinks {
 
   // What is known of a peer, as often as it changes. Not dialable: a client, who makes its links itself. Addresses that are none are left out.
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
-  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is empty or too long, or the peer
+  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too long, or the peer
   // has no link and cannot be dialled.
   [[nodiscard]] bool send(const PeerId& peer, SharedBuffer message, Nanos now);
   // To whoever listens there. False: no address, too many at a time, or a message as above.

@@ -21,7 +21,8 @@ bool TcpDialer::step(Nanos now) {
   bool any = false, broken = false;
   for (size_t i = 0; i < attempts_.size();) {
     auto& attempt = attempts_[i];
-    const auto outcome = attempt.phase == Phase::accepted ? Outcome::pending : advance(attempt);
+    const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
+    const auto outcome = rests ? Outcome::pending : advance(attempt);
     if (outcome == Outcome::pending) {
       ++i;
       continue;
@@ -88,13 +89,14 @@ int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const 
 }
 
 void TcpDialer::start(size_t candidate, uint16_t stream) {
+  state_[candidate].turned_away = false;
   Attempt attempt;
   attempt.candidate = candidate;
   attempt.stream = stream;
   int error = open_socket(request_.candidates[candidate], attempt.socket);
   if (error == 0 && !watch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0)) error = ENOMEM;
   if (error != 0) {
-    state_[candidate].error = error_text(error);
+    (void)failed(attempt, error);
     attempt.socket.reset();
     next_event_ = 0;  // without a socket it fails at the next step, where all failures are handled
   } else {
@@ -108,6 +110,11 @@ TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
   return Outcome::failed;
 }
 
+TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
+  state_[attempt.candidate].turned_away = error == ECONNREFUSED;
+  return failed(attempt, error_text(error));
+}
+
 TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
   if (!attempt.socket.open()) return Outcome::failed;
   if (attempt.phase == Phase::replying) return hear_reply(attempt);
@@ -116,7 +123,7 @@ TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
   int error = 0;
   socklen_t bytes = sizeof error;
   if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-  if (error != 0) return failed(attempt, error_text(error));
+  if (error != 0) return failed(attempt, error);
   return say_hello(attempt);
 }
 
@@ -125,7 +132,7 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
   hello.stream_index = attempt.stream;
   seal_hello(hello);
   const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
-  if (count < 0) return failed(attempt, error_text(static_cast<int>(-count)));
+  if (count < 0) return failed(attempt, static_cast<int>(-count));
   // The buffer of a fresh connection holds far more.
   if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the greeting");
   state_[attempt.candidate].progress = "connected, but no reply to the greeting";
@@ -135,18 +142,44 @@ TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
 }
 
 TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
-  auto place = std::as_writable_bytes(std::span(&attempt.reply, 1)).subspan(attempt.reply_bytes);
+  auto& reply = attempt.answer.reply;
+  const bool whole = attempt.answer_bytes >= sizeof reply;
+  auto place = std::as_writable_bytes(std::span(&attempt.answer, 1)).first(whole ? sizeof attempt.answer : sizeof reply).subspan(attempt.answer_bytes);
   bool ended = false;
   const auto count = receive_some(attempt.socket.get(), place, ended);
-  if (count < 0) return failed(attempt, error_text(static_cast<int>(-count)));
+  if (count < 0) return failed(attempt, static_cast<int>(-count));
   if (ended) return failed(attempt, "closed the connection instead of a reply to the greeting");
-  attempt.reply_bytes += static_cast<size_t>(count);
-  if (attempt.reply_bytes < sizeof(TcpReply)) return Outcome::pending;
-  if (!is_reply(attempt.reply)) return failed(attempt, "something else answers there, not Unisono");
-  if (attempt.reply.accepted == 1) return Outcome::accepted;
-  const auto reason = attempt.reply.reason;
-  state_[attempt.candidate].hopeless = reason == TcpRefusal::version || reason == TcpRefusal::other_job;
-  return failed(attempt, std::string("refused: ") + name(reason));
+  attempt.answer_bytes += static_cast<size_t>(count);
+  if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
+  if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
+  if (!is_reply(reply)) return failed(attempt, "something else answers there, not Unisono");
+  if (reply.accepted == 1) return Outcome::accepted;
+  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : hear_reply(attempt);
+  auto& candidate = state_[attempt.candidate];
+  candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
+  candidate.turned_away = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  return failed(attempt, std::string("refused: ") + name(reply.reason));
+}
+
+// The first one to answer is meant from now on, whoever listens at the other addresses.
+TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
+  const auto id = attempt.answer.self;
+  const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
+  if (id == PeerId{} || !meant) return failed(attempt, "refused: another process is there");
+  introduced_ = id;
+  attempt.phase = Phase::introduced;
+  return Outcome::pending;
+}
+
+void TcpDialer::go_on() {
+  request_.hello.to = *std::exchange(introduced_, std::nullopt);
+  for (auto& attempt : attempts_) {
+    if (attempt.phase != Phase::introduced) continue;
+    attempt.answer = {};
+    attempt.answer_bytes = 0;
+    attempt.phase = Phase::connecting;  // as it is: the next step greets
+    rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
+  }
 }
 
 // One handshake is complete: the other attempts are withdrawn, the other streams go to the same address.
@@ -179,6 +212,10 @@ std::vector<Descriptor> TcpDialer::take() {
 
 bool TcpDialer::hopeless() const {
   return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.hopeless; });
+}
+
+bool TcpDialer::turned_away() const {
+  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.turned_away; });
 }
 
 std::string TcpDialer::failures() const {

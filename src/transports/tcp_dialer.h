@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,27 +42,33 @@ class TcpDialer {
   bool complete() const { return won_ == request_.hello.stream_count; }
   // All streams, by index, when complete. They are not watched any more.
   std::vector<Descriptor> take();
+  // Of a hello for whoever listens: who that is. The handshake goes on only after go_on().
+  std::optional<PeerId> introduced() const { return introduced_; }
+  void go_on();
   // No address can ever work.
   bool hopeless() const;
+  // At every address nobody listens, or another process does.
+  bool turned_away() const;
   // "10.0.0.1:4: connection refused; [::1]:4: no answer".
   std::string failures() const;
   Nanos next_deadline() const { return next_event_; }
 
  private:
-  enum class Phase : uint8_t { connecting, replying, accepted };
+  enum class Phase : uint8_t { connecting, replying, introduced, accepted };
   struct Attempt {
     size_t candidate = 0;
     uint16_t stream = 0;
     Phase phase = Phase::connecting;
     Descriptor socket;
-    TcpReply reply;
-    size_t reply_bytes = 0;
+    TcpIntroduction answer;
+    size_t answer_bytes = 0;
   };
   struct Candidate {
     // A failure is remembered through later tries that have not ended yet: it says more than "no answer".
     std::string error{};
     const char* progress = "not tried yet";
     bool hopeless = false;
+    bool turned_away = false;  // by the last try
   };
   enum class Outcome : uint8_t { pending, accepted, failed };
 
@@ -70,7 +77,9 @@ class TcpDialer {
   Outcome advance(Attempt& attempt);
   Outcome say_hello(Attempt& attempt);
   Outcome hear_reply(Attempt& attempt);
+  Outcome introduced(Attempt& attempt);
   Outcome failed(const Attempt& attempt, std::string why);
+  Outcome failed(const Attempt& attempt, int error);
   void drop(Attempt& attempt);
   void settle_on(size_t winner);
   void start_over(Nanos now);
@@ -81,6 +90,7 @@ class TcpDialer {
   size_t next_candidate_ = 0;
   uint16_t won_ = 0;
   bool settled_ = false;
+  std::optional<PeerId> introduced_;
   Nanos next_event_ = 0;  // poll me then even if nothing happens
   Nanos retry_delay_ = retry_first;
 };

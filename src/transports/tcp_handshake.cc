@@ -19,6 +19,7 @@ const char* name(TcpRefusal refusal) {
     case TcpRefusal::duplicate: return "it has such a link already";
     case TcpRefusal::stream: return "stream numbers do not fit";
     case TcpRefusal::busy: return "too many connections wait there";
+    case TcpRefusal::introduction: return "it asks to be greeted by its name";
   }
   return "unknown reason";
 }

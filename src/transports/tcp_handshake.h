@@ -24,7 +24,7 @@ struct TcpHello {
   uint16_t stream_count = 1;
   JobKey key{};
   PeerId from;
-  PeerId to;
+  PeerId to;  // PeerId{}: whoever listens; introduces itself and is then greeted by its id, on the same connection
   uint32_t reserved = 0;  // 0 in this version
   uint32_t checksum = 0;  // CRC-32C of the bytes before it
 };
@@ -43,6 +43,7 @@ enum class TcpRefusal : uint8_t {
   duplicate = 7,      // there is such a link
   stream = 8,         // stream index or count out of range, or differing between streams of one link
   busy = 9,           // too many connections wait
+  introduction = 10,  // none: the hello is for whoever listens, and the PeerId of who does follows the reply
 };
 const char* name(TcpRefusal refusal);
 
@@ -53,6 +54,12 @@ struct TcpReply {
   uint16_t reserved = 0;
 };
 static_assert(sizeof(TcpReply) == 8);
+
+struct TcpIntroduction {
+  TcpReply reply;
+  PeerId self;
+};
+static_assert(sizeof(TcpIntroduction) == 24);
 
 void seal_hello(TcpHello& hello);
 // Checks all that can be checked without knowing who we are: magic, version, checksum, stream numbers.

@@ -27,10 +27,10 @@ bool TcpLink::attach(uint16_t stream, uint16_t count, Descriptor socket, int epo
       streams_.push_back(std::make_unique<TcpStream>(request_.peer, pool_, traffic_, options_.queue_frames_max));
     }
   }
-  const auto to = remote_address(socket.get());
+  remote_ = remote_address(socket.get());
   local_ = local_address(socket.get());
   if (!streams_[stream]->attach(std::move(socket), epoll, uint64_t{request_.peer} << 16 | stream)) return false;
-  if (stream == 0) description_ = "tcp " + local_.to_string() + " -> " + to.to_string();
+  if (stream == 0) description_ = "tcp " + local_.to_string() + " -> " + remote_.to_string();
   const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->attached(); });
   if (all) {
     state_ = LinkState::up;
@@ -59,6 +59,11 @@ void TcpLink::start_again() {
   std::vector<uint64_t> none;
   for (auto& stream : streams_) stream->detach(none);
   streams_.clear();
+}
+
+void TcpLink::yield() {
+  dialer.reset();
+  request_.dial = false;
 }
 
 size_t TcpLink::queued_frames() const {

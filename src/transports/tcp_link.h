@@ -48,6 +48,10 @@ class TcpLink {
   // While connecting on the listening side: the dialler gave up a part of it, and will start again from nothing.
   bool broken_while_connecting() const;
   void start_again();
+  // Of a dial without an id: whom it led to.
+  void meet(const PeerId& id) { request_.id = id; }
+  // Our dial is withdrawn in favour of theirs.
+  void yield();
 
   // Using it. ------------------------------------------------------------------------------------------------------
   size_t room();
@@ -88,6 +92,7 @@ class TcpLink {
   // "eth0", for messages.
   void name_interface(const std::string& interface);
   TcpAddress local() const { return local_; }
+  TcpAddress remote() const { return remote_; }
 
  private:
   TcpStream& stream_for(size_t payload_bytes);
@@ -98,7 +103,7 @@ class TcpLink {
   TcpTraffic traffic_;
   std::vector<std::unique_ptr<TcpStream>> streams_;
   LinkState state_ = LinkState::connecting;
-  TcpAddress local_;
+  TcpAddress local_, remote_;
   std::string description_ = "tcp, not connected";
   std::optional<Status> lost_;
   size_t next_stream_ = 0;       // of large frames

@@ -88,7 +88,7 @@ bool TcpListener::step(Nanos now, TcpDoor& door) {
   for (size_t i = 0; i < waiting_.size();) {
     auto& visitor = waiting_[i];
     auto fate = read(visitor, now);
-    if (fate == Fate::stays && visitor.guest) fate = judge(visitor, door);
+    if (fate == Fate::stays && visitor.guest) fate = judge(visitor, now, door);
     if (fate == Fate::stays && now >= visitor.until) {
       if (visitor.guest) {
         refuse(visitor, TcpRefusal::unknown_peer, "nobody added this peer");
@@ -170,6 +170,7 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
   bool ended = false;
   const auto count = receive_some(visitor.socket.get(), std::span(visitor.bytes).subspan(visitor.byte_count), ended);
   if (count < 0 || ended) {
+    if (visitor.introduced && visitor.byte_count == 0) return Fate::withdrew;  // it has such a link, or wanted nobody but whoever it took us for
     refuse(visitor, TcpRefusal::not_unisono, "closed before a whole greeting");
     return Fate::refused;
   }
@@ -187,15 +188,21 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
   }
   make_place(true);
   visitor.guest = true;
+  visitor.since = now;
   visitor.until = now + options_.guest_timeout;
   return Fate::stays;
 }
 
-TcpListener::Fate TcpListener::judge(Visitor& visitor, TcpDoor& door) {
+TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpDoor& door) {
   TcpHello hello;
   std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
-  const auto verdict = door.judge(hello);
-  if (verdict.wait) return Fate::stays;
+  const auto verdict = door.judge(hello, now - visitor.since);
+  visitor.again = never;
+  if (verdict.wait) {
+    if (verdict.again != never) visitor.again = visitor.since + verdict.again;
+    return Fate::stays;
+  }
+  if (verdict.refusal == TcpRefusal::introduction) return introduce(visitor, now, door.introduction());
   if (verdict.refusal != TcpRefusal::none) {
     refuse(visitor, verdict.refusal, name(verdict.refusal));
     return Fate::refused;
@@ -204,6 +211,22 @@ TcpListener::Fate TcpListener::judge(Visitor& visitor, TcpDoor& door) {
   reply.accepted = 1;
   const auto count = send_some(visitor.socket.get(), std::as_bytes(std::span(&reply, 1)));
   return count == sizeof reply ? Fate::enters : Fate::withdrew;
+}
+
+TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const PeerId& self) {
+  if (std::exchange(visitor.introduced, true)) {
+    refuse(visitor, TcpRefusal::other_process, "greeted nobody twice");
+    return Fate::refused;
+  }
+  TcpIntroduction introduction;
+  introduction.reply.reason = TcpRefusal::introduction;
+  introduction.self = self;
+  const auto count = send_some(visitor.socket.get(), std::as_bytes(std::span(&introduction, 1)));
+  if (count != sizeof introduction) return Fate::withdrew;
+  visitor.guest = false;
+  visitor.byte_count = 0;
+  visitor.until = now + options_.hello_timeout;
+  return Fate::stays;
 }
 
 void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
@@ -221,7 +244,7 @@ void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
 
 Nanos TcpListener::next_deadline() const {
   Nanos next = never;
-  for (const auto& visitor : waiting_) next = std::min(next, visitor.until);
+  for (const auto& visitor : waiting_) next = std::min({next, visitor.until, visitor.again});
   return next;
 }
 

@@ -34,9 +34,13 @@ class TcpDoor {
   virtual ~TcpDoor() = default;
   struct Verdict {
     bool wait = false;  // ask again later
+    Nanos again = never;  // at the latest when it has waited so long
     TcpRefusal refusal = TcpRefusal::none;
   };
-  virtual Verdict judge(const TcpHello& hello) = 0;
+  // waited: how long ago this hello came.
+  virtual Verdict judge(const TcpHello& hello, Nanos waited) = 0;
+  // To say to who asks for whoever listens; PeerId{}: nothing.
+  virtual PeerId introduction() const = 0;
   // The reply has been sent; the connection is the callee's. It is not watched.
   virtual void enter(const TcpHello& hello, Descriptor socket) = 0;
 };
@@ -65,7 +69,10 @@ class TcpListener {
     std::array<std::byte, sizeof(TcpHello)> bytes{};
     size_t byte_count = 0;
     Nanos until = 0;
-    bool guest = false;  // its hello is complete and good
+    bool guest = false;       // its hello is complete and good
+    bool introduced = false;  // it has been told our id, and may greet once more
+    Nanos since = 0;          // of the hello
+    Nanos again = never;      // when it is judged again at the latest
   };
   enum class Fate : uint8_t { stays, enters, refused, withdrew };
 
@@ -76,7 +83,8 @@ class TcpListener {
   bool accept_some(Nanos now);
   void make_place(bool guest);
   Fate read(Visitor& visitor, Nanos now);
-  Fate judge(Visitor& visitor, TcpDoor& door);
+  Fate judge(Visitor& visitor, Nanos now, TcpDoor& door);
+  Fate introduce(Visitor& visitor, Nanos now, const PeerId& self);
   void refuse(Visitor& visitor, TcpRefusal why, const char* text);
 
   TcpListenerOptions options_;

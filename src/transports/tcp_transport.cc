@@ -20,6 +20,8 @@ constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
 constexpr size_t farewells_max = 64;
 
+bool is_gone(const TcpLink& link) { return link.request().give_up_if_refused && link.dialer->turned_away(); }
+
 }  // namespace
 
 TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), pool_(options.pool) {}
@@ -106,6 +108,10 @@ Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& 
 Status TcpTransport::add_peer(const LinkRequest& request) {
   if (request.peer >= peers_max) return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
   if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
+  const bool anyone = request.id == PeerId{};
+  if (anyone && (book_ == nullptr || !request.dial)) {
+    return Status(Code::invalid, "tcp: " + request.label + ": whoever listens can only be dialled, and with a guest book");
+  }
   if (by_id_.contains(request.id)) return Status(Code::invalid, "tcp: " + request.label + ": there is a link to it already");
   if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->lost_news())) {
     return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
@@ -122,7 +128,7 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
   link = std::make_unique<TcpLink>(request, pool_, options_.link);
   link->dialer = std::move(dialer);
   live_.push_back(link.get());
-  by_id_[request.id] = request.peer;
+  if (!anyone) by_id_[request.id] = request.peer;
   ++connecting_;
   listener_->look_again();
   check_control_ = true;
@@ -132,31 +138,6 @@ Status TcpTransport::add_peer(const LinkRequest& request) {
 LinkState TcpTransport::state(PeerIndex peer) const {
   const auto* link = find(peer);
   return link == nullptr ? LinkState::unknown : link->state();
-}
-
-TcpDoor::Verdict TcpTransport::judge(const TcpHello& hello) {
-  if (!job_) return {.wait = true};
-  if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
-  if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
-  const auto known = by_id_.find(hello.from);
-  if (known == by_id_.end()) return {.wait = true};
-  auto& link = *links_[known->second];
-  if (link.state() == LinkState::lost) return {.wait = true};  // until that is reported and it is added again
-  if (link.state() == LinkState::up) return {.refusal = TcpRefusal::duplicate};
-  if (link.request().dial) return {.refusal = TcpRefusal::not_expected};
-  if (link.broken_while_connecting()) link.start_again();
-  if (link.attached(hello.stream_index)) return {.refusal = TcpRefusal::duplicate};
-  if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
-  return {};
-}
-
-void TcpTransport::enter(const TcpHello& hello, Descriptor socket) {
-  const auto known = by_id_.find(hello.from);
-  UNISONO_CHECK(known != by_id_.end());
-  auto& link = *links_[known->second];
-  // Without a watch the connection is closed again, and the dialler starts over.
-  if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), epoll_.get())) link.start_again();
-  if (link.state() == LinkState::up) mark_up(link);
 }
 
 void TcpTransport::mark_up(TcpLink& link) {
@@ -176,14 +157,17 @@ void TcpTransport::count_streams() {
 
 Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
   std::string text = link.request().label + ": " + what + "; ";
+  auto code = Code::unavailable;
   if (link.dialer) {
     text += "tried " + link.dialer->failures();
+    if (is_gone(link)) code = Code::peer_lost;
+    else if (book_ != nullptr && link.dialer->hopeless()) code = Code::invalid;
   } else {
     text += "waited for its connection at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;
     if (const auto strangers = listener_->last_refusal(); !strangers.empty()) text += "; " + strangers;
   }
-  return Status(Code::unavailable, text);
+  return Status(code, text);
 }
 
 // Transport: sending ------------------------------------------------------------------------------------------------
@@ -253,6 +237,7 @@ void TcpTransport::close(PeerIndex peer) {
 bool TcpTransport::poll(Nanos now, Sink& sink) {
   UNISONO_CHECK(!polling_);
   polling_ = true;
+  now_ = now;
   bool any = control_is_due(now) && step_control(now);
   any |= move_bytes(now, sink);
   any |= report(sink);
@@ -294,9 +279,14 @@ bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
       finish_dialling(link);
       return true;
     }
+    if (const auto id = link.dialer->introduced()) {
+      meet(link, *id);
+      return true;
+    }
   }
   const char* what = nullptr;
   if (now >= link.request().deadline) what = link.dialer ? "cannot be reached in time" : "did not connect in time";
+  else if (link.dialer && is_gone(link)) what = "is gone";
   else if (link.dialer && link.dialer->hopeless()) what = "cannot be reached";
   if (what == nullptr) return any;
   --connecting_;
@@ -360,6 +350,7 @@ bool TcpTransport::move_ready(Sink& sink) {
 
 bool TcpTransport::report(Sink& sink) {
   bool any = false;
+  for (const auto peer : std::exchange(over_, {})) close(peer);
   if (!sent_.empty()) {
     any = true;
     reporting_.swap(sent_);

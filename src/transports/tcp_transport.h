@@ -88,8 +88,14 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
 
   // TcpDoor
-  Verdict judge(const TcpHello& hello) override;
+  Verdict judge(const TcpHello& hello, Nanos waited) override;
+  PeerId introduction() const override { return options_.self; }
   void enter(const TcpHello& hello, Descriptor socket) override;
+
+  // Of tcp_transport_guests.cc.
+  Verdict admit(const TcpHello& hello);
+  std::optional<Verdict> judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited);
+  void meet(TcpLink& link, const PeerId& id);
 
   bool control_is_due(Nanos now);
   bool step_control(Nanos now);
@@ -118,6 +124,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   std::map<PeerId, PeerIndex> by_id_;            // of live_
   std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
   std::vector<TcpFarewell> farewells_;
+  std::vector<PeerIndex> over_;      // dials without an id that led to a link that there is
   std::vector<uint64_t> sent_;       // ids to report
   std::vector<uint64_t> reporting_;  // being reported
   TcpTraffic retired_;               // of links that are gone
@@ -125,6 +132,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   size_t stream_count_ = 0;
   size_t connecting_ = 0;
   uint32_t polls_ = 0;
+  Nanos now_ = 0;  // of the last poll()
   Nanos last_control_ = 0;
   Nanos control_deadline_ = never;
   bool check_control_ = true;  // something is to be done there

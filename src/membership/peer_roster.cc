@@ -1,0 +1,224 @@
+#include "membership/peer_roster.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace unisono {
+
+namespace {
+
+enum Flag : uint8_t { proven_flag = 1, all_flags = 1 };
+
+uint64_t term_of(const PeerEntry& entry) {
+  const uint64_t state = uint64_t{entry.incarnation} << 8 | static_cast<uint64_t>(entry.status);
+  return mix64(entry.id.low ^ mix64(entry.id.high ^ mix64(state)));
+}
+
+std::pair<uint32_t, PeerStatus> standing(const PeerEntry& entry) { return {entry.incarnation, entry.status}; }
+
+bool read_facts(ByteReader& reader, PeerFacts& facts) {
+  facts.counter = reader.read<uint64_t>();
+  facts.name = reader.read_string(peer_name_bytes_max);
+  const auto count = reader.read<uint8_t>();
+  if (!reader.ok() || count > peer_addresses_max) return false;
+  for (uint8_t i = 0; i < count; ++i) facts.addresses.push_back(reader.read_string(peer_address_bytes_max));
+  const auto role = reader.read<uint8_t>();
+  if (role > static_cast<uint8_t>(ElasticRole::reducer)) return false;
+  facts.role = static_cast<ElasticRole>(role);
+  facts.schema_hash = reader.read<uint64_t>();
+  facts.bandwidth = reader.read<double>();
+  facts.registered_sweep = reader.read<int64_t>();
+  facts.finished_sweep = reader.read<int64_t>();
+  facts.layout_version = reader.read<uint64_t>();
+  facts.state_digest = reader.read<uint64_t>();
+  return reader.ok();
+}
+
+bool possible(int64_t sweep) { return sweep >= -1 && sweep <= static_cast<int64_t>(sweep_number_max); }
+
+}  // namespace
+
+const char* name(PeerStatus status) {
+  switch (status) {
+    case PeerStatus::joining: return "joining";
+    case PeerStatus::alive: return "alive";
+    case PeerStatus::suspect: return "suspect";
+    case PeerStatus::left: return "left";
+    case PeerStatus::dead: return "dead";
+  }
+  return "unknown";
+}
+
+std::string label(const PeerEntry& entry) {
+  return entry.facts.name + " (" + (entry.facts.addresses.empty() ? std::string("no address") : entry.facts.addresses.front()) + ')';
+}
+
+Status check_entry(const PeerEntry& entry) {
+  const auto& facts = entry.facts;
+  if (entry.id == PeerId{}) return {Code::invalid, "a peer whose id is zero"};
+  if (entry.incarnation > incarnation_max) return {Code::invalid, "incarnation " + std::to_string(entry.incarnation)};
+  if (facts.name.size() > peer_name_bytes_max)
+    return {Code::invalid, "a name of " + std::to_string(facts.name.size()) + " bytes: at most " + std::to_string(peer_name_bytes_max)};
+  if (facts.addresses.size() > peer_addresses_max)
+    return {Code::invalid, std::to_string(facts.addresses.size()) + " addresses: at most " + std::to_string(peer_addresses_max)};
+  for (const auto& address : facts.addresses) {
+    if (address.empty() || address.size() > peer_address_bytes_max)
+      return {Code::invalid, "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
+  }
+  if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is no number"};
+  if (!possible(facts.registered_sweep) || !possible(facts.finished_sweep) || facts.layout_version > sweep_number_max)
+    return {Code::invalid, "a sweep or layout version that cannot be"};
+  return {};
+}
+
+void write_claim(ByteWriter& writer, const PeerClaim& claim) {
+  const auto& entry = claim.entry;
+  const auto& facts = entry.facts;
+  writer.write(entry.id.low).write(entry.id.high).write(entry.incarnation).write(static_cast<uint8_t>(entry.status));
+  writer.write(static_cast<uint8_t>(claim.proven ? proven_flag : 0)).write(claim.gone_ms);
+  writer.write(facts.counter).write_string(facts.name).write(static_cast<uint8_t>(facts.addresses.size()));
+  for (const auto& address : facts.addresses) writer.write_string(address);
+  writer.write(static_cast<uint8_t>(facts.role)).write(facts.schema_hash).write(facts.bandwidth);
+  writer.write(facts.registered_sweep).write(facts.finished_sweep).write(facts.layout_version).write(facts.state_digest);
+}
+
+bool read_claim(ByteReader& reader, PeerClaim& claim) {
+  auto& entry = claim.entry;
+  entry.id.low = reader.read<uint64_t>();
+  entry.id.high = reader.read<uint64_t>();
+  entry.incarnation = reader.read<uint32_t>();
+  const auto status = reader.read<uint8_t>();
+  const auto flags = reader.read<uint8_t>();
+  claim.gone_ms = reader.read<uint32_t>();
+  if (!reader.ok() || status > static_cast<uint8_t>(PeerStatus::dead) || flags > all_flags) return false;
+  entry.status = static_cast<PeerStatus>(status);
+  claim.proven = (flags & proven_flag) != 0;
+  if (!is_gone(entry.status) && claim.gone_ms != 0) return false;
+  if (claim.proven && entry.status != PeerStatus::dead) return false;
+  return read_facts(reader, entry.facts) && check_entry(entry).ok();
+}
+
+MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
+  using Effect = MergeOutcome::Effect;
+  const auto& theirs = claim.entry;
+  const bool gone = is_gone(theirs.status);
+  const Nanos gone_at = now - Nanos{claim.gone_ms} * millisecond;
+  const bool late = gone && now - gone_at >= forget_dead_;
+  const auto found = records_.find(theirs.id);
+  if (found == records_.end()) {
+    if (late) return {Effect::late, theirs.status, theirs.status};
+    if (!gone && full()) return {Effect::full, theirs.status, theirs.status};
+    auto& record = records_[theirs.id];
+    record.entry = theirs;
+    record.gone_at = gone_at;
+    record.proven = claim.proven;
+    enter(record);
+    drop_surplus();
+    return {Effect::added, theirs.status, theirs.status};
+  }
+  auto& record = found->second;
+  const auto before = record.entry.status;
+  const bool newer = standing(theirs) > standing(record.entry);
+  if (newer && late) return {Effect::late, before, before};
+  if (newer && !gone && is_gone(before) && full()) return {Effect::full, before, before};
+  const bool newer_facts = (theirs.facts <=> record.entry.facts) > 0;
+  const bool same_death = gone && standing(theirs) == standing(record.entry);
+  withdraw(record);
+  if (newer_facts) record.entry.facts = theirs.facts;
+  if (newer) {
+    record.entry.incarnation = theirs.incarnation;
+    record.entry.status = theirs.status;
+    record.gone_at = gone_at;
+    record.proven = claim.proven;
+  } else if (same_death) {
+    record.gone_at = std::min(record.gone_at, gone_at);
+    record.proven = record.proven || claim.proven;
+  }
+  enter(record);
+  drop_surplus();
+  return {newer ? Effect::status : newer_facts ? Effect::facts : Effect::none, before, newer ? theirs.status : before};
+}
+
+void PeerRoster::enter(Record& record) {
+  const auto& entry = record.entry;
+  const bool gone = is_gone(entry.status);
+  const bool reachable = !gone && entry.facts.role != ElasticRole::client;
+  put(record, present_list, !gone);
+  put(record, reachable_list, reachable);
+  put(record, keepers_list, reachable && entry.status != PeerStatus::joining);
+  put(record, dead_list, entry.status == PeerStatus::dead);
+  if (gone) gone_.emplace(record.gone_at, entry.id);
+  else sum_ += term_of(entry);
+}
+
+void PeerRoster::withdraw(const Record& record) {
+  if (is_gone(record.entry.status)) gone_.erase({record.gone_at, record.entry.id});
+  else sum_ -= term_of(record.entry);
+}
+
+void PeerRoster::put(Record& record, List list, bool wanted) {
+  auto& slot = record.slots[list];
+  auto& ids = lists_[list];
+  if (wanted == (slot != nowhere)) return;
+  if (wanted) {
+    slot = static_cast<uint32_t>(ids.size());
+    ids.push_back(record.entry.id);
+    return;
+  }
+  const auto last = ids.back();
+  ids[slot] = last;
+  records_.at(last).slots[list] = slot;
+  ids.pop_back();
+  slot = nowhere;
+}
+
+void PeerRoster::drop_surplus() {
+  while (gone_.size() > max_peers_) erase(gone_.begin()->second);
+}
+
+void PeerRoster::erase(PeerId id) {
+  auto& record = records_.at(id);
+  withdraw(record);
+  for (uint8_t list = 0; list < list_count; ++list) put(record, static_cast<List>(list), false);
+  records_.erase(id);
+}
+
+void PeerRoster::forget(Nanos now) {
+  while (next_forget() <= now) erase(gone_.begin()->second);
+}
+
+Nanos PeerRoster::next_forget() const { return gone_.empty() ? never : gone_.begin()->first + forget_dead_; }
+
+const PeerEntry* PeerRoster::find(const PeerId& id) const {
+  const auto found = records_.find(id);
+  return found == records_.end() ? nullptr : &found->second.entry;
+}
+
+bool PeerRoster::gone(const PeerId& id) const {
+  const auto* entry = find(id);
+  return entry != nullptr && is_gone(entry->status);
+}
+
+PeerClaim PeerRoster::claim_of(const Record& record, Nanos now) {
+  PeerClaim claim{.entry = record.entry, .proven = record.proven};
+  if (is_gone(record.entry.status)) claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - record.gone_at, 0) / millisecond);
+  return claim;
+}
+
+PeerClaim PeerRoster::claim_of(const PeerId& id, Nanos now) const {
+  const auto found = records_.find(id);
+  UNISONO_CHECK(found != records_.end());
+  return claim_of(found->second, now);
+}
+
+std::vector<PeerClaim> PeerRoster::claims(Nanos now) const {
+  std::vector<PeerClaim> all;
+  all.reserve(records_.size());
+  for (const auto& [id, record] : records_) all.push_back(claim_of(record, now));
+  return all;
+}
+
+}  // namespace unisono

@@ -1,0 +1,227 @@
+// What others claim about peers, and how changes spread.
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "membership/roster_keeper.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr size_t gossip_targets = 2;
+constexpr size_t rumors_per_gossip = 32;
+constexpr Nanos urgent_parts = 10;   // what matters waits a tenth of gossip_period at most
+constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
+
+using Effect = MergeOutcome::Effect;
+
+}  // namespace
+
+std::string RosterKeeper::label_of(const PeerId& id) const {
+  const auto* entry = roster_.find(id);
+  return entry == nullptr ? std::string("an unknown peer") : label(*entry);
+}
+
+// How many times something must be told on until about everybody has it: log2 of how many there are, and one.
+uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_width(roster_.present().size())); }
+
+void RosterKeeper::take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now) {
+  const PeerId id = claim.entry.id;
+  if (id == self_) return contradict(claim, from, now);
+  if (held_back(claim, now)) {
+    claim.entry.status = PeerStatus::suspect;
+    claim.gone_ms = 0;
+  }
+  const auto outcome = roster_.merge(claim, now);
+  if (outcome.effect == Effect::full) ++counters_.full;
+  if (!outcome.changed()) return;
+  const bool news = outcome.effect != Effect::facts;
+  changed(id, outcome, !news ? std::string() : from == id ? "it said so" : "told by " + label_of(from), spreads, now);
+}
+
+// A death that nobody has seen, of a peer that lives as far as is known here, or is suspect for a short time only.
+bool RosterKeeper::held_back(const PeerClaim& claim, Nanos now) const {
+  if (claim.entry.status != PeerStatus::dead || claim.proven) return false;
+  const auto* known = roster_.find(claim.entry.id);
+  if (known == nullptr || is_gone(known->status) || claim.entry.incarnation < known->incarnation) return false;
+  const auto since = suspected_.find(claim.entry.id);
+  const bool suspect_here = known->incarnation == claim.entry.incarnation && since != suspected_.end();
+  return !suspect_here || now < since->second + options_.times.suspect_time / 2;
+}
+
+// What this process itself finds about a peer, or says about itself.
+void RosterKeeper::judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now) {
+  auto claim = roster_.claim_of(id, now);
+  claim.entry.status = status;
+  claim.proven = proven;
+  claim.gone_ms = 0;
+  const auto outcome = roster_.merge(claim, now);
+  if (outcome.changed()) changed(id, outcome, why, true, now);
+}
+
+void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now) {
+  const bool standing = outcome.effect != Effect::facts;
+  if (standing) watch(id, outcome, now);
+  const bool added = outcome.effect == Effect::added;
+  if (added || outcome.before != outcome.now) {
+    if (id != self_) news_.push_back({.peer = id, .before = outcome.before, .now = outcome.now, .added = added, .why = why});
+    members_changed(now);
+  }
+  if (spreads) spread(id, standing, now);
+}
+
+// Somebody believes this process suspect or gone, or did before it was contradicted.
+void RosterKeeper::contradict(const PeerClaim& claim, const PeerId& from, Nanos now) {
+  const auto& mine = self_entry();
+  const bool wrong = claim.entry.status >= PeerStatus::suspect;
+  if (claim.entry.incarnation > mine.incarnation || (wrong && claim.entry.incarnation == mine.incarnation)) {
+    auto raised = roster_.claim_of(self_, now);
+    raised.entry.incarnation = std::min(claim.entry.incarnation + 1, incarnation_max);
+    (void)roster_.merge(raised, now);
+    ++counters_.refutations;
+    spread(self_, true, now);
+  }
+  if (wrong) tell(from, {self_}, now);
+}
+
+// A message came from one that is suspect or dead here, or not known: it shall say that it lives.
+void RosterKeeper::answer_outsider(const PeerId& from, Nanos now) {
+  const auto* entry = roster_.find(from);
+  if (entry == nullptr) {
+    ++counters_.strangers;
+    if (now < stranger_at_ || state_ != JoinState::joined || roster_.full()) return;
+    stranger_at_ = now + options_.times.gossip_period;
+    auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
+    message.claims.push_back(roster_.claim_of(self_, now));
+    sends_.push_back({.to = from, .address = {}, .message = std::move(message)});
+  } else if (entry->status == PeerStatus::suspect || entry->status == PeerStatus::dead) {
+    tell(from, {self_, from}, now);
+  }
+}
+
+void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
+  auto claim = roster_.claim_of(self_, now);
+  claim.entry.facts = facts;
+  ++claim.entry.facts.counter;
+  (void)roster_.merge(claim, now);
+  spread(self_, false, now);
+}
+
+void RosterKeeper::spread(const PeerId& id, bool matters, Nanos now) {
+  rumors_.add(id, matters ? 3 * hops() : hops() + 1, matters);
+  want_gossip(matters, now);
+}
+
+void RosterKeeper::spread_notes(Nanos now) {
+  notes_left_ = 3 * hops();
+  want_gossip(false, now);
+}
+
+void RosterKeeper::want_gossip(bool urgent, Nanos now) {
+  if (state_ != JoinState::joined) return;
+  const Nanos period = urgent ? options_.times.gossip_period / urgent_parts : options_.times.gossip_period;
+  gossip_at_ = std::min(gossip_at_, std::max(now, gossiped_at_ + period));
+}
+
+void RosterKeeper::gossip(Nanos now) {
+  gossip_at_ = never;
+  gossiped_at_ = now;
+  const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
+  for (const auto& to : targets) send(to, RosterGossip{}, rumors_per_gossip, now);
+  if (targets.empty()) {
+    // Whoever comes is sent the whole roster.
+    rumors_ = {};
+    notes_left_ = 0;
+  }
+  if (!rumors_.empty() || notes_left_ > 0) want_gossip(false, now);
+}
+
+// For ever: a process that was cut off, or restarted everywhere else, still finds the others.
+void RosterKeeper::heal(Nanos now) {
+  heal_at_ = now + options_.times.heal_period;
+  auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
+  message.claims.push_back(roster_.claim_of(self_, now));
+  const auto& dead = roster_.dead();
+  std::string address;
+  const auto choice = random_.below(seeds_.size() + dead.size());
+  if (choice < seeds_.size()) {
+    address = std::next(seeds_.begin(), static_cast<ptrdiff_t>(choice))->first;
+  } else if (!dead.empty()) {
+    const auto& addresses = roster_.find(dead[choice - seeds_.size()])->facts.addresses;
+    if (!addresses.empty()) address = addresses[random_.below(addresses.size())];
+  }
+  const auto& own = self_entry().facts.addresses;
+  if (!address.empty() && std::find(own.begin(), own.end(), address) == own.end()) {
+    sends_.push_back({.to = {}, .address = address, .message = std::move(message)});
+    return;
+  }
+  for (const auto& to : some(roster_.reachable(), 1, self_, now)) sends_.push_back({.to = to, .address = {}, .message = message});
+}
+
+RosterMessage RosterKeeper::make_message(RosterBody body) const {
+  RosterMessage message{.run = run_, .sweeps_opened = sweeps_opened_, .body = std::move(body), .claims = {}};
+  if (const auto* layout = newest_layout(); layout != nullptr) {
+    message.layout_version = layout->version;
+    message.layout_digest = layout->digest;
+  }
+  return message;
+}
+
+void RosterKeeper::send(const PeerId& to, RosterBody body, size_t rumors, Nanos now) {
+  auto message = make_message(std::move(body));
+  for (const auto& id : rumors_.take(rumors)) {
+    if (roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
+  }
+  if (notes_left_ > 0) --notes_left_;
+  sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
+}
+
+void RosterKeeper::tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now) {
+  auto message = make_message(RosterGossip{.answer = true});
+  for (const auto& id : about) message.claims.push_back(roster_.claim_of(id, now));
+  sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
+}
+
+void RosterKeeper::send_roster(const PeerId& to, bool welcome, Nanos now) {
+  const auto claims = roster_.claims(now);
+  for (size_t at = 0; at < claims.size(); at += roster_claims_max) {
+    const auto end = std::min(at + roster_claims_max, claims.size());
+    auto message = make_message(RosterGossip{.answer = true});
+    if (welcome) message.body = RosterWelcome{.sum = roster_.sum(), .last = end == claims.size()};
+    message.claims.assign(claims.begin() + static_cast<ptrdiff_t>(at), claims.begin() + static_cast<ptrdiff_t>(end));
+    sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
+  }
+}
+
+bool RosterKeeper::can_reach(const PeerId& id, Nanos now) const {
+  const auto* entry = roster_.find(id);
+  if (entry == nullptr || is_gone(entry->status) || id == self_) return false;
+  if (entry->facts.role != ElasticRole::client) return true;
+  const auto heard = clients_.find(id);
+  return heard != clients_.end() && now - heard->second <= client_periods * options_.times.probe_period;
+}
+
+// At most `count` that can be reached, chosen at random.
+std::vector<PeerId> RosterKeeper::some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now) {
+  std::vector<PeerId> chosen;
+  const auto wanted = [&](const PeerId& id) {
+    return id != except && can_reach(id, now) && std::find(chosen.begin(), chosen.end(), id) == chosen.end();
+  };
+  if (among.size() <= 2 * count) {
+    // So few that each is looked at, from a random place on.
+    const auto first = random_.below(among.size());
+    for (size_t i = 0; i < among.size() && chosen.size() < count; ++i) {
+      const auto& id = among[(first + i) % among.size()];
+      if (wanted(id)) chosen.push_back(id);
+    }
+    return chosen;
+  }
+  for (size_t tries = 4 * count + 8; tries > 0 && chosen.size() < count; --tries) {
+    const auto& id = among[random_.below(among.size())];
+    if (wanted(id)) chosen.push_back(id);
+  }
+  return chosen;
+}
+
+}  // namespace unisono

@@ -1,0 +1,109 @@
+// Layouts: who makes the next one, and how everybody gets it.
+#include <algorithm>
+
+#include "membership/roster_keeper.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr Nanos holder_patience = 5 * second;  // then the next holder makes the layout
+constexpr size_t told_by_maker = 32;
+constexpr size_t told_by_others = 3;
+
+}  // namespace
+
+void RosterKeeper::note_opened(uint64_t sweep, Nanos now) { take_sweeps_opened(std::min(sweep, sweep_number_max - 1) + 1, now); }
+
+void RosterKeeper::take_sweeps_opened(uint64_t sweeps, Nanos now) {
+  if (!running() || sweeps <= sweeps_opened_) return;
+  sweeps_opened_ = sweeps;
+  spread_notes(now);
+}
+
+void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
+  if (version == 0) return;
+  const auto* newest = newest_layout();
+  if (newest != nullptr && (version < newest->version || (version == newest->version && digest >= newest->digest))) return;
+  if (version > heard_version_) {
+    heard_version_ = version;
+    heard_at_ = now;
+  }
+  if (now < pull_until_) return;
+  pull_until_ = now + options_.times.probe_timeout;
+  send(from, LayoutPull{version}, 0, now);
+}
+
+bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
+  if (!running() || layout.version == 0 || layout.version > sweep_number_max || layout.first_sweep > sweep_number_max) return false;
+  return take_layout(std::make_shared<const Layout>(layout), told_by_others, now);
+}
+
+bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now) {
+  if (!layouts_.add(layout)) return false;
+  if (layouts_.newest() != layout) return true;
+  layout_news_ = true;
+  adopted_at_ = now;
+  wanted_since_ = never;
+  heard_version_ = std::max(heard_version_, layout->version);
+  pull_until_ = now;
+  auto facts = self_entry().facts;
+  facts.layout_version = layout->version;
+  change_facts(facts, now);
+  spread_notes(now);
+  members_changed(now);
+  for (const auto& to : some(roster_.present(), told, self_, now)) send(to, LayoutPush{layout}, 0, now);
+  return true;
+}
+
+void RosterKeeper::members_changed(Nanos now) {
+  layout_at_ = std::min(layout_at_, std::max(now, looked_at_ + options_.times.gossip_period));
+}
+
+// Looks whether a layout is wanted and whether it is this process's turn to make it; if not yet, when to look again.
+void RosterKeeper::consider_layout(Nanos now) {
+  layout_at_ = never;
+  looked_at_ = now;
+  if (state_ != JoinState::joined || self_entry().status != PeerStatus::alive) return;
+  const auto newest = layouts_.newest();
+  const uint64_t held = newest == nullptr ? 0 : newest->version;
+  if (heard_version_ > held && now < heard_at_ + holder_patience) {
+    layout_at_ = heard_at_ + holder_patience;  // it is on its way, unless who had it is gone
+    return;
+  }
+  const auto members = roster_.full_members([&](const PeerId& id) { return layouts_.has_member(id); });
+  const bool wanted = newest == nullptr ? members.size() >= options_.min_peers : !members.empty() && members != layouts_.members();
+  if (!wanted) {
+    wanted_since_ = never;
+    return;
+  }
+  wanted_since_ = std::min(wanted_since_, now);
+  const uint64_t version = std::max(held, heard_version_) + 1;
+  const auto makers = holders(layout_key(options_.run_id, version));
+  const auto place = std::find(makers.begin(), makers.end(), self_) - makers.begin();
+  if (place == static_cast<ptrdiff_t>(makers.size())) return;
+  const Nanos due = newest == nullptr ? wanted_since_ : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
+  const Nanos turn = due + place * holder_patience;
+  if (now < turn) {
+    layout_at_ = turn;
+    return;
+  }
+  make_next_layout(version, members, now);
+}
+
+void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now) {
+  const auto newest = layouts_.newest();
+  LayoutRequest request{.run = options_.run_id, .version = version, .grid = options_.grid, .max_group = options_.max_group, .dims = options_.dims};
+  // The highest sweep that was opened is sweeps_opened - 1; two after it, nobody has begun to form groups.
+  if (version > 1) request.first_sweep = std::max(sweeps_opened_ + 1, newest == nullptr ? 0 : newest->first_sweep);
+  auto layout = make_layout(request, members);
+  if (!layout.ok() && !request.dims.empty()) {
+    request.dims.clear();
+    layout = make_layout(request, members);
+  }
+  if (!layout.ok()) return;
+  ++counters_.layouts_made;
+  (void)take_layout(std::make_shared<const Layout>(std::move(*layout)), told_by_maker, now);
+}
+
+}  // namespace unisono
