@@ -28,9 +28,17 @@ Status StateDonor::message(const PeerId& from, const StateMessage& message, Nano
 
 void StateDonor::on(const PeerId& from, const StateAsk& ask, Nanos now) {
   if (ask.schema != options_.schema) return refuse(from, StateRefusal::other_schema);
-  // Who asks again begins again.
-  if (slot_of(from) != nullptr) peer_gone(from, now);
-  if (grant(from, ask.wanted, now) != nullptr) say(from, StateOffer{copy_.manifest()});
+  Slot* slot = slot_of(from);
+  if (slot != nullptr && ask.wanted != 0 && ask.wanted != copy_.held_digest()) {
+    refuse(from, StateRefusal::other_state);
+    return peer_gone(from, now);
+  }
+  if (slot == nullptr) slot = grant(from, ask.wanted, now);
+  if (slot == nullptr) return;
+  // Who asks again begins again, with the same state.
+  slot->wanted.clear();
+  slot->heard = slot->wanting = now;
+  say(from, StateOffer{copy_.manifest()});
 }
 
 // A slot for the joiner; if there is none it has been told why.
@@ -59,8 +67,11 @@ StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos
 Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
   Slot* slot = slot_of(from);
   if (slot == nullptr) {
-    // It has lost its slot; what it asked for before is forgotten.
-    if (want.parts.empty() || want.state == 0) return say_busy(from, options_.times.stall_timeout / 4), Status();
+    // It has lost its slot. What it asked for before is forgotten: it has to say so again.
+    if (want.parts.empty() || want.state == 0) {
+      say_busy(from, options_.times.stall_timeout / 4);
+      return {};
+    }
     slot = grant(from, want.state, now);
     if (slot == nullptr) return {};
   }
