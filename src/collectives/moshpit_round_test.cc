@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "collectives/round_test_support.h"
 
@@ -172,51 +173,6 @@ TEST(MoshpitRoundA25, d_dies_after_one_contribution) {
     four.expect(rank, {15, 40. / 3 + 1, 10. * rank + 2, 40. / 3 + 3});
     EXPECT_EQ(four.group->report(rank).absent, (std::vector<AbsentMember>{{2, "dead, contributed to 1 of 3 chunks"}}));
   }
-}
-
-TEST(MoshpitRoundA22, bytes_are_those_of_the_model) {
-  constexpr uint32_t members = 16;
-  constexpr size_t elements = 16u << 20, model = 120u << 20;
-  // The values do not matter here, so all members show the same memory: the real 64 MiB vectors at the price of one.
-  std::vector<float> x(elements, 1);
-  const ChunkTable table(elements, 32);
-  EXPECT_EQ(table.chunks(), 256u);
-  struct Wire : RoundPort {
-    void send(uint32_t rank, SharedBuffer message, bool) override { queue->push_back({self, rank, std::move(message)}); }
-    bool room(uint32_t) const override { return true; }
-    struct Item {
-      uint32_t from, to;
-      SharedBuffer message;
-    };
-    std::deque<Item>* queue = nullptr;
-    uint32_t self = 0;
-  };
-  std::deque<Wire::Item> queue;
-  std::vector<Wire> wires(members);
-  std::vector<std::vector<ChunkState>> states(members, std::vector<ChunkState>(table.chunks()));
-  std::vector<std::unique_ptr<MoshpitRound>> rounds;
-  for (uint32_t rank = 0; rank < members; ++rank) {
-    wires[rank].queue = &queue;
-    wires[rank].self = rank;
-    auto made = MoshpitRound::make({.id = {1, 2}, .self = rank, .members = line_of(members), .chunk_counts = std::vector<uint32_t>(members, 16), .table = table, .times = {},
-                                    .contribute_timeout = 5 * second, .round_timeout = 30 * second, .contribute_codec = {}, .result_codec = {}, .x = x, .states = states[rank]},
-                                   wires[rank]);
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    rounds.push_back(std::move(*made));
-  }
-  for (auto& round : rounds) round->start(0);
-  for (; !queue.empty(); queue.pop_front()) {
-    auto item = queue.front();
-    rounds[item.to]->message(item.from, item.message, 1);
-  }
-  for (const auto& round : rounds) {
-    ASSERT_TRUE(round->ended());
-    EXPECT_EQ(round->report().committed, 256u);
-    EXPECT_GE(round->report().sent_bytes, model);
-    EXPECT_LE(round->report().sent_bytes, model + model / 100);
-    EXPECT_EQ(round->report().ignored, 0u);
-  }
-  RecordProperty("sent_bytes", std::to_string(rounds[0]->report().sent_bytes));
 }
 
 TEST(MoshpitRound, every_group_size_ends_with_the_mean_everywhere) {
