@@ -23,7 +23,7 @@ struct RoundGroupOptions {
   ChunkTable table;
   std::vector<std::vector<float>> x;                // by rank; of reducers empty
   std::vector<std::vector<ChunkState>> states{};    // by rank; empty: weight 1
-  ElasticTimes times;
+  ElasticTimes times{};
   Nanos contribute_timeout = 5 * second, round_timeout = 30 * second;
   CommitRule commit = CommitRule::agreed;
   WireCodec contribute{}, result{};

@@ -364,6 +364,7 @@ bool TcpTransport::report(Sink& sink) {
       live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
       by_id_.erase(link->request().id);
       listener_->look_again();
+      check_control_ = true;
       count_streams();
       sink.lost(peer, *why);
       any = true;

@@ -1,0 +1,137 @@
+// A30: many joiners and few donors at once.
+
+#include <gtest/gtest.h>
+
+#include "node/state_test_support.h"
+
+namespace unisono {
+namespace {
+
+using test::StateWorld;
+
+constexpr double bandwidth = 20e6;
+const std::vector<size_t> hundred(100, 40'000);  // 4 MB: a joiner and a donor alone need 0.8 s
+
+void expect_loaded(StateWorld& world, const Bytes& values) {
+  for (auto& [id, joiner] : world.joiners()) {
+    ASSERT_TRUE(joiner->outcome.has_value()) << "joiner " << id.low << " has not ended";
+    ASSERT_TRUE(joiner->outcome->ok()) << "joiner " << id.low << ": " << joiner->outcome->status().to_string();
+    EXPECT_EQ(joiner->outcome->value().values, values);
+    EXPECT_FALSE(joiner->outcome->value().mixed);
+    EXPECT_FALSE(joiner->lost_parts);
+  }
+  for (auto& [id, donor] : world.donors()) EXPECT_LE(donor->serving_max, 2u) << "donor " << id.low;
+}
+
+TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two) {
+  StateWorld world(hundred);
+  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+  for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
+  world.run_all();
+  expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
+  // 120 MB through ten times 5 MB/s take 2.4 s if no donor is ever idle.
+  EXPECT_LT(world.now(), 6 * second);
+  uint64_t sent = 0;
+  for (const auto& [pair, bytes] : world.bytes_between()) sent += bytes;
+  EXPECT_LT(sent, 30 * world.vector_bytes() * 11 / 10);
+  for (auto& [id, donor] : world.donors()) {
+    const auto& counters = donor->machine->counters();
+    EXPECT_GT(counters.parts, 100u) << "donor " << id.low << " had little to do";
+    EXPECT_LE(static_cast<double>(counters.part_bytes), 0.25 * bandwidth * 1e-9 * static_cast<double>(world.now()) + 50'000);
+  }
+}
+
+TEST(StateTransfer, a30_a_donor_that_is_killed_costs_no_joiner_a_finished_chunk) {
+  for (const uint64_t killed : {1, 4, 7}) {
+    SCOPED_TRACE("donor " + std::to_string(killed));
+    StateWorld world(hundred);
+    for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+    for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
+    uint32_t hurt = 0;
+    world.at(700 * millisecond, [&] {
+      hurt = world.donors()[PeerId{killed, 1}]->machine->serving();
+      world.kill(*world.donors()[PeerId{killed, 1}]);
+    });
+    world.run_all();
+    EXPECT_EQ(hurt, 2u);
+    expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
+    for (auto& [id, joiner] : world.joiners()) {
+      // At most what was on its way when the donor died, and what two donors gave at the end, comes twice.
+      EXPECT_LE(joiner->outcome->value().bytes, world.vector_bytes() + 16 * 40'000) << id.low;
+    }
+  }
+}
+
+TEST(StateTransfer, goes_on_while_nine_of_ten_donors_die_one_after_the_other) {
+  StateWorld world(hundred);
+  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+  for (uint64_t id = 100; id < 110; ++id) world.add_joiner(id);
+  for (uint64_t id = 1; id <= 9; ++id) {
+    world.at(static_cast<Nanos>(id) * 200 * millisecond, [&world, id] { world.kill(*world.donors()[PeerId{id, 1}]); });
+  }
+  world.run_all();
+  expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
+}
+
+TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
+  StateWorld world(std::vector<size_t>(20, 40'000));
+  world.add_donor(1, bandwidth);
+  for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
+  world.run_all();
+  expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
+  // 24 MB at 5 MB/s take 4.8 s. The rest is pauses until somebody asks again.
+  EXPECT_LT(world.now(), 20 * second);
+}
+
+// With sweeps going on all the time, joiners find the state intact only between them.
+TEST(StateTransfer, joiners_that_come_in_the_middle_of_a_sweep_are_served_after_it) {
+  StateWorld world(hundred);
+  auto& donor = world.add_donor(1, bandwidth);
+  bool over = false;
+  std::function<void(int64_t)> sweep = [&](int64_t number) {
+    if (over) return;
+    world.begin_sweep(donor);
+    donor.values = test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(number));
+    world.at(world.now() + 990 * millisecond, [&, number] { world.end_sweep(donor, number); });
+    world.at(world.now() + second, [&, number] { sweep(number + 1); });
+  };
+  world.at(0, [&] { sweep(8); });
+  world.at(500 * millisecond, [&] { world.add_joiner(100); });
+  world.run(600 * millisecond);
+  world.run_all();
+  over = true;
+  auto& joiner = *world.joiners().begin()->second;
+  ASSERT_TRUE(joiner.outcome && joiner.outcome->ok());
+  const auto& state = joiner.outcome->value();
+  EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(state.sweep)));
+  EXPECT_EQ(state.sweep, 8);
+  EXPECT_LT(joiner.ended_at, 3 * second);
+}
+
+TEST(StateTransfer, survives_random_loss_deaths_and_sweeps) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    StateWorld world(std::vector<size_t>(1 + random.below(30), 40'000));
+    world.tamper = [&](const PeerId&, const PeerId&, Bytes& bytes) {
+      if (random.chance(0.01) && !bytes.empty()) bytes[random.below(bytes.size())] ^= std::byte{4};
+      return !random.chance(0.02);
+    };
+    const uint64_t donors = 1 + random.below(6);
+    for (uint64_t id = 1; id <= donors; ++id) {
+      auto& donor = world.add_donor(id, bandwidth * (0.1 + random.unit()), 1 + random.below(3), {test::blob("step", test::random_bytes(random.below(600'000), id % 2))});
+      if (id > 1 && random.chance(0.4)) world.at(static_cast<Nanos>(random.below(2'000'000'000)), [&] { world.kill(donor); });
+      if (random.chance(0.5)) world.at(static_cast<Nanos>(random.below(2'000'000'000)), [&] { world.sweep(donor, 8, 4); world.roster_changed(); });
+    }
+    for (uint64_t id = 100; id < 101 + random.below(8); ++id) world.add_joiner(id);
+    world.run_all();
+    for (auto& [id, joiner] : world.joiners()) {
+      ASSERT_TRUE(joiner->outcome.has_value()) << "joiner " << id.low << " waits for ever";
+      EXPECT_FALSE(joiner->lost_parts && joiner->outcome->ok() && !joiner->outcome->value().mixed);
+    }
+    if (::testing::Test::HasFailure()) FAIL() << "first failing seed: " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace unisono
