@@ -4,6 +4,13 @@
 
 namespace unisono {
 
+namespace {
+
+// A wake-up this late does not lower the rate.
+constexpr Nanos catch_up = 20 * millisecond;
+
+}  // namespace
+
 StateDonor::StateDonor(const StateDonorOptions& options, StateCopy& copy) : options_(options), copy_(copy) {}
 
 StateDonor::Slot* StateDonor::slot_of(const PeerId& joiner) {
@@ -108,7 +115,7 @@ void StateDonor::serve(Nanos now) {
     counters_.part_bytes += bytes;
     turn->wanting = turn->told = now;
     std::rotate(turn, turn + 1, slots_.end());
-    if (rate > 0) next_part_ = std::max(next_part_, now) + static_cast<Nanos>(std::min(1e9 * static_cast<double>(bytes) / rate, 1e15));
+    if (rate > 0) next_part_ = std::max(next_part_, now - catch_up) + static_cast<Nanos>(std::min(1e9 * static_cast<double>(bytes) / rate, 1e15));
   }
 }
 

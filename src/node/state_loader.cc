@@ -161,7 +161,8 @@ void StateLoader::on(Donor& donor, const StateBusy& busy, Nanos now) {
   if (donor.stage != Stage::asked && donor.stage != Stage::serving) return;
   sign_ = now;
   // Not all at once; and neither too often nor, whatever it says, too seldom.
-  const auto wait = std::clamp<Nanos>(Nanos{busy.retry_after_ms} * millisecond, 10 * millisecond, 2 * options_.times.stall_timeout);
+  const auto stall = options_.times.stall_timeout;
+  const auto wait = std::clamp<Nanos>(Nanos{busy.retry_after_ms} * millisecond, stall / 8, 2 * stall);
   rest(donor, now + wait * 3 / 4 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(wait / 2))), true);
 }
 

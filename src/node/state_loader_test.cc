@@ -109,12 +109,14 @@ TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the
   EXPECT_LE(state.bytes, world.vector_bytes() + 900'000u) << "something was loaded twice";
   // Each chunk is that of one donor, and a blob is of one donor.
   size_t of_killed = 0;
+  std::vector<Bytes> values;
+  for (uint64_t id = 1; id <= 3; ++id) values.push_back(test::random_bytes(world.vector_bytes(), id));
   for (size_t at = 0; at < world.vector_bytes(); at += chunk) {
     const size_t size = std::min(chunk, world.vector_bytes() - at);
     size_t matches = 0;
     for (uint64_t id = 1; id <= 3; ++id) {
-      const auto values = test::random_bytes(world.vector_bytes(), id);
-      const bool equal = std::equal(values.begin() + at, values.begin() + at + size, state.values.begin() + at);
+      const auto& one = values[id - 1];
+      const bool equal = std::equal(one.begin() + at, one.begin() + at + size, state.values.begin() + at);
       matches += equal ? 1 : 0;
       of_killed += equal && id == killed.low ? 1 : 0;
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,7 +24,10 @@ inline constexpr uint64_t state_schema = 77;
 inline Bytes random_bytes(size_t size, uint64_t seed) {
   Random random(seed);
   Bytes bytes(size);
-  for (auto& byte : bytes) byte = std::byte(random.below(256));
+  for (size_t at = 0; at < size; at += sizeof(uint64_t)) {
+    const auto word = random.next();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
+  }
   return bytes;
 }
 inline StateBlob blob(std::string name, const Bytes& bytes) { return {std::move(name), SharedBuffer::copy(bytes)}; }
