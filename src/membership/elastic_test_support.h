@@ -88,11 +88,11 @@ class KeeperNetwork {
     }
     now = end;
   }
-  // When the condition first holds, looked at every 10 ms; `never` if not until the end.
-  Nanos run_until(Nanos end, const std::function<bool()>& condition) {
+  // When the condition first holds, looked at every so often; `never` if not until the end.
+  Nanos run_until(Nanos end, const std::function<bool()>& condition, Nanos step = 10 * millisecond) {
     while (!condition()) {
       if (now >= end) return never;
-      run_until(std::min(end, now + 10 * millisecond));
+      run_until(std::min(end, now + step));
     }
     return now;
   }

@@ -68,7 +68,9 @@ void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const 
     if (id != self_) news_.push_back({.peer = id, .before = outcome.before, .now = outcome.now, .added = added, .why = why});
     members_changed(now);
   }
-  if (spreads) spread(id, standing, now);
+  // Who is in doubt, and who is so no longer, cannot wait; who came can.
+  const bool matters = standing && (outcome.now >= PeerStatus::suspect || (!added && outcome.before >= PeerStatus::suspect));
+  if (spreads) spread(id, matters, now);
 }
 
 // Somebody believes this process suspect or gone, or did before it was contradicted.

@@ -96,8 +96,8 @@ TEST(RosterMessages, of_another_channel_are_refused) {
 
 TEST(RosterMessages, of_an_unknown_kind_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
-  for (const uint8_t kind : {9, 100, 255}) {
-    bytes[1] = std::byte{kind};
+  for (const int kind : {9, 100, 255}) {
+    bytes[1] = static_cast<std::byte>(kind);
     expect_corrupt(bytes, "kind " + std::to_string(kind));
   }
 }

@@ -7,37 +7,25 @@ namespace unisono {
 void RosterRumors::add(const PeerId& id, uint32_t times, bool matters) {
   if (times == 0) return;
   auto& rumor = rumors_[id];
-  rumor.matters = matters || (rumor.matters && rumor.left > 0);
-  rumor.left = std::max(rumor.left, times);
-  if (rumor.queued[rumor.matters]) return;
-  rumor.queued[rumor.matters] = true;
-  queues_[rumor.matters].push_back(id);
+  order_.erase(place_of(id, rumor));
+  // One entry says all that there is to say of a peer: what is still to be told of it goes with what is new.
+  const auto left = rumor.times - rumor.sent;
+  rumor = {.matters = matters || rumor.matters, .sent = 0, .times = std::max(times, left), .number = ++number_};
+  order_.insert(place_of(id, rumor));
 }
 
 std::vector<PeerId> RosterRumors::take(size_t count) {
   std::vector<PeerId> taken;
-  take_from(true, count, taken);
-  take_from(false, count, taken);
-  return taken;
-}
-
-void RosterRumors::take_from(bool matters, size_t count, std::vector<PeerId>& taken) {
-  auto& queue = queues_[matters];
-  for (size_t places = queue.size(); places > 0 && taken.size() < count; --places) {
-    const auto id = queue.front();
-    queue.pop_front();
-    const auto found = rumors_.find(id);
-    auto& rumor = found->second;
-    rumor.queued[matters] = false;
-    if (rumor.matters == matters && rumor.left > 0) {
-      taken.push_back(id);
-      if (--rumor.left > 0) {
-        rumor.queued[matters] = true;
-        queue.push_back(id);
-      }
-    }
-    if (rumor.left == 0 && !rumor.queued[!matters]) rumors_.erase(found);
+  while (taken.size() < count && !order_.empty()) {
+    taken.push_back(std::get<PeerId>(*order_.begin()));
+    order_.erase(order_.begin());
   }
+  for (const auto& id : taken) {
+    auto& rumor = rumors_.at(id);
+    if (++rumor.sent < rumor.times) order_.insert(place_of(id, rumor));
+    else rumors_.erase(id);
+  }
+  return taken;
 }
 
 }  // namespace unisono
