@@ -58,7 +58,7 @@ set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_node "*")
 set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")
 # Suites that are called …Long…: not with sanitizers. Label `long`.
-set(UNISONO_MODULES_WITH_LONG_TESTS collectives compressors sim transports)
+set(UNISONO_MODULES_WITH_LONG_TESTS collectives compressors membership node sim transports)
 
 # unisono_module(NAME DEPENDS modules LIBRARIES targets): src/NAME/*.cc, and NAME_test from src/NAME/*_test.cc.
 function(unisono_module name)

@@ -170,6 +170,33 @@ TEST(Formation, groups_of_two_lines_form_side_by_side_and_clerks_may_be_members)
   }
 }
 
+TEST(FormationA34, a_client_is_nobodys_clerk_and_owns_nothing) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto ids = test::peer_ids(5);
+    NetOptions options;
+    options.peers = 5;
+    options.clients = {ids[1], ids[3]};
+    options.run = "run" + std::to_string(seed);
+    FormationNet net(options, test::layout_of(ids));
+    for (uint32_t i = 0; i < 5; ++i) {
+      net.on(i, 0, [&](FormationNet::Node& node) {
+        auto request = seek_request(*node.view.layout_for(0), node.id, 0, 0);
+        if (node.id == ids[1] || node.id == ids[3]) request.role = ElasticRole::client;
+        node.seeker->seek(request, net.now());
+      });
+    }
+    net.run(10 * second);
+    const auto* group = std::get_if<GroupDescriptor>(&*net.node(0u).outcome);
+    ASSERT_NE(group, nullptr);
+    EXPECT_EQ(group->members.size(), 5u);
+    for (const uint32_t client : {1u, 3u}) {
+      EXPECT_EQ(group->chunk_counts[group->rank_of(ids[client])], 0u);
+      EXPECT_EQ(net.node(client).clerk->closed_seats(), 0u);
+    }
+  }
+}
+
 // One random world: two rounds of a sweep, with deaths, losses, layouts that not all know.
 class World {
  public:

@@ -38,15 +38,16 @@ void GroupClerk::note_opened(uint64_t sweep) {
   give_up_past();
 }
 
+bool GroupClerk::past(uint64_t sweep) const { return sweep + sweeps_behind_max + 1 < sweeps_opened(); }
+
 void GroupClerk::give_up_past() {
-  const auto opened = sweeps_opened();
   for (auto it = open_.begin(); it != open_.end();) {
-    if (it->first.sweep + sweeps_behind_max >= opened) {
+    if (!past(it->first.sweep)) {
       ++it;
       continue;
     }
     for (const auto& entry : it->second.entries) {
-      if (entry.registered) sends_.push_back({entry.peer, formation::Closed{it->first, opened, 0}});
+      if (entry.registered) sends_.push_back({entry.peer, formation::Closed{it->first, sweeps_opened(), 0}});
     }
     ++counters_.given_up;
     it = open_.erase(it);
@@ -95,7 +96,7 @@ bool GroupClerk::answer_closed(const PeerId& from, const SeatName& name, Nanos n
     }
     return true;
   }
-  if (name.sweep + sweeps_behind_max >= sweeps_opened()) return false;
+  if (!past(name.sweep)) return false;
   sends_.push_back({from, formation::Closed{name, sweeps_opened(), closed_kept / millisecond}});
   return true;
 }
@@ -225,8 +226,7 @@ void GroupClerk::take(const PeerId&, const formation::LayoutReply& reply, Nanos)
 
 void GroupClerk::take(const PeerId& from, const formation::Late& late, Nanos now) {
   const auto* layout = view_.find_layout(late.seat.layout_version, late.seat.layout_digest);
-  const bool past = late.seat.sweep + sweeps_behind_max < sweeps_opened() || closed_.contains(late.seat);
-  if (layout == nullptr || past || layout->first_sweep > late.seat.sweep) {
+  if (layout == nullptr || past(late.seat.sweep) || closed_.contains(late.seat) || layout->first_sweep > late.seat.sweep) {
     ++counters_.ignored;
     return;
   }

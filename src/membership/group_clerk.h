@@ -121,6 +121,7 @@ class GroupClerk {
   static void hear_missing(Seat& seat, std::vector<PeerId> missing);
   void note_opened(uint64_t sweep);
   uint64_t sweeps_opened() const;
+  bool past(uint64_t sweep) const;
   void give_up_past();
 
   // Closes the seat, or drops it if nothing is left to remember, if it is time; true if it is not open any more.
