@@ -40,7 +40,7 @@ struct Peer {
 
 class SweepSimulation {
  public:
-  explicit SweepSimulation(uint64_t seed) : random_(seed), table_(1 + random_.below(9 * 256), 2) {
+  SweepSimulation(uint64_t seed, double loss) : random_(seed), loss_(loss), table_(1 + random_.below(9 * 256), 2) {
     dims_[0] = 1 + static_cast<uint32_t>(random_.below(4));
     dims_[1] = 2 + static_cast<uint32_t>(random_.below(3));
     const uint32_t cells = dims_[0] * dims_[1];
@@ -57,10 +57,11 @@ class SweepSimulation {
     }
   }
 
-  // Rounds along both axes, and one more along the first.
+  // A sweep, and after local steps the first round of another one.
   void run() {
     for (uint32_t round = 0; round < 3; ++round) {
       const uint32_t axis = round % 2;
+      if (round == 2) local_steps();
       for (uint32_t line = 0; line < dims_[1 - axis]; ++line) {
         std::vector<uint32_t> members;
         for (uint32_t i = 0; i < peers_.size(); ++i) {
@@ -76,6 +77,13 @@ class SweepSimulation {
   uint64_t deaths() const { return deaths_; }
 
  private:
+  void local_steps() {
+    for (auto& peer : peers_) {
+      const auto step = static_cast<float>(random_.unit());
+      for (auto& x : peer.x) x += step;
+    }
+  }
+
   RoundGroupOptions options_of(const std::vector<uint32_t>& members, uint32_t axis) {
     RoundGroupOptions options{.members = {}, .chunk_counts = std::vector<uint32_t>(members.size()), .table = table_, .x = {}};
     for (const auto peer : members) {
@@ -106,7 +114,10 @@ class SweepSimulation {
     for (auto& at : dies_at) {
       if (random_.chance(0.12)) at = random_.below(random_.chance(0.5) ? 2 * table_.chunks() + 4 : 40);
     }
-    group.filter([&](uint32_t from, uint32_t, const RoundMessage&) { return sends[from]++ >= dies_at[from] ? Fate::sender_dies : Fate::arrives; });
+    group.filter([&](uint32_t from, uint32_t, const RoundMessage&) {
+      if (sends[from]++ >= dies_at[from]) return Fate::sender_dies;
+      return loss_ > 0 && random_.chance(loss_) ? Fate::lost : Fate::arrives;
+    });
     group.run();
     uint32_t living = 0;
     bool proposer = false;
@@ -115,7 +126,7 @@ class SweepSimulation {
       proposer = proposer || (group.alive(rank) && options.members[rank].role != ElasticRole::client);
     }
     deaths_ += members.size() - living;
-    const bool majority = proposer && living >= members.size() / 2 + 1;
+    const bool majority = loss_ == 0 && proposer && living >= members.size() / 2 + 1;
     for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) expect_step(options, group, chunk, majority);
     for (uint32_t rank = 0; rank < members.size(); ++rank) {
       auto& peer = peers_[members[rank]];
@@ -128,7 +139,7 @@ class SweepSimulation {
 
   void expect_report(const RoundReport& report, bool majority) {
     EXPECT_EQ(report.committed + report.kept_local + report.voided + report.lost + report.undecided, table_.chunks());
-    EXPECT_EQ(report.ignored, 0u);
+    EXPECT_EQ(report.ignored, 0u) << report.problem;
     if (majority) {
       EXPECT_EQ(report.undecided, 0u) << report.problem;
       EXPECT_EQ(report.kept_local, 0u);
@@ -166,12 +177,12 @@ class SweepSimulation {
   void expect_step(const RoundGroupOptions& before, RoundGroup& group, uint32_t chunk, bool majority) const {
     std::vector<LineMember> line(before.members.size());
     std::vector<std::optional<Value>> values(line.size());
-    std::vector<uint32_t> dead;
+    std::vector<uint32_t> unsure;  // whether they are contributors: the dead, and who knows no verdict
     uint32_t changed = 0, living = 0;
     for (uint32_t rank = 0; rank < line.size(); ++rank) {
       line[rank] = {.position = before.members[rank].position, .weight = before.states[rank][chunk].weight, .contributed = group.alive(rank)};
       if (!group.alive(rank)) {
-        dead.push_back(rank);
+        unsure.push_back(rank);
         continue;
       }
       const auto value = value_of(before, group, rank, chunk);
@@ -179,28 +190,32 @@ class SweepSimulation {
       changed += value.changed ? 1 : 0;
       // Without a majority somebody may have decided with those who then died, and others not.
       if (value.changed || majority) values[rank] = value;
+      if (value.changed || loss_ == 0) continue;
+      line[rank].contributed = false;
+      if (group.report(rank).undecided + group.report(rank).lost > 0) unsure.push_back(rank);
     }
     EXPECT_TRUE(!majority || changed == 0 || changed == living) << "chunk " << chunk << ": " << changed << " of " << living << " changed";
     if (changed == 0) return;
-    for (uint32_t subset = 0; subset < 1u << dead.size(); ++subset) {
-      for (size_t i = 0; i < dead.size(); ++i) line[dead[i]].contributed = (subset >> i & 1) != 0;
+    for (uint32_t subset = 0; subset < 1u << unsure.size(); ++subset) {
+      for (size_t i = 0; i < unsure.size(); ++i) line[unsure[i]].contributed = (subset >> i & 1) != 0;
       if (matches(before, group, line, values, chunk)) return;
     }
     ADD_FAILURE() << "chunk " << chunk << " is no step of the living and some of the dead";
   }
 
   Random random_;
+  const double loss_;  // of any message: then the living may be excused as well
   const ChunkTable table_;
   uint32_t dims_[2] = {};
   std::vector<Peer> peers_;
   uint64_t committed_ = 0, voided_ = 0, undecided_ = 0, deaths_ = 0;
 };
 
-void simulate(uint64_t seeds) {
+void simulate(uint64_t seeds, double loss = 0) {
   uint64_t committed = 0, voided = 0, undecided = 0, deaths = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SweepSimulation simulation(seed);
+    SweepSimulation simulation(seed, loss);
     simulation.run();
     committed += simulation.committed();
     voided += simulation.voided();
@@ -217,6 +232,8 @@ void simulate(uint64_t seeds) {
 }
 
 TEST(RoundSimulationA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(600)); }
+TEST(RoundSimulation, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) { simulate(seed_count(300), 0.03); }
+TEST(RoundSimulationLong, with_lost_messages_each_chunk_is_still_one_step_of_those_who_take_it) { simulate(seed_count(10'000), 0.03); }
 TEST(RoundSimulationLongA27, every_chunk_is_the_step_without_the_dead_before_or_after_it) { simulate(seed_count(10'000)); }
 
 }  // namespace
