@@ -112,7 +112,7 @@ void Verdict::on(uint32_t, const VerdictDecided& decided, Nanos now) { decide(de
 void Verdict::propose_first(Nanos now) {
   if (!have_at_) return;
   if (now - *have_at_ >= options_.ballot_timeout / 2) patient_ = false;
-  if (proposers_.empty() || proposers_[0] != options_.self || phase_ != Phase::idle || promised_ > 0) return;
+  if (proposers_.empty() || proposers_[0] != options_.self || phase_ != Phase::idle) return;
   uint32_t known = 0;
   bool all = true;
   for (uint32_t rank = 0; rank < options_.members; ++rank) {

@@ -78,6 +78,14 @@ TEST(Verdict, a_silent_member_is_waited_for_half_a_ballot) {
   expect_all_decided(group, 5, "1101", began + 500 * millisecond + 2 * delay);
 }
 
+TEST(Verdict, with_less_than_a_majority_of_haves_nothing_is_proposed_yet) {
+  auto group = group_of(5);
+  for (uint32_t rank = 0; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began + (rank < 2 ? 0 : 700 * millisecond));
+  group.run(10 * second);
+  // The first of the three that make a majority is enough, as the others were waited for long enough.
+  expect_all_decided(group, 5, "1101", began + 700 * millisecond + 3 * delay);
+}
+
 TEST(Verdict, a_group_of_two_commits_only_if_both_live) {
   auto both = group_of(2);
   both.have_at(0, bits("1101"), began);

@@ -30,8 +30,8 @@ class StateCopy {
 
   // From now on; a state that is held keeps its own. invalid: more than the limits of state_messages.h allow, or a name twice.
   Status set_blobs(std::vector<StateBlob> blobs);
-  // `values`, as long as all chunks, are the state after this sweep, and stay readable until each chunk was announced to
-  // before_write. digests: digest64 of each chunk, if the owner knows them; empty: they are computed here.
+  // `values`, as long as all chunks, are the state after this sweep. Each chunk stays as it is, and readable, until it was announced to
+  // before_write; so do those of earlier calls, should they lie elsewhere. digests: digest64 of each chunk, if the owner knows them; empty: they are computed here.
   void finished(int64_t sweep, ByteView values, std::vector<uint64_t> digests = {});
   // Before the first write into a chunk after finished(); more often does no harm.
   void before_write(size_t chunk);

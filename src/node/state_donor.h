@@ -88,7 +88,8 @@ class StateDonor {
   bool leaving_ = false;
   std::vector<Slot> slots_;      // at most serve_slots; in turn: who was served goes to the end
   Nanos next_part_ = 0;          // not before, for the bandwidth's sake
-  Nanos reserved_until_ = 0;     // the next state is held for joiners that came when there was none
+  bool awaited_ = false;         // joiners came while the state was being overwritten
+  Nanos reserved_until_ = 0;     // so long the next one is held for them
   std::vector<StateSend> sends_;
   StateDonorCounters counters_;
 };

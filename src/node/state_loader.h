@@ -17,7 +17,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "collectives/chunk_bits.h"
+#include "node/state_assembly.h"
 #include "node/state_donor.h"
 #include "node/state_messages.h"
 #include "unisono/status.h"
@@ -42,10 +42,6 @@ struct StateLoaderOptions {
   Nanos busy_patience = 3600 * second; // while donors are busy with other joiners, and give nothing
 };
 
-struct LoadedBlob {
-  std::string name;
-  Bytes bytes;
-};
 struct LoadedState {
   int64_t sweep = -1;  // of the state that the last parts were of
   Bytes values;        // all chunks
@@ -89,25 +85,63 @@ class StateLoader {
   const StateLoaderCounters& counters() const { return counters_; }
 
  private:
-  // resting: busy, silent or lost; asked again when the time has come.
+  // resting: busy, silent or lost; asked again when the time has come. useless: never again.
   enum class Stage : uint8_t { fresh, asked, offered, serving, resting, useless };
   struct Donor {
-    uint64_t state = 0;  // what it has, as far as known
+    uint64_t listed = 0;  // what it has, by the roster
+    uint64_t state = 0;   // what it has, as far as is known here
     Stage stage = Stage::fresh;
-    Nanos at = 0;        // asked, offered, serving: heard last; resting: when to ask again
-    Nanos said = 0;      // to it, last
-    std::optional<StateManifest> offer;
-    std::vector<uint32_t> wanted;  // parts that it was asked for
+    Nanos heard = 0;      // asked, offered, serving: last sign of life, or the question
+    Nanos told = 0;       // serving: something was said to it last
+    Nanos again = 0;      // resting: when to ask again
+    bool busy = false;    // resting: it has what is wanted, and will give it
+    bool denied = false;  // it does not have the state that is being loaded
+    StateManifest offer;
+    std::vector<uint32_t> wanted;  // parts that it was asked for; at most window
     size_t window = 2;
-    uint32_t strikes = 0;          // damaged parts
+    uint32_t strikes = 0;  // damaged parts and manifests
     bool gave = false;
   };
-  using Donors = std::map<PeerId, Donor>;
+
+  Status on(const PeerId& from, Donor& donor, const StateOffer& offer, Nanos now);
+  void on(Donor& donor, const StateBusy& busy, Nanos now);
+  void on(Donor& donor, const StateRefused& refused, Nanos now);
+  Status on(const PeerId& from, Donor& donor, const StatePart& part, Nanos now);
+
+  void plan(Nanos now);
+  void ask_donors(Nanos now);
+  std::optional<PeerId> next_to_ask(uint32_t active, Nanos now) const;
+  void choose(Nanos now);
+  void give_up_state_without_donors();
+  void request_parts(Nanos now);
+  std::optional<uint32_t> next_part(const Donor& donor);
+  std::optional<uint32_t> part_to_repeat(const Donor& donor) const;
+  void check_silence(Nanos now);
+  void check_patience(Nanos now);
+
+  void say(const PeerId& to, const StateMessage& message) { sends_.push_back({to, encode(message)}); }
+  void rest(Donor& donor, Nanos again, bool busy);
+  void take_back(Donor& donor);
+  void strike(const PeerId& id, Donor& donor);
+  void sort_donors();
+  uint32_t active() const;
+  bool waits_for(const Donor& donor) const;
+  void finish();
+  void fail(const std::string& why);
 
   StateLoaderOptions options_;
-  Donors donors_;
-  std::vector<PeerId> order_;
+  StateAssembly assembly_;
+  bool chosen_ = false;  // the assembly's state is the one to ask for
+  std::map<PeerId, Donor> donors_;
+  std::vector<PeerId> order_;      // in which they are asked
+  uint64_t popular_ = 0;           // the state that most of them have; 0: no two have the same
+  std::vector<uint8_t> asked_of_;  // by part: of how many donors it is wanted now, 2 at most
+  uint32_t first_open_ = 0;        // all parts before are there or wanted
   Random random_;
+  Nanos began_ = 0, sign_ = 0, progress_ = 0;  // began; last sign of any donor; last new part
+  Nanos nobody_since_ = never;
+  Nanos planned_ = 0;              // what fell due until then has been seen
+  uint64_t received_bytes_ = 0;
   std::vector<StateSend> sends_;
   std::optional<Result<LoadedState>> outcome_;
   bool ended_ = false;
