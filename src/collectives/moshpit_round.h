@@ -129,7 +129,7 @@ class MoshpitRound {
   bool reachable(uint32_t rank) const;
   bool silent(uint32_t rank, Nanos limit, Nanos now) const;
   RankSet excused(Nanos now) const;
-  uint32_t gone_count(bool for_certain) const;
+  bool hopeless(bool for_certain) const;
 
   // The end: moshpit_round_end.cc.
   void finish(Nanos now);

@@ -136,6 +136,20 @@ TEST(MoshpitRoundFaults, half_of_a_group_that_died_is_given_up_after_two_ballots
   }
 }
 
+TEST(MoshpitRoundFaults, clients_alone_give_up) {
+  auto options = owners(3);
+  options.members[1].role = options.members[2].role = ElasticRole::client;
+  options.chunk_counts = {3, 0, 0};
+  RoundGroup group(std::move(options));
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives; });
+  group.run();
+  for (const uint32_t rank : {1, 2}) {
+    EXPECT_EQ(group.report(rank).problem, "too few members are left");
+    EXPECT_LE(group.ended_at(rank), 3 * second);
+    expect_unchanged(group, rank);
+  }
+}
+
 TEST(MoshpitRoundFaults, half_of_a_group_that_is_silent_is_given_up_at_round_timeout) {
   auto options = owners(2);
   options.absent = {false, true};

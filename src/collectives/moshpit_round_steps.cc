@@ -143,23 +143,27 @@ void MoshpitRound::flush_verdict() {
   for (auto& one : verdict_->take_sends()) send(one.to, round_message(format_.group, RoundMessage{std::move(one.message)}), false);
 }
 
-uint32_t MoshpitRound::gone_count(bool for_certain) const {
-  return static_cast<uint32_t>(std::count_if(members_.begin(), members_.end(), [&](const MemberState& member) {
-    if (member.gone == Gone::declined || member.gone == Gone::abandoned) return true;
-    return !for_certain && (member.gone == Gone::dead || member.gone == Gone::left);
-  }));
+// Too few are left to decide, or only clients, which cannot hear each other. for_certain: even if all who died had voted before.
+bool MoshpitRound::hopeless(bool for_certain) const {
+  uint32_t gone = 0, deciders = 0;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    const auto why = members_[rank].gone;
+    const bool dead = why == Gone::dead || why == Gone::left;
+    if (why == Gone::declined || why == Gone::abandoned || (dead && !for_certain)) ++gone;
+    else if (request_.members[rank].role != ElasticRole::client) ++deciders;
+  }
+  return deciders == 0 || format_.members - gone < verdict_->majority();
 }
 
-// Who declined never votes. Who died may have: its last words get the time of two ballots.
 void MoshpitRound::give_up_if_hopeless(Nanos now) {
   if (now - started_ >= request_.round_timeout) {
     if (verdict_ && verdict_->decided() != nullptr) return finish(now);
     return give_up("no verdict within the round's time", now);
   }
   if (!verdict_ || verdict_->decided() != nullptr) return;
-  const uint32_t bearable = format_.members - verdict_->majority();
-  if (gone_count(true) > bearable) return give_up("too few members took part", now);
-  if (gone_count(false) <= bearable) return;
+  if (hopeless(true)) return give_up("too few members took part", now);
+  if (!hopeless(false)) return;
+  // Their last words may be on the way.
   if (hopeless_since_ == never) hopeless_since_ = now;
   if (now - hopeless_since_ >= 2 * request_.times.ballot_timeout) give_up("too few members are left", now);
 }
