@@ -47,6 +47,7 @@ struct ElasticContact {
   bool over = false;                            // to be forgotten at once
   bool due = false;                             // to be looked at by ElasticLinks::act
   Nanos last_used = 0;
+  Nanos next_redial = 0;  // a loss before then is reported as it is: a way that spoils every link is not tried without end
   Nanos parting_until = never;
 
   LinkNonce nonce{};  // ours

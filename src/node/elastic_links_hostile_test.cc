@@ -25,7 +25,10 @@ class ElasticHostile : public Crowd {
   // Three messages that pass `change`: `passed` of them arrive, the link ends as corrupt, and a new one works.
   void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change) {
     meet_through_proxy();
-    proxy->change = std::move(change);
+    // Only the first link is disturbed.
+    proxy->change = [this, change = std::move(change)](Bytes frame) {
+      return links(1).counters().refused_messages == 0 ? change(std::move(frame)) : Proxy::Frames{std::move(frame)};
+    };
     for (uint64_t i = 1; i <= 3; ++i) say(0, 1, message_of(100 * i, i));
     ASSERT_TRUE(within(1 * second, [&] { return !ears(1).losses.empty(); }));
     EXPECT_EQ(ears(1).losses[0].peer, id(0));
@@ -33,7 +36,6 @@ class ElasticHostile : public Crowd {
     EXPECT_NE(ears(1).losses[0].why.message().find("run key"), std::string::npos) << ears(1).losses[0].why.message();
     EXPECT_EQ(ears(1).messages.size(), 1 + passed);
     EXPECT_EQ(links(1).counters().refused_messages, 1u);
-    proxy->change = [](Bytes frame) { return Proxy::Frames{std::move(frame)}; };
     ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1; }));
     say(0, 1, message_of(77, 7));
     ASSERT_TRUE(within(1 * second, [&] { return ears(1).messages.size() == 2 + passed; }));
@@ -133,6 +135,16 @@ TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
   EXPECT_EQ(ears(1).messages.size(), 3u);
 }
 
+TEST_F(ElasticHostile, a_way_that_spoils_every_message_is_not_tried_without_end) {
+  meet_through_proxy();
+  const auto before = links(0).counters().dials;
+  proxy->change = [](Bytes frame) { return frame.back() ^= std::byte{1}, Proxy::Frames{std::move(frame)}; };
+  ears(0).on_received = [](const PeerId&) { FAIL(); };
+  for (int i = 0; i < 100; ++i) (void)links(0).send(id(1), message_of(10, 1), now), settle(), now += 10 * millisecond;
+  EXPECT_LE(links(0).counters().dials - before, 102u);
+  EXPECT_FALSE(within(3 * second, [&] { return links(0).counters().dials - before > 102; }));
+}
+
 // A process that has seen the job key on the wire, or has it and sends what it likes.
 struct Intruder : ElasticHostile {
   // frames: headers without payloads. The link ends, and nothing is received.
@@ -143,8 +155,10 @@ struct Intruder : ElasticHostile {
     settle();
     for (auto& header : frames) {
       seal_frame(header);
-      stranger.say(std::as_bytes(std::span(&header, 1)));
-      stranger.say(Bytes(header.payload_bytes));
+      const auto bytes = std::as_bytes(std::span(&header, 1));
+      Bytes whole(bytes.begin(), bytes.end());
+      whole.resize(whole.size() + header.payload_bytes);
+      stranger.say(whole);
     }
     ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
     EXPECT_TRUE(ears(0).messages.empty());

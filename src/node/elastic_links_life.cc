@@ -245,7 +245,8 @@ void ElasticLinks::ended(ElasticContact& contact, const Status& why) {
     return touch(contact);
   }
   ++counters_.links_lost;
-  if (contact.closing || suspicious || !can_dial) return failed(contact, why, false);
+  if (contact.closing || suspicious || !can_dial || now_ < contact.next_redial) return failed(contact, why, false);
+  contact.next_redial = now_ + redial_patience;
   contact.loss = why;
   contact.wants_link = true;
   touch(contact);

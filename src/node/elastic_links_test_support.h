@@ -129,6 +129,9 @@ class Proxy {
       Pipe pipe;
       pipe.dialler = std::move(came);
       pipe.listener = Descriptor(::socket(AF_INET, SOCK_STREAM, 0));
+      // Or small frames would wait for real acknowledgements, and what waits for them here is made time.
+      set_stream_options(pipe.dialler.get());
+      set_stream_options(pipe.listener.get());
       if (::connect(pipe.listener.get(), to_.get(), to_.bytes) == 0) pipes_.push_back(std::move(pipe));
     }
     std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });

@@ -93,6 +93,7 @@ class Stranger {
   explicit Stranger(const std::string& endpoint) {
     const auto address = *parse_tcp_endpoint(endpoint);
     socket_ = Descriptor(::socket(address.family(), SOCK_STREAM, 0));
+    set_stream_options(socket_.get());
     connected_ = ::connect(socket_.get(), address.get(), address.bytes) == 0;
   }
   bool connected() const { return connected_; }
