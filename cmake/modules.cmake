@@ -119,7 +119,7 @@ endfunction()
 
 # `scope`: PUBLIC if programs must link what the library needs, because it is an archive.
 function(unisono_library_uses library scope)
-  target_link_libraries(${library} ${scope} Threads::Threads PkgConfig::HWY)
+  target_link_libraries(${library} ${scope} Threads::Threads PkgConfig::HWY PkgConfig::SODIUM)
   target_compile_features(${library} INTERFACE cxx_std_20)
   target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_link_options(${library} ${scope} $<BUILD_INTERFACE:$<TARGET_PROPERTY:unisono_flags,INTERFACE_LINK_OPTIONS>>)

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/shared_buffer.h"
+#include "node/elastic_contact.h"
 #include "node/run_key.h"
 #include "transports/tcp_transport.h"
 #include "unisono/status.h"
@@ -58,7 +58,7 @@ class ElasticSink {
 };
 
 struct ElasticLinkCounters {
-  uint64_t sent_messages = 0, sent_bytes = 0;          // handed to the kernel; without headers
+  uint64_t sent_messages = 0, sent_bytes = 0;          // handed to the transport; without headers
   uint64_t received_messages = 0, received_bytes = 0;
   uint64_t refused_messages = 0;     // a wrong tag or number, or no elastic message: ends the link
   uint64_t refused_connections = 0;  // other runs, other run keys, strangers
@@ -66,7 +66,7 @@ struct ElasticLinkCounters {
   uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
 };
 
-class ElasticLinks {
+class ElasticLinks final : private Sink, private GuestBook {
  public:
   static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
   // Addresses that are being asked at a time, seeds and such.
@@ -78,7 +78,7 @@ class ElasticLinks {
 
   // invalid: no such interface, or a bad secret; unavailable: the port is taken.
   static Result<std::unique_ptr<ElasticLinks>> make(const LinksOptions& options);
-  ~ElasticLinks();
+  ~ElasticLinks() override = default;
   ElasticLinks(const ElasticLinks&) = delete;
   ElasticLinks& operator=(const ElasticLinks&) = delete;
 
@@ -115,12 +115,82 @@ class ElasticLinks {
   std::string describe(const PeerId& peer) const;
 
  private:
-  struct Parts;
+  // What a message costs besides its bytes while it waits: so small ones are limited, too.
+  static constexpr size_t overhead_bytes = 256;
 
-  explicit ElasticLinks(const LinksOptions& options);
+  struct Event {
+    enum class Kind : uint8_t { lost, address_failed, room } kind = Kind::lost;
+    PeerId peer;
+    std::string address;
+    Status why;
+    bool refused = false;
+  };
+  // A message that the transport has not written yet.
+  struct Flight {
+    PeerIndex index = 0;
+    uint64_t serial = 0;
+    size_t bytes = 0;
+    SharedBuffer message;
+  };
 
-  std::unique_ptr<Parts> parts_;
-  std::unique_ptr<TcpTransport> transport_;
+  ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
+
+  // Contacts.
+  ElasticContact* at(PeerIndex index) const { return index < contacts_.size() ? contacts_[index].get() : nullptr; }
+  ElasticContact* find(const PeerId& id) const;
+  ElasticContact& add_contact(const PeerId& id);
+  void forget(ElasticContact& contact);
+  void touch(ElasticContact& contact);
+  static std::string label(const ElasticContact& contact);
+  [[nodiscard]] bool enqueue(ElasticContact& contact, SharedBuffer message, Nanos now);
+  void drop_queue(ElasticContact& contact);
+
+  // Driving.
+  bool act(Nanos now);
+  void act_on(ElasticContact& contact, Nanos now);
+  void dial(ElasticContact& contact, Nanos now);
+  void look_at_clocks(Nanos now);
+  void close_idle_links(Nanos now);
+  bool tell(ElasticSink& sink);
+
+  // A link's life.
+  void made(ElasticContact& contact);
+  void came_up(ElasticContact& contact);
+  void pump(ElasticContact& contact);
+  void send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload);
+  void say_parting(ElasticContact& contact, Nanos now);
+  void ended(ElasticContact& contact, const Status& why);
+  void failed(ElasticContact& contact, const Status& why, bool refused);
+  void refuse(ElasticContact& contact, const char* what);
+  void landed(ElasticContact& contact, const FrameHeader& header, SharedBuffer payload);
+  void settle(ElasticContact& contact, size_t bytes);
+
+  // Sink
+  std::byte* place(PeerIndex from, const FrameHeader& header) override;
+  void received(PeerIndex from, const FrameHeader& header, const View& view) override;
+  void sent(uint64_t id) override;
+  void lost(PeerIndex peer, const Status& why) override;
+  void room(PeerIndex peer) override;
+  // GuestBook
+  bool admit(LinkRequest& guest) override;
+  void answered(PeerIndex peer, const PeerId& id, bool goes_on) override;
+
+  const LinksOptions options_;
+  const RunKey key_;
+  std::vector<std::unique_ptr<ElasticContact>> contacts_;  // by PeerIndex
+  std::vector<PeerIndex> free_;
+  std::map<PeerId, PeerIndex> by_id_;
+  size_t asked_ = 0;   // contacts without an id
+  size_t linked_ = 0;  // whose link is up
+  std::unordered_map<uint64_t, Flight> flights_;
+  uint64_t next_flight_ = 1, next_serial_ = 1;
+  std::vector<PeerIndex> due_;
+  std::vector<Event> events_;
+  ElasticSink* sink_ = nullptr;  // during poll()
+  Nanos now_ = 0;
+  Nanos next_clock_ = never;
+  ElasticLinkCounters counters_;
+  std::unique_ptr<TcpTransport> transport_;  // dies first
 };
 
 }  // namespace unisono

@@ -25,8 +25,8 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// One direction of one link: message number n has the tag of ChaCha20-Poly1305 (RFC 8439) with n as nonce, no text, and the message as
-// additional data. Whoever receives takes n = 0, 1, 2, … only: nothing is missing, repeated or out of order.
+// One direction of one link: message number n has the tag of ChaCha20-Poly1305 (RFC 8439) with `u32 kind, u64 n` as nonce, no text, and the
+// message as additional data. Whoever receives takes n = 0, 1, 2, … only: nothing is missing, repeated or out of order.
 class LinkSeal {
  public:
   LinkSeal() = default;
@@ -36,12 +36,12 @@ class LinkSeal {
   // The number of the next message.
   uint64_t next() const { return next_; }
   // Of the next message, which then is the last.
-  MessageTag seal(ByteView message);
+  MessageTag seal(uint32_t kind, ByteView message);
   // True if the message is the next one, and of whom has the key; else nothing changes.
-  [[nodiscard]] bool open(uint64_t number, const MessageTag& tag, ByteView message);
+  [[nodiscard]] bool open(uint32_t kind, uint64_t number, const MessageTag& tag, ByteView message);
 
  private:
-  MessageTag tag(uint64_t number, ByteView message) const;
+  MessageTag tag(uint32_t kind, uint64_t number, ByteView message) const;
 
   std::array<std::byte, 32> key_{};
   uint64_t next_ = 0;

@@ -160,8 +160,10 @@ Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
   auto code = Code::unavailable;
   if (link.dialer) {
     text += "tried " + link.dialer->failures();
-    if (is_gone(link)) code = Code::peer_lost;
-    else if (book_ != nullptr && link.dialer->hopeless()) code = Code::invalid;
+    const bool nobody_here = book_ != nullptr && link.dialer->hopeless();
+    if (nobody_here && link.request().id == PeerId{}) code = Code::invalid;
+    else if (is_gone(link)) code = Code::peer_lost;
+    else if (nobody_here) code = Code::invalid;
   } else {
     text += "waited for its connection at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;

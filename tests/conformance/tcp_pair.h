@@ -89,9 +89,11 @@ class TcpPair : public testing::Test {
 // A connection that is not ours.
 class Stranger {
  public:
-  explicit Stranger(const TcpTransport& to) {
-    const auto address = *parse_tcp_endpoint(to.endpoints().at(0));
+  explicit Stranger(const TcpTransport& to) : Stranger(to.endpoints().at(0)) {}
+  explicit Stranger(const std::string& endpoint) {
+    const auto address = *parse_tcp_endpoint(endpoint);
     socket_ = Descriptor(::socket(address.family(), SOCK_STREAM, 0));
+    set_stream_options(socket_.get());
     connected_ = ::connect(socket_.get(), address.get(), address.bytes) == 0;
   }
   bool connected() const { return connected_; }

@@ -1,0 +1,184 @@
+// Members of a run in one process, over real sockets and in time that the test makes; and a proxy that changes what it carries.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/socket.h>
+
+#include "../../tests/conformance/tcp_pair.h"
+#include "node/elastic_links.h"
+
+namespace unisono {
+
+inline SharedBuffer message_of(size_t bytes, uint64_t seed) { return SharedBuffer::copy(conformance::pattern(bytes, seed)); }
+
+struct Ears final : ElasticSink {
+  struct Loss {
+    PeerId peer;
+    Status why;
+    bool refused = false;
+  };
+  void received(const PeerId& from, SharedBuffer message) override {
+    messages.emplace_back(from, std::move(message));
+    if (on_received) on_received(from);
+  }
+  void lost(const PeerId& peer, const Status& why, bool refused) override { losses.push_back({peer, why, refused}); }
+  void address_failed(const std::string& address, const Status& why) override { failures.emplace_back(address, why); }
+  void room(const PeerId& peer) override { ++rooms[peer]; }
+
+  std::function<void(const PeerId&)> on_received;
+  std::vector<std::pair<PeerId, SharedBuffer>> messages;
+  std::vector<Loss> losses;
+  std::vector<std::pair<std::string, Status>> failures;
+  std::map<PeerId, int> rooms;
+};
+
+class Crowd : public testing::Test {
+ protected:
+  struct Member {
+    std::unique_ptr<ElasticLinks> links;
+    Ears ears;
+    bool asleep = false;
+  };
+  static PeerId id(size_t i) { return {mix64(i + 1), i + 1}; }
+
+  ElasticLinks& add(LinksOptions options = {}) {
+    auto member = std::make_unique<Member>();
+    options.self = id(members.size());
+    if (options.run_id.empty()) options.run_id = "run";
+    options.interface = "127.0.0.1";
+    auto made = ElasticLinks::make(options);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    member->links = std::move(*made);
+    members.push_back(std::move(member));
+    return *members.back()->links;
+  }
+  ElasticLinks& links(size_t i) { return *members[i]->links; }
+  Ears& ears(size_t i) { return members[i]->ears; }
+  std::string address(size_t i) { return links(i).endpoints().at(0); }
+  void introduce(size_t to, size_t who, bool dialable = true) { links(to).know(id(who), {address(who)}, dialable); }
+  void introduce_all() {
+    for (size_t i = 0; i < members.size(); ++i) {
+      for (size_t j = 0; j < members.size(); ++j) {
+        if (i != j) introduce(i, j);
+      }
+    }
+  }
+  // Nothing is said any more; its port is closed.
+  void kill(size_t i) { members[i]->links.reset(); }
+  void say(size_t from, size_t to, SharedBuffer message) { EXPECT_TRUE(links(from).send(id(to), std::move(message), now)); }
+  void settle(int turns = 30) {
+    for (int i = 0; i < turns; ++i) {
+      for (auto& member : members) {
+        if (member->links && !member->asleep) member->links->poll(now, member->ears);
+      }
+      for (auto& turn : others) turn();
+    }
+  }
+  bool within(Nanos time, const std::function<bool()>& done) {
+    for (const auto limit = now + time; now <= limit; now += 10 * millisecond) {
+      settle();
+      if (done()) return true;
+    }
+    return false;
+  }
+  bool hears(size_t i, size_t count) {
+    return within(5 * second, [&] { return ears(i).messages.size() >= count; }) && ears(i).messages.size() == count;
+  }
+  bool losses_none() {
+    for (auto& member : members) {
+      if (!member->ears.losses.empty()) return false;
+    }
+    return true;
+  }
+  bool quiet() {
+    for (auto& member : members) {
+      if (member->links && member->links->lingers()) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::unique_ptr<Member>> members;
+  std::vector<std::function<void()>> others;
+  Nanos now = 1000 * second;
+};
+
+// Stands between a dialler and a listener. Frames of the dialler pass `change`, which says what is sent instead.
+class Proxy {
+ public:
+  using Frames = std::vector<Bytes>;
+  explicit Proxy(const std::string& to) : to_(*parse_tcp_endpoint(to)) {
+    const auto here = *parse_tcp_address("127.0.0.1");
+    listening_ = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    EXPECT_EQ(::bind(listening_.get(), here.get(), here.bytes), 0);
+    EXPECT_EQ(::listen(listening_.get(), 8), 0);
+  }
+  std::string endpoint() const { return local_address(listening_.get()).endpoint(); }
+  std::function<Frames(Bytes)> change = [](Bytes frame) { return Frames{std::move(frame)}; };
+
+  void turn() {
+    Descriptor came(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK));
+    if (came.open()) {
+      Pipe pipe;
+      pipe.dialler = std::move(came);
+      pipe.listener = Descriptor(::socket(AF_INET, SOCK_STREAM, 0));
+      // Or small frames would wait for real acknowledgements, and what waits for them here is made time.
+      set_stream_options(pipe.dialler.get());
+      set_stream_options(pipe.listener.get());
+      if (::connect(pipe.listener.get(), to_.get(), to_.bytes) == 0) pipes_.push_back(std::move(pipe));
+    }
+    std::erase_if(pipes_, [&](auto& pipe) { return !carry(pipe); });
+  }
+  // As a middlebox that forgets its connections.
+  void cut() { pipes_.clear(); }
+
+ private:
+  struct Pipe {
+    Descriptor dialler, listener;
+    Bytes forth;
+    bool greeted = false;
+  };
+  static bool read(int socket, Bytes& into) {
+    for (;;) {
+      std::array<std::byte, 65536> part;
+      bool ended = false;
+      const auto count = receive_some(socket, part, ended);
+      if (count <= 0) return !ended && count == 0;
+      into.insert(into.end(), part.begin(), part.begin() + count);
+    }
+  }
+  static void write(int socket, ByteView bytes) { (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  bool carry(Pipe& pipe) {
+    Bytes back;
+    if (!read(pipe.dialler.get(), pipe.forth) || !read(pipe.listener.get(), back)) return false;
+    write(pipe.dialler.get(), back);
+    while (pipe.forth.size() >= (pipe.greeted ? sizeof(FrameHeader) : sizeof(TcpHello))) {
+      size_t bytes = sizeof(TcpHello);
+      FrameHeader header;
+      if (pipe.greeted) {
+        std::memcpy(&header, pipe.forth.data(), sizeof header);
+        bytes = sizeof header + header.payload_bytes;
+      }
+      if (pipe.forth.size() < bytes) break;
+      Bytes part(pipe.forth.begin(), pipe.forth.begin() + static_cast<ptrdiff_t>(bytes));
+      pipe.forth.erase(pipe.forth.begin(), pipe.forth.begin() + static_cast<ptrdiff_t>(bytes));
+      const auto parts = pipe.greeted ? change(std::move(part)) : Frames{std::move(part)};
+      pipe.greeted = true;
+      for (const auto& each : parts) write(pipe.listener.get(), each);
+    }
+    return true;
+  }
+
+  TcpAddress to_;
+  Descriptor listening_;
+  std::vector<Pipe> pipes_;
+};
+
+}  // namespace unisono
