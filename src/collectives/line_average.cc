@@ -29,8 +29,7 @@ LineWeights line_weights(std::span<const LineMember> members) {
     ++result.positions;
     first = end;
   }
-  if (result.total == 0) return result;
-  // One division: half of what a lone member would get is then exactly half of it.
+  // One division: half of what a lone member would get is then exactly half of it. Without any weight, all get the nothing that they had.
   for (const auto rank : result.order)
     result.after[rank] = result.total / (static_cast<double>(result.positions) * static_cast<double>(result.sharers[rank]));
   return result;

@@ -101,6 +101,8 @@ TEST(Layout, orders_peers_by_score_under_its_key) {
   std::vector<uint64_t> order;
   for (const auto& peer : layout->peers) order.push_back(peer.low);
   EXPECT_EQ(order, (std::vector<uint64_t>{1, 5, 4, 7, 6, 2, 3, 8}));
+  EXPECT_EQ(make_layout({.run = "demo", .version = 2}, peers)->peers, by_score("layout/demo/2", peers));
+  EXPECT_EQ(make_layout({.run = "other", .version = 1}, peers)->peers, by_score("layout/other/1", peers));
 }
 
 TEST(Layout, is_the_same_however_the_roster_is_ordered) {
@@ -187,13 +189,13 @@ TEST(LayoutBytes, of_an_unknown_kind_of_grid_are_refused) {
 TEST(LayoutBytes, without_axes_are_refused) {
   auto layout = layout_of(5);
   layout.dims.clear();
-  expect_corrupt(sealed(layout), "0 axes");
+  expect_corrupt(sealed(layout), "dims: 0 axes");
 }
 
 TEST(LayoutBytes, with_too_many_axes_are_refused) {
   auto layout = layout_of(1);
   layout.dims.assign(21, 1);
-  expect_corrupt(sealed(layout), "21 axes");
+  expect_corrupt(sealed(layout), "dims: 21 axes");
 }
 
 TEST(LayoutBytes, with_dims_that_do_not_fit_are_refused) {

@@ -50,6 +50,8 @@ TEST(LoadShares, give_clients_nothing) {
 TEST(LoadShares, take_unknown_bandwidths_for_the_mean_of_the_known) {
   EXPECT_EQ(shares_of(request_of(1000, {-1, .4, .6})), shares_of(request_of(1000, {.5, .4, .6})));
   EXPECT_EQ(shares_of(request_of(1000, {-1, .4, .6, 0})), shares_of(request_of(1000, {.5, .4, .6, 0}))) << "0 is no measure of a link";
+  for (const double odd : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_EQ(shares_of(request_of(1000, {odd, .4, .6})), shares_of(request_of(1000, {.5, .4, .6}))) << odd;
 }
 
 TEST(LoadShares, are_equal_if_nothing_is_known) {
@@ -81,6 +83,7 @@ TEST(LoadShares, go_to_reducers_if_no_contributor_can) {
 TEST(LoadShares, give_the_lower_rank_what_is_left) {
   EXPECT_EQ(shares_of(request_of(5, {1, 1, 1, 1})), (Chunks{2, 1, 1, 1}));
   EXPECT_EQ(shares_of(request_of(3, {1, 1, 1, 1})), (Chunks{1, 1, 1, 0}));
+  EXPECT_EQ(shares_of(request_of(4, {.3, .1 + .2, .3})), (Chunks{2, 1, 1})) << "equal but for the last bit";
   EXPECT_EQ(shares_of(request_of(0, {1, 1, 1, 1})), (Chunks{0, 0, 0, 0}));
 }
 

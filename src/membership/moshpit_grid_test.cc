@@ -56,6 +56,7 @@ TEST(FittedDims, of_a_few_peers_are_one_group) {
   EXPECT_EQ(fitted_dims(1, 4), Dims{1});
   EXPECT_EQ(fitted_dims(4, 4), Dims{4});
   EXPECT_EQ(fitted_dims(5, 4), (Dims{2, 2}));
+  EXPECT_EQ(fitted_dims(6, 4), (Dims{3, 2}));
 }
 
 TEST(FittedGrid, has_no_empty_cell_and_at_most_two_peers_in_one_for_every_number_of_peers) {
@@ -150,7 +151,8 @@ TEST(MoshpitGrid, refuses_no_axis) { expect_invalid(GridKind::fitted, {}, 5, "0 
 TEST(MoshpitGrid, refuses_more_axes_than_any_grid_needs) { expect_invalid(GridKind::fitted, Dims(21, 1), 1, "21 axes"); }
 TEST(MoshpitGrid, refuses_an_axis_without_cells) { expect_invalid(GridKind::fitted, {4, 0}, 5, "4x0"); }
 TEST(MoshpitGrid, refuses_nobody) { expect_invalid(GridKind::published, {4}, 0, "nobody"); }
-TEST(MoshpitGrid, refuses_more_cells_than_can_be_counted) { expect_invalid(GridKind::published, {1u << 20, 1u << 20, 1u << 24}, 5, "1048576"); }
+TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) { expect_invalid(GridKind::published, {1024, 1025}, 5, "more than 1048576 cells"); }
+TEST(MoshpitGrid, refuses_more_cells_than_can_be_counted) { expect_invalid(GridKind::published, {1u << 20, 1u << 20, 1u << 24}, 5, "more than 1048576 cells"); }
 TEST(MoshpitGrid, refuses_a_fitted_grid_with_empty_cells) { expect_invalid(GridKind::fitted, {3, 2}, 5, "6 cells"); }
 TEST(MoshpitGrid, refuses_more_extras_than_have_a_cell_each) { expect_invalid(GridKind::fitted, {2, 3}, 9, "3 more"); }
 TEST(MoshpitGrid, refuses_a_published_grid_that_is_too_small) { expect_invalid(GridKind::published, {2, 2}, 5, "4 cells"); }
