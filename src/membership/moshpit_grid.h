@@ -15,16 +15,19 @@ namespace unisono {
 
 enum class GridKind : uint8_t { fitted = 0, published = 1 };
 
+inline constexpr uint32_t grid_cells_max = 1u << 20;
+inline constexpr uint32_t grid_axes_max = 20;  // as many as have two entries each in the largest grid
+
 // d = smallest with max_group^d >= peers; (m, …, m) with m = floor(peers^(1/d)), then the first, second, … entry raised by one
 // while the product stays at most `peers`. peers >= 1, max_group >= 4. One peer: {1}.
 std::vector<uint32_t> fitted_dims(uint32_t peers, uint32_t max_group);
-// d entries of M, d = smallest with M^d >= peers.
+// d >= 1 entries of M = group, d = smallest with M^d >= peers. group >= 2.
 std::vector<uint32_t> published_dims(uint32_t peers, uint32_t group);
 
 class MoshpitGrid {
  public:
   // invalid, naming the numbers: for fitted, product > peers or more extras than m_1…m_(d-1); for published, product < peers;
-  // no axis, an axis of 0, or a product above 2^20.
+  // no axis or more than grid_axes_max, an axis of 0, or a product above grid_cells_max.
   static Result<MoshpitGrid> make(GridKind kind, std::vector<uint32_t> dims, uint32_t peers);
 
   GridKind kind() const { return kind_; }
