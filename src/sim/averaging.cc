@@ -71,19 +71,22 @@ Result<AveragingOutcome> run_averaging(const AveragingSettings& settings) {
   return outcome;
 }
 
-Result<AveragingMeans> average_restarts(const AveragingSettings& settings, uint32_t restarts, std::span<const double> targets) {
-  AveragingMeans means{.restarts = restarts, .targets = {}};
-  std::vector<double> squares(targets.size());
+Result<AveragingMeans> average_restarts(const AveragingSettings& settings, const AveragingRestarts& what, const std::function<void()>& progress) {
+  if (what.restarts == 0) return Status(Code::invalid, "averaging: no restart; expected 1 or more");
+  AveragingMeans means;
+  std::vector<double> squares(what.targets.size());
   auto one = settings;
-  for (const double target : targets) {
-    means.targets.push_back({.variance = target});
-    one.target = means.targets.size() == 1 ? target : std::min(one.target, target);
+  for (const double target : what.targets) means.targets.push_back({.variance = target});
+  if (!what.targets.empty()) one.target = *std::min_element(what.targets.begin(), what.targets.end());
+  if (what.curve) {
+    one.target = 0;
+    means.variances.resize(settings.rounds_max + 1);
   }
-  for (uint32_t restart = 0; restart < restarts; ++restart) {
+  for (uint32_t restart = 0; restart < what.restarts; ++restart) {
     one.seed = settings.seed + restart;
     const auto outcome = run_averaging(one);
     if (!outcome.ok()) return outcome.status();
-    for (size_t i = 0; i < targets.size(); ++i) {
+    for (size_t i = 0; i < what.targets.size(); ++i) {
       auto& target = means.targets[i];
       const uint32_t rounds = outcome->rounds_to(target.variance);
       target.rounds += rounds;
@@ -91,12 +94,15 @@ Result<AveragingMeans> average_restarts(const AveragingSettings& settings, uint3
       target.sent += outcome->sent[rounds];
       target.unreached += !(outcome->variances[rounds] < target.variance);
     }
+    for (size_t t = 0; t < means.variances.size(); ++t) means.variances[t] += outcome->variances[t] / what.restarts;
+    if (progress) progress();
   }
-  for (size_t i = 0; i < targets.size(); ++i) {
+  const double count = what.restarts;
+  for (size_t i = 0; i < what.targets.size(); ++i) {
     auto& target = means.targets[i];
-    target.rounds /= restarts;
-    target.sent /= restarts;
-    if (restarts > 1) target.deviation = std::sqrt(std::max(0., squares[i] - restarts * target.rounds * target.rounds) / (restarts - 1));
+    target.rounds /= count;
+    target.sent /= count;
+    if (count > 1) target.deviation = std::sqrt(std::max(0., squares[i] - count * target.rounds * target.rounds) / (count - 1));
   }
   return means;
 }

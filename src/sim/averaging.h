@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,11 @@ struct AveragingOutcome {
 Result<AveragingOutcome> run_averaging(const AveragingSettings& settings);
 
 // Means over the seeds settings.seed, settings.seed + 1, …
+struct AveragingRestarts {
+  uint32_t restarts = 10;
+  std::span<const double> targets{};  // the smallest takes the place of settings.target
+  bool curve = false;                 // then every restart runs all its rounds
+};
 struct AveragingMeans {
   struct Target {
     double variance = 0;      // that should be reached
@@ -65,10 +71,10 @@ struct AveragingMeans {
     double sent = 0;          // vectors per peer until then
     uint32_t unreached = 0;   // restarts that ended above
   };
-  uint32_t restarts = 0;
   std::vector<Target> targets;
+  std::vector<double> variances;  // of a curve: the mean after 0, 1, … rounds
 };
-// Each restart ends at the smallest target, which takes the place of settings.target.
-Result<AveragingMeans> average_restarts(const AveragingSettings& settings, uint32_t restarts, std::span<const double> targets);
+// invalid as run_averaging says, or no restart. `progress` is called after each restart.
+Result<AveragingMeans> average_restarts(const AveragingSettings& settings, const AveragingRestarts& what, const std::function<void()>& progress = nullptr);
 
 }  // namespace unisono::sim

@@ -34,7 +34,8 @@ double first_round_variance(const AbsenceCase& one, uint32_t lines);
 double restarted_rounds(const AbsenceCase& one, uint32_t cap);
 // F6: a ring of three-point averages.
 double ring_variance(uint32_t peers, uint32_t rounds);
-// F7: below this absence one global all-reduce, begun anew after each loss, sends fewer bytes than a sweep over d axes. 0: never.
-double flat_break_even(uint32_t peers, uint32_t group, uint32_t axes);
+// F7: below this absence one global all-reduce, begun anew after each loss, sends fewer bytes than a sweep over axes of these lengths.
+// 0: at no absence. F7 has equal axes; of others, their mean 1 - 1/m takes the place of 1 - 1/M.
+double flat_break_even(uint32_t peers, std::span<const uint32_t> dims);
 
 }  // namespace unisono::sim

@@ -168,13 +168,15 @@ TEST(AveragingA19, first_rounds_follow_the_law) { expect_first_rounds_follow_the
 TEST(AveragingA19Long, first_rounds_follow_the_law) { expect_first_rounds_follow_the_law(2000, .025); }
 
 TEST(AveragingA32, one_flat_group_sends_fewer_bytes_below_the_specified_absence) {
-  EXPECT_NEAR(flat_break_even(1024, 32, 2), 6.4664e-4, 1e-8);
-  EXPECT_EQ(flat_break_even(32, 32, 1), 0);
+  const std::vector<uint32_t> dims{32, 32};
+  EXPECT_NEAR(flat_break_even(1024, dims), 6.4664e-4, 1e-8);
+  EXPECT_EQ(flat_break_even(32, std::vector<uint32_t>{32}), 0);
 }
 
 // By what the formula says itself: expected bytes of the one below those of the other on one side, above on the other.
 TEST(AveragingA32, expected_bytes_cross_there) {
-  const double at = flat_break_even(1024, 32, 2), sweep = 2 * 2 * (1 - 1. / 32);
+  const std::vector<uint32_t> dims{32, 32};
+  const double at = flat_break_even(1024, dims), sweep = 2 * 2 * (1 - 1. / 32);
   for (const double side : {.99, 1.01}) {
     const double flat = 2 * (1 - 1. / 1024) / std::pow(1 - at * side, 1024);
     EXPECT_EQ(flat < sweep, side < 1);

@@ -1,6 +1,7 @@
 // Means over many restarts, where ten seeds of one kind or another could be luck.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <iterator>
 #include <string>
 
@@ -54,16 +55,35 @@ TEST(AveragingA9Long, means_over_two_thousand_restarts_are_the_specified_ones) {
 TEST(AveragingA9, the_same_restarts_have_the_same_means_by_average_restarts) {
   constexpr double targets[] = {1e-4, 1e-9};
   const AveragingSettings settings{.peers = 1024, .absence = .005};
-  const auto means = average_restarts(settings, 50, targets);
+  const auto means = average_restarts(settings, {.restarts = 50, .targets = targets});
   ASSERT_TRUE(means.ok());
-  EXPECT_EQ(means->restarts, 50u);
   EXPECT_DOUBLE_EQ(means->targets[1].rounds, mean_rounds(settings, 50));
   EXPECT_LT(means->targets[0].rounds, means->targets[1].rounds);
   EXPECT_LT(means->targets[0].sent, means->targets[1].sent);
   EXPECT_EQ(means->targets[1].unreached, 0u);
-  const auto lost = average_restarts({.algorithm = all_reduce, .absence = .01}, 10, targets);
+  const auto lost = average_restarts({.algorithm = all_reduce, .absence = .01}, {.restarts = 10, .targets = targets});
   ASSERT_TRUE(lost.ok());
   EXPECT_EQ(lost->targets[1].unreached, 7u);  // of A3's row; 26, 40 and 1 rounds end below
+  EXPECT_EQ(average_restarts(settings, {.restarts = 0}).status().code(), Code::invalid);
+}
+
+TEST(Averaging, a_curve_has_the_mean_variance_after_every_round_and_leaves_the_rounds_as_they_were) {
+  constexpr double targets[] = {1e-9};
+  const AveragingSettings settings{.absence = .005, .seed = 3};
+  uint32_t calls = 0;
+  const auto curve = average_restarts(settings, {.restarts = 2, .targets = targets, .curve = true}, [&] { ++calls; });
+  const auto plain = average_restarts(settings, {.restarts = 2, .targets = targets});
+  ASSERT_TRUE(curve.ok() && plain.ok());
+  EXPECT_EQ(calls, 2u);
+  EXPECT_EQ(curve->targets[0].rounds, plain->targets[0].rounds);
+  EXPECT_TRUE(plain->variances.empty());
+  ASSERT_EQ(curve->variances.size(), averaging_rounds_cap + 1);
+  const auto first = run_averaging(settings), second = run_averaging({.absence = .005, .seed = 4});
+  ASSERT_TRUE(first.ok() && second.ok());
+  for (size_t t = 0; t < 4; ++t) EXPECT_NEAR(curve->variances[t] / ((first->variances[t] + second->variances[t]) / 2), 1, 1e-12);
+  // 5 and 6 rounds or so: the sample's deviation of two numbers is their distance over the root of two.
+  const double a = first->rounds_to(1e-9), b = second->rounds_to(1e-9);
+  EXPECT_NEAR(curve->targets[0].deviation, std::abs(a - b) / std::sqrt(2.), 1e-9);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   for (const auto& row : rows) {
     for (size_t column = 0; column < std::size(columns); ++column) {
       SCOPED_TRACE(std::to_string(row.peers) + " peers, absence " + std::to_string(row.absence) + ", " + std::string(name(columns[column])));
-      const auto means = average_restarts({.algorithm = columns[column], .peers = row.peers, .absence = row.absence}, 10, targets);
+      const auto means = average_restarts({.algorithm = columns[column], .peers = row.peers, .absence = row.absence}, {.restarts = 10, .targets = targets});
       ASSERT_TRUE(means.ok()) << means.status().to_string();
       for (size_t i = 0; i < 2; ++i) {
         if (row.values[column][i] == any) continue;
@@ -98,7 +98,7 @@ TEST(AveragingA8, published_grid_is_within_six_tenths_of_a_round_of_the_authors_
   };
   constexpr double targets[] = {1e-9, 1e-4};
   for (const auto& row : {Row{512, 0, 8.2, 3.6}, {512, .001, 8.5, 3.3}, {512, .005, 8.8, 3.9}, {512, .01, 8.8, 3.9}, {900, 0, 5, 2.9}, {1024, .005, 5.2, 3}}) {
-    const auto means = average_restarts({.algorithm = published_grid, .peers = row.peers, .absence = row.absence}, 10, targets);
+    const auto means = average_restarts({.algorithm = published_grid, .peers = row.peers, .absence = row.absence}, {.restarts = 10, .targets = targets});
     ASSERT_TRUE(means.ok());
     EXPECT_NEAR(means->targets[0].rounds, row.rounds, .6 + 1e-9) << row.peers << " peers, absence " << row.absence;
     EXPECT_NEAR(means->targets[1].rounds, row.rounds_to_1e4, .6 + 1e-9) << row.peers << " peers, absence " << row.absence;
