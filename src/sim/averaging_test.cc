@@ -155,6 +155,26 @@ TEST(Averaging, absent_peers_keep_their_numbers_whatever_the_algorithm) {
   }
 }
 
+// Four peers are one line of the fitted grid. Its owner is any of them, and in a quarter of the rounds that is the absent one.
+TEST(Averaging, a_line_whose_owner_or_half_vanishes_keeps_its_numbers) {
+  const auto share_done = [](AveragingAlgorithm algorithm, const std::vector<uint8_t>& alive) {
+    AveragingRandom random(6);
+    uint32_t done = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const auto rule = make_averaging_rule({.algorithm = algorithm, .peers = 4, .max_group = 4});
+      EXPECT_TRUE(rule.ok());
+      std::vector<double> values{0, 1, 2, 3};
+      (*rule)->average(1, alive, values, random);
+      done += values[0] != 0;
+    }
+    return done / 1000.;
+  };
+  EXPECT_NEAR(share_done(fitted_mid_round, {1, 1, 1, 0}), .75, .05) << "seed 6";
+  EXPECT_EQ(share_done(fitted_mid_round, {1, 1, 0, 0}), 0);
+  EXPECT_EQ(share_done(fitted_mid_round, {1, 1, 1, 1}), 1);
+  EXPECT_EQ(share_done(fitted, {1, 1, 0, 0}), 1);
+}
+
 TEST(Averaging, bytes_are_those_of_all_reduces_in_the_groups) {
   const auto sent = [](AveragingAlgorithm algorithm, uint32_t peers) { return outcome_of({.algorithm = algorithm, .peers = peers, .target = 0, .rounds_max = 2}).sent; };
   EXPECT_NEAR(sent(all_reduce, 1024)[1], 2 * 1023. / 1024, 1e-12);
