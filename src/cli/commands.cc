@@ -22,6 +22,7 @@ constexpr Command table[] = {
     {"metrics", "print the counters of all groups as OpenMetrics text", run_metrics, metrics_syntax},
     {"simulate", "run the engine over virtual links with faults, by seed", run_simulate, simulate_syntax},
     {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
+    {"simulate averaging", "how many rounds until all hold the mean, if peers are absent", run_simulate_averaging, simulate_averaging_syntax},
     {"simulate loss", "train over links that lose, beside what the formulae say", run_simulate_loss, simulate_loss_syntax},
     {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute, drop_compute_syntax},
     {"drop-compute plan", "by closed forms, before anything has run", run_drop_plan, drop_plan_syntax},

@@ -44,6 +44,9 @@ TEST(Tool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
     EXPECT_EQ(done.code, 0);
     for (const char* part : {"Usage: unisono simulate loss", "Examples:", "Exit code", "--stale-max"}) EXPECT_TRUE(contains(done.out, part)) << part;
   }
+  const auto averaging = run({UNISONO_TOOL, "simulate", "averaging", "--help"});
+  EXPECT_EQ(averaging.code, 0);
+  for (const char* part : {"Usage: unisono simulate averaging", "Examples:", "Exit code", "--compare"}) EXPECT_TRUE(contains(averaging.out, part)) << part;
   const auto other = run({UNISONO_TOOL, "simulate", "arc", "--faults", "kill"});
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(contains(other.error, "there is no option '--faults'")) << other.error;
