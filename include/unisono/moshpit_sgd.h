@@ -36,7 +36,7 @@ struct MoshpitSgdOptions {
   // parameters: everybody goes on from the weighted mean. pseudo_gradients: the mean of (reference - parameters) is a gradient, with which an outer optimizer steps the reference, and
   // everybody goes on from there. Both are the same for sgd with rate 1 and without momentum.
   enum class Average : uint8_t { parameters = 0, pseudo_gradients = 1 };
-  // As PyTorch's SGD has them: sgd steps along m = momentum m + g, nesterov along g + momentum m.
+  // As PyTorch's SGD has them: sgd steps along g, without momentum; nesterov along g + momentum m, with m = momentum m + g.
   enum class Outer : uint8_t { sgd = 0, nesterov = 1 };
 
   uint32_t local_steps = 8;       // from when a sweep was brought in until the next begins
@@ -45,7 +45,7 @@ struct MoshpitSgdOptions {
   Average average = Average::parameters;
   Outer outer = Outer::nesterov;  // of pseudo_gradients
   double outer_rate = -1;         // -1: 1 of sgd, 0.7 of nesterov
-  double outer_momentum = -1;     // -1: 0 of sgd, 0.9 of nesterov; else from 0 to below 1
+  double outer_momentum = -1;     // -1: 0.9; else from 0 to below 1; of nesterov
   bool overlap = true;            // steps are taken while a sweep goes on. false: after_step() waits for it
 
   // "local_steps=8,samples=0,average=pseudo_gradients,outer=nesterov,rate=0.7,momentum=0.9,overlap=on". invalid (bad_option): the part that is wrong.
