@@ -32,7 +32,7 @@ const CommandLineText help_text{
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
         "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc' and\n"
         "'unisono simulate loss' are other commands: they train with compressed gradients, or over links that lose, and have help pages of\n"
-        "their own.",
+        "their own, as has 'unisono simulate churn-trace', which writes when peers of an elastic run come and go.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -45,7 +45,7 @@ while); partition; mixed (any of them, by seed).
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
 wrong command line.)"};
 
-constexpr const char* second_commands[] = {"arc", "loss"};  // stand where scenarios do
+constexpr const char* second_commands[] = {"arc", "loss", "churn-trace"};  // stand where scenarios do
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";
