@@ -1,7 +1,9 @@
 #include "language_model/optimizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 
 namespace language_model {
 
@@ -138,6 +140,30 @@ double AdamW::step(std::span<const float> gradients, std::span<float> parameters
            parameters.data() + region.offset);
   }
   return norm;
+}
+
+std::vector<std::byte> AdamW::save() const {
+  const uint64_t head[] = {mean_.size(), step_, std::bit_cast<uint64_t>(beta_1_power_), std::bit_cast<uint64_t>(beta_2_power_)};
+  const size_t bytes = mean_.size() * sizeof(float);
+  std::vector<std::byte> saved(sizeof head + 2 * bytes);
+  std::memcpy(saved.data(), head, sizeof head);
+  std::memcpy(saved.data() + sizeof head, mean_.data(), bytes);
+  std::memcpy(saved.data() + sizeof head + bytes, square_.data(), bytes);
+  return saved;
+}
+
+unisono::Status AdamW::load(std::span<const std::byte> saved) {
+  uint64_t head[4] = {};
+  const size_t bytes = mean_.size() * sizeof(float);
+  if (saved.size() != sizeof head + 2 * bytes) return {unisono::Code::invalid, "saved moments have " + std::to_string(saved.size()) + " bytes, not " + std::to_string(sizeof head + 2 * bytes)};
+  std::memcpy(head, saved.data(), sizeof head);
+  const double power_1 = std::bit_cast<double>(head[2]), power_2 = std::bit_cast<double>(head[3]);
+  // They come from other processes: 1 before the first step, then less and less.
+  if (head[0] != mean_.size() || !(power_1 >= 0 && power_1 <= 1 && power_2 >= 0 && power_2 <= 1)) return {unisono::Code::invalid, "saved moments are of another model, or damaged"};
+  step_ = head[1], beta_1_power_ = power_1, beta_2_power_ = power_2;
+  std::memcpy(mean_.data(), saved.data() + sizeof head, bytes);
+  std::memcpy(square_.data(), saved.data() + sizeof head + bytes, bytes);
+  return {};
 }
 
 }  // namespace language_model

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "language_model/kernels.h"
 #include "language_model/model.h"
 #include "unisono/shard_optimizer.h"
+#include "unisono/status.h"
 
 namespace language_model {
 
@@ -35,6 +37,12 @@ class AdamW {
   AdamW(const ParameterLayout& layout, const OptimizerOptions& options);
   // Changes parameters by one step; returns the norm that the gradients had.
   double step(std::span<const float> gradients, std::span<float> parameters);
+  // Where on the schedule of the learning rate the next step is; else one further than the last.
+  void set_schedule(size_t step) { step_ = step; }
+  // Moments and their age, to go on with to the bit, or for a process that takes a training over.
+  std::vector<std::byte> save() const;
+  // invalid: of another number of parameters, or cut. Nothing has changed then.
+  unisono::Status load(std::span<const std::byte> bytes);
 
  private:
   OptimizerOptions options_;

@@ -142,7 +142,7 @@ class UNISONO_EXPORT ElasticWork {
  public:
   ElasticWork() = default;
   bool done() const;
-  // Waits, then brings the result into the tensors that were given to average_async: added as (mean - what was contributed), so that local steps taken meanwhile are kept.
+  // Waits, then brings the result into the tensors that were given to average_async: added as (mean - what was contributed), so that local steps taken meanwhile are kept; an element that nobody changed meanwhile, or that was given with weight 0, becomes the mean itself, to the bit.
   // Once; 0: for as long as it takes (every sweep ends by its own time-outs). late: not done yet, call again.
   Result<SweepReport> wait(Milliseconds timeout = Milliseconds{0});
   // Takes part no longer; what rounds had brought so far is in the result all the same.

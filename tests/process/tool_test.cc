@@ -1,6 +1,8 @@
 // The command line as a newcomer meets it: help, version, wrong words.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "child_process.h"
 #include "unisono/version.h"
 
@@ -47,9 +49,21 @@ TEST(Tool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
   const auto averaging = run({UNISONO_TOOL, "simulate", "averaging", "--help"});
   EXPECT_EQ(averaging.code, 0);
   for (const char* part : {"Usage: unisono simulate averaging", "Examples:", "Exit code", "--compare"}) EXPECT_TRUE(contains(averaging.out, part)) << part;
+  EXPECT_TRUE(contains(run({UNISONO_TOOL, "help", "simulate", "churn-trace"}).out, "Usage: unisono simulate churn-trace"));
   const auto other = run({UNISONO_TOOL, "simulate", "arc", "--faults", "kill"});
   EXPECT_EQ(other.code, 2);
   EXPECT_TRUE(contains(other.error, "there is no option '--faults'")) << other.error;
+}
+
+TEST(Tool, a_churn_trace_is_the_same_for_the_same_seed_and_names_what_is_wrong) {
+  const auto trace = run({UNISONO_TOOL, "simulate", "churn-trace", "--peers", "3", "--min", "2", "--duration", "61s", "--seed", "4"});
+  EXPECT_EQ(trace.code, 0);
+  EXPECT_TRUE(contains(trace.out, "\n0 2 join\n20 ")) << trace.out;
+  EXPECT_EQ(std::count(trace.out.begin(), trace.out.end(), '\n'), 2 + 3 + 3) << trace.out;
+  EXPECT_EQ(run({UNISONO_TOOL, "simulate", "churn-trace", "--peers", "3", "--min", "2", "--duration", "61s", "--seed", "4"}).out, trace.out);
+  const auto wrong = run({UNISONO_TOOL, "simulate", "churn-trace", "--peers", "3", "--min", "4"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(contains(wrong.error, "peers_min=4 is not between 1 and peers=3")) << wrong.error;
 }
 
 TEST(Tool, drop_compute_says_what_it_can_do) {
