@@ -51,6 +51,12 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told
   facts.layout_version = layout->version;
   change_facts(facts, now);
   spread_notes(now);
+  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process would ask other clerks.
+  for (const auto& id : layout->peers) {
+    const auto* entry = roster_.find(id);
+    if (entry == nullptr || id == self_ || entry->status != PeerStatus::joining) continue;
+    judge(id, PeerStatus::alive, false, "a layout names it", now);
+  }
   members_changed(now);
   for (const auto& to : some(roster_.present(), told, self_, now)) send(to, LayoutPush{layout}, 0, now);
   return true;
