@@ -38,7 +38,8 @@ bool read_seat(ByteReader& reader, SeatName& seat) {
   seat.sweep = reader.read<uint64_t>();
   seat.round = reader.read<uint32_t>();
   seat.line = reader.read<uint32_t>();
-  return reader.ok() && seat.layout_version < sweeps_max && seat.sweep < sweeps_max && seat.round < rounds_max && seat.line < rounds_max;
+  return reader.ok() && seat.layout_version < sweeps_max && seat.sweep < sweeps_max && seat.round < rounds_max &&
+         seat.line < rounds_max;
 }
 
 bool read_opened(ByteReader& reader, uint64_t& opened) {
@@ -134,8 +135,8 @@ Status read_members(ByteReader& reader, GroupDescriptor& group) {
     GroupMember member;
     member.id = read_peer(reader);
     member.position = reader.read<uint32_t>();
-    const bool fits = read_flag(reader, member.weighted) && read_flag(reader, member.in_layout) && read_role(reader, member.role) &&
-                      read_bandwidth(reader, member.bandwidth);
+    const bool fits = read_flag(reader, member.weighted) && read_flag(reader, member.in_layout) &&
+                      read_role(reader, member.role) && read_bandwidth(reader, member.bandwidth);
     const auto chunks = reader.read<uint32_t>();
     if (!fits || !reader.ok() || chunks > group_chunks_max || !known.insert(member.id).second)
       return corrupt("descriptor: rank " + std::to_string(rank));

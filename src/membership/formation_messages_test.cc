@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/random.h"
-#include "membership/formation_test_support.h"
+#include "membership/formation_view_test_support.h"
 
 namespace unisono {
 namespace {
@@ -82,7 +82,8 @@ TEST(FormationMessages, random_bytes_never_do_harm) {
   auto messages = one_of_each();
   for (int i = 0; i < 20000; ++i) {
     auto bytes = encode(messages[random.below(messages.size())]);
-    for (uint64_t hits = 1 + random.below(4); hits > 0; --hits) bytes[random.below(bytes.size())] = static_cast<std::byte>(random.below(256));
+    for (uint64_t hits = 1 + random.below(4); hits > 0; --hits)
+      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.below(256));
     const auto decoded = decode_formation(bytes);
     if (decoded.ok()) {
       EXPECT_EQ(encode(*decoded), bytes) << "seed 4, case " << i;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "membership/formation_test_support.h"
+#include "membership/line_place.h"
 
 namespace unisono {
 namespace {
@@ -27,14 +28,17 @@ struct Line {
     for (int i = 0;; ++i) {
       options.run = "run" + std::to_string(i);
       holders = record_holders(seat_key(options.run, seat_in(layout, ids[0], 0, 0)), ids);
-      const auto is_other = [&](const PeerId& peer) { return std::find(layout.peers.begin(), layout.peers.end(), peer) == layout.peers.end(); };
+      const auto is_other = [&](const PeerId& peer) { return layout.rank_of(peer) == layout.peers.size(); };
       if (std::all_of(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(keepers), is_other)) break;
     }
     options.peers = members + others;
     options.delay = [delay](Random&) { return delay; };
     net = std::make_unique<FormationNet>(options, layout);
   }
-  const GroupDescriptor* group(uint32_t i) { return net->node(i).outcome ? std::get_if<GroupDescriptor>(&*net->node(i).outcome) : nullptr; }
+  const GroupDescriptor* group(uint32_t i) {
+    auto& outcome = net->node(i).outcome;
+    return outcome ? std::get_if<GroupDescriptor>(&*outcome) : nullptr;
+  }
 
   NetOptions options;
   Layout layout;
@@ -212,7 +216,8 @@ class World {
     times_ = options.times;
     const auto in_layout = static_cast<uint32_t>(2 + random_.below(peers_ - 1));
     const bool two_axes = in_layout >= 6 && in_layout <= 8 && random_.chance(0.7);
-    const auto layout = test::layout_of({ids.begin(), ids.begin() + in_layout}, 1, two_axes ? std::vector<uint32_t>{2, 3} : std::vector<uint32_t>{});
+    const auto dims = two_axes ? std::vector<uint32_t>{2, 3} : std::vector<uint32_t>{};
+    const auto layout = test::layout_of({ids.begin(), ids.begin() + in_layout}, 1, dims);
     net_ = std::make_unique<FormationNet>(options, layout);
     if (random_.chance(0.3)) {
       const auto newer = test::layout_of(ids, 2);

@@ -1,5 +1,5 @@
-// For the tests of forming groups: a view that the test fills in, and a virtual network of processes that each have a clerk and a
-// seeker. Delays and losses come from the test; whatever is sent goes through its bytes.
+// For the tests of forming groups: a virtual network of processes that each have a clerk and a seeker. Delays and losses come
+// from the test; whatever is sent goes through its bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,66 +10,16 @@
 #include <memory>
 #include <optional>
 #include <queue>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "membership/formation_view_test_support.h"
 #include "membership/group_clerk.h"
 #include "membership/group_seeker.h"
-#include "membership/line_place.h"
 
 namespace unisono::test {
-
-inline PeerId peer_id(uint64_t number) { return {mix64(number), number}; }
-
-inline std::vector<PeerId> peer_ids(uint32_t count) {
-  std::vector<PeerId> ids;
-  for (uint32_t i = 0; i < count; ++i) ids.push_back(peer_id(i + 1));
-  return ids;
-}
-
-inline Layout layout_of(const std::vector<PeerId>& peers, uint64_t version = 1, std::vector<uint32_t> dims = {}, uint64_t first_sweep = 0) {
-  auto layout = make_layout({.run = "run", .version = version, .first_sweep = first_sweep, .dims = std::move(dims)}, peers);
-  EXPECT_TRUE(layout.ok()) << layout.status().to_string();
-  return *layout;
-}
-
-class ViewOfTest final : public FormationView {
- public:
-  const Layout* find_layout(uint64_t version, uint64_t digest) const override {
-    for (const auto& layout : layouts) {
-      if (layout->version == version && layout->digest == digest) return layout.get();
-    }
-    return nullptr;
-  }
-  const Layout* layout_for(uint64_t sweep) const override {
-    const Layout* best = nullptr;
-    for (const auto& layout : layouts) {
-      if (layout->first_sweep <= sweep && (best == nullptr || replaces(*layout, *best))) best = layout.get();
-    }
-    return best;
-  }
-  bool gone(const PeerId& peer) const override { return dead.contains(peer); }
-  std::vector<PeerId> holders(std::string_view key) const override {
-    std::vector<PeerId> living;
-    for (const auto& peer : reachable) {
-      if (!dead.contains(peer)) living.push_back(peer);
-    }
-    return record_holders(key, living);
-  }
-  uint64_t sweeps_opened() const override { return opened; }
-
-  void hold(const Layout& layout) {
-    if (find_layout(layout.version, layout.digest) == nullptr) layouts.push_back(std::make_unique<Layout>(layout));
-  }
-
-  std::vector<std::unique_ptr<Layout>> layouts;
-  std::vector<PeerId> reachable;
-  std::set<PeerId> dead;
-  uint64_t opened = 0;
-};
 
 struct NetOptions {
   uint32_t peers = 8;
@@ -103,11 +53,15 @@ class FormationNet {
       node->id = ids[i];
       node->view.hold(layout);
       for (const auto& id : ids) {
-        if (std::find(options_.clients.begin(), options_.clients.end(), id) == options_.clients.end()) node->view.reachable.push_back(id);
+        const auto& clients = options_.clients;
+        if (std::find(clients.begin(), clients.end(), id) == clients.end()) node->view.reachable.push_back(id);
       }
       node->clerk = std::make_unique<GroupClerk>(
-          ClerkOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64, .seed = mix64(options_.seed + i)}, node->view);
-      node->seeker = std::make_unique<GroupSeeker>(SeekerOptions{.self = ids[i], .run = options_.run, .times = options_.times}, node->view);
+          ClerkOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64,
+                       .seed = mix64(options_.seed + i)},
+          node->view);
+      node->seeker = std::make_unique<GroupSeeker>(
+          SeekerOptions{.self = ids[i], .run = options_.run, .times = options_.times}, node->view);
       index_[ids[i]] = i;
       nodes_.push_back(std::move(node));
     }

@@ -123,9 +123,7 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
   note_opened(request.seat.sweep);
   hear_missing(*seat, request.missing);
   if (settle(open_.find(request.seat), now)) return;
-  for (const auto& entry : seat->entries) {
-    if (entry.peer == from) return send_pending(request.seat, *seat, entry);
-  }
+  send_pending(request.seat, *seat, *find_entry(*seat, from));
 }
 
 GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layout, Nanos now) {
@@ -149,14 +147,17 @@ GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layo
   return &seat;
 }
 
+std::vector<GroupClerk::Entry>::iterator GroupClerk::find_entry(Seat& seat, const PeerId& peer) {
+  return std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
+}
+
 // False if the registration was not put down: it is an old one, or there is no room.
 bool GroupClerk::seat_entry(Seat& seat, const PeerId& from, const formation::Register& request, Nanos now) {
-  const auto find = [&] { return std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& one) { return one.peer == from; }); };
-  auto entry = find();
+  auto entry = find_entry(seat, from);
   if (entry != seat.entries.end() && request.attempt < entry->attempt) return false;
   if (entry == seat.entries.end() || entry->registered == request.pre) {
     const bool room = make_room(seat, request);
-    entry = find();
+    entry = find_entry(seat, from);
     if (!room) {
       if (entry != seat.entries.end()) seat.entries.erase(entry);
       // One that only announces itself need not know: it will ask again.
@@ -187,7 +188,8 @@ bool GroupClerk::make_room(Seat& seat, const formation::Register& request) {
   const auto count = std::count_if(seat.entries.begin(), seat.entries.end(), same);
   if (count < 2 * static_cast<ptrdiff_t>(options_.max_group)) return true;
   if (!request.in_layout) return false;
-  const auto stranger = std::find_if(seat.entries.rbegin(), seat.entries.rend(), [&](const Entry& entry) { return same(entry) && !entry.in_layout; });
+  const auto stranger = std::find_if(seat.entries.rbegin(), seat.entries.rend(),
+                                     [&](const Entry& entry) { return same(entry) && !entry.in_layout; });
   if (stranger == seat.entries.rend()) return false;
   if (stranger->registered) sends_.push_back({stranger->peer, formation::Full{request.seat, false, sweeps_opened()}});
   seat.entries.erase(std::next(stranger).base());
@@ -203,7 +205,7 @@ void GroupClerk::hear_missing(Seat& seat, std::vector<PeerId> missing) {
   }
   if (2 * named.size() > seat.line.size()) return;
   for (const auto& peer : named) {
-    const bool here = std::any_of(seat.entries.begin(), seat.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
+    const bool here = find_entry(seat, peer) != seat.entries.end();
     if (!here && !seat.late.contains(peer)) seat.lagging.insert(peer);
   }
 }
@@ -247,7 +249,7 @@ void GroupClerk::take(const PeerId& from, const formation::Withdraw& withdraw, N
   const auto found = open_.find(withdraw.seat);
   if (found == open_.end()) return;
   auto& seat = found->second;
-  const auto entry = std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& one) { return one.peer == from; });
+  const auto entry = find_entry(seat, from);
   if (entry != seat.entries.end()) {
     if (withdraw.attempt < entry->attempt) return;
     seat.entries.erase(entry);

@@ -116,6 +116,7 @@ class GroupClerk {
   const Layout* layout_of(const PeerId& from, const SeatName& seat);
   const Layout* replacement(const SeatName& seat) const;
   Seat* open_seat(const SeatName& name, const Layout& layout, Nanos now);
+  static std::vector<Entry>::iterator find_entry(Seat& seat, const PeerId& peer);
   bool seat_entry(Seat& seat, const PeerId& from, const formation::Register& request, Nanos now);
   bool make_room(Seat& seat, const formation::Register& request);
   static void hear_missing(Seat& seat, std::vector<PeerId> missing);

@@ -17,14 +17,16 @@ constexpr Nanos repeat_timeouts = 2;
 
 std::string group_key(const GroupId& id) {
   char text[40];
-  std::snprintf(text, sizeof text, "group/%016llx%016llx", static_cast<unsigned long long>(id.high), static_cast<unsigned long long>(id.low));
+  std::snprintf(text, sizeof text, "group/%016llx%016llx", static_cast<unsigned long long>(id.high),
+                static_cast<unsigned long long>(id.low));
   return text;
 }
 
 }  // namespace
 
 bool GroupClerk::has_registered(const Seat& seat, const PeerId& peer) {
-  return std::any_of(seat.entries.begin(), seat.entries.end(), [&](const Entry& entry) { return entry.registered && entry.peer == peer; });
+  return std::any_of(seat.entries.begin(), seat.entries.end(),
+                     [&](const Entry& entry) { return entry.registered && entry.peer == peer; });
 }
 
 Nanos GroupClerk::round_timeout(const Seat& seat) const {
@@ -92,14 +94,14 @@ Result<GroupDescriptor> GroupClerk::form(const SeatName& name, const Seat& seat)
   for (const auto& entry : seat.entries) {
     if (entry.registered) ids.push_back(entry.peer);
   }
-  std::sort(ids.begin(), ids.end());
   ShareRequest shares{.members = {}, .chunk_count = options_.chunk_count, .min_chunks = options_.min_chunks};
   for (const auto& id : by_score(group_key(group.id), ids)) {
     const auto entry = std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& one) { return one.peer == id; });
     group.members.push_back({id, entry->position, entry->weighted, entry->in_layout, entry->role, entry->bandwidth});
     shares.members.push_back({entry->role, entry->bandwidth});
   }
-  group.line_complete = std::all_of(seat.line.begin(), seat.line.end(), [&](const PeerId& peer) { return group.rank_of(peer) < group.members.size(); });
+  group.line_complete =
+      std::all_of(seat.line.begin(), seat.line.end(), [&](const PeerId& peer) { return has_registered(seat, peer); });
   auto counts = load_shares(shares);
   if (!counts.ok()) return counts.status();
   group.chunk_counts = std::move(*counts);
@@ -149,7 +151,8 @@ void GroupClerk::send_pending(const SeatName& name, const Seat& seat, const Entr
 void GroupClerk::sign(Seats::iterator it, Nanos now) {
   const auto& [name, seat] = *it;
   if (const auto* newer = replacement(name)) {
-    for (const auto& entry : seat.entries) sends_.push_back({entry.peer, formation::StaleLayout{name, sweeps_opened(), *newer}});
+    const formation::StaleLayout stale{name, sweeps_opened(), *newer};
+    for (const auto& entry : seat.entries) sends_.push_back({entry.peer, stale});
     ++counters_.given_up;
     open_.erase(it);
     return;

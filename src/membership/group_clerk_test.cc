@@ -38,7 +38,8 @@ TEST(GroupClerk, describes_each_member_as_it_registered) {
   const auto group = desk.formed();
   for (uint32_t i = 0; i < 4; ++i) {
     const auto rank = group.rank_of(desk.ids[i]);
-    const GroupMember expected{desk.ids[i], desk.request(i).position, i != 2, true, i == 3 ? ElasticRole::client : ElasticRole::peer, 100.0 + i};
+    const auto role = i == 3 ? ElasticRole::client : ElasticRole::peer;
+    const GroupMember expected{desk.ids[i], desk.request(i).position, i != 2, true, role, 100.0 + i};
     EXPECT_EQ(group.members[rank], expected);
     EXPECT_EQ(group.chunk_counts[rank] > 0, i != 3) << "A34: a client owns nothing";
   }
@@ -257,6 +258,15 @@ TEST(GroupClerk, one_that_withdrew_is_neither_waited_for_nor_missing) {
   EXPECT_EQ(group.members.size(), 2u);
   EXPECT_TRUE(group.missing.empty());
   EXPECT_FALSE(group.line_complete);
+}
+
+TEST(GroupClerk, one_that_withdrew_and_announced_itself_again_is_missing_if_it_stays_away) {
+  Desk desk;
+  desk.say(3, Withdraw{desk.request(3).seat, 0});
+  desk.announce(3);
+  for (uint32_t i = 0; i < 3; ++i) desk.enter(i);
+  desk.pass(desk.times.round_timeout);
+  EXPECT_EQ(desk.formed().missing, std::vector{desk.ids[3]});
 }
 
 TEST(GroupClerk, a_withdrawal_of_an_earlier_attempt_says_nothing) {

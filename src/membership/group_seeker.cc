@@ -61,7 +61,6 @@ void GroupSeeker::begin(const SeekRequest& request) {
   withdraw_here();
   request_ = request;
   holders_ = view_.holders(seat_key(options_.run, request.seat));
-  if (holders_.size() > record_holders_max) holders_.resize(record_holders_max);
   holder_ = 0;
 }
 
@@ -70,15 +69,16 @@ void GroupSeeker::ask_holder(Nanos now) {
   while (holder_ < holders_.size() && view_.gone(holders_[holder_])) ++holder_;
   acknowledged_ = false;
   asked_ = heard_ = now;
-  round_timeout_ = options_.times.round_timeout_for(options_.times.contribute_timeout_for(options_.vector_bytes, request_.bandwidth));
+  const auto& times = options_.times;
+  round_timeout_ = times.round_timeout_for(times.contribute_timeout_for(options_.vector_bytes, request_.bandwidth));
   layout_sent_ = never;
   if (holder_ < holders_.size()) {
     ++attempt_;
     return send_register(now);
   }
   if (phase_ == Phase::seeking) {
-    const auto who = holders_.empty() ? std::string("no reachable peer keeps it")
-                                      : "none of its " + std::to_string(holders_.size()) + " clerks could say who is in the group";
+    std::string who = "no reachable peer keeps it";
+    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " clerks could say who is in the group";
     return end(SeekNoClerk{"NO_CLERK: " + to_string(request_.seat) + ": " + who});
   }
   // Nothing is lost by a pre-registration that nobody heard; the quest itself begins anew with the first.
@@ -226,8 +226,7 @@ void GroupSeeker::say_late() {
   ++seat.sweep;
   const auto* layout = view_.layout_for(seat.sweep);
   if (layout != nullptr) seat = seat_in(*layout, options_.self, seat.sweep, seat.round);
-  auto holders = view_.holders(seat_key(options_.run, seat));
-  for (size_t i = 0; i < std::min(holders.size(), record_holders_max); ++i) sends_.push_back({holders[i], formation::Late{seat}});
+  for (const auto& holder : view_.holders(seat_key(options_.run, seat))) sends_.push_back({holder, formation::Late{seat}});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {

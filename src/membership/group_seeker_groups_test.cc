@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "membership/formation_test_support.h"
+#include "membership/formation_view_test_support.h"
+#include "membership/group_seeker.h"
+#include "membership/line_place.h"
 
 namespace unisono {
 namespace {
@@ -16,7 +18,10 @@ struct Member {
   }
   SeatName seat(uint64_t sweep) const { return seek_request(layout, ids[0], sweep, 0).seat; }
   GroupDescriptor group(uint64_t sweep) const {
-    GroupDescriptor group{.id = {sweep + 1, 7}, .seat = seat(sweep), .members = {}, .chunk_counts = {1, 1, 1}, .schema = 0, .line_complete = false, .missing = {}, .highest_opened = 0};
+    GroupDescriptor group;
+    group.id = {sweep + 1, 7};
+    group.seat = seat(sweep);
+    group.chunk_counts = {1, 1, 1};
     for (uint32_t i = 0; i < 3; ++i) group.members.push_back({ids[i], i, true, true, ElasticRole::peer, -1});
     return group;
   }

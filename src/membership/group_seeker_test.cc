@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "membership/formation_test_support.h"
+#include "membership/formation_view_test_support.h"
+#include "membership/line_place.h"
 
 namespace unisono {
 namespace {
@@ -11,7 +12,10 @@ using namespace formation;
 
 // One seeker among eight peers, and what it sends, by kind.
 struct Quest {
-  Quest() : ids(test::peer_ids(8)), layout(test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3})), seeker({.self = ids[0], .run = "run", .times = times}, view) {
+  Quest()
+      : ids(test::peer_ids(8)),
+        layout(test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3})),
+        seeker({.self = ids[0], .run = "run", .times = times}, view) {
     view.hold(layout);
     view.reachable = ids;
     request = seek_request(layout, ids[0], 4, 1);
@@ -45,7 +49,12 @@ struct Quest {
     return std::get<Kind>(*outcome);
   }
   GroupDescriptor group(uint64_t number = 1) const {
-    GroupDescriptor group{.id = {number, 0}, .seat = request.seat, .members = {}, .chunk_counts = {1, 1, 1}, .schema = 5, .line_complete = false, .missing = {}, .highest_opened = 5};
+    GroupDescriptor group;
+    group.id = {number, 0};
+    group.seat = request.seat;
+    group.chunk_counts = {1, 1, 1};
+    group.schema = 5;
+    group.highest_opened = 5;
     for (uint32_t i = 0; i < 3; ++i) group.members.push_back({ids[i], i, true, true, ElasticRole::peer, -1});
     return group;
   }
@@ -158,7 +167,8 @@ TEST(GroupSeeker, a_clerk_that_gives_signs_for_ever_is_left_in_the_end) {
     for (const auto& holder : quest.holders) quest.hear(holder, Pending{quest.request.seat, attempt, 5, 0});
     quest.pass(100 * millisecond);
   }
-  EXPECT_LE(quest.now, begun + 3 * (quest.times.clerk_timeout + quest.times.gather_timeout + quest.times.round_timeout) + 100 * millisecond);
+  const auto& times = quest.times;
+  EXPECT_LE(quest.now, begun + 3 * (times.clerk_timeout + times.gather_timeout + times.round_timeout) + 100 * millisecond);
   EXPECT_TRUE(quest.ended<SeekNoClerk>().has_value());
 }
 
@@ -264,8 +274,9 @@ TEST(GroupSeeker, a_seat_whose_group_was_declined_here_is_closed) {
 
 TEST(GroupSeeker, ends_as_its_clerk_says) {
   const auto answers = [](const Quest& quest) {
-    return std::vector<FormationMessage>{Alone{quest.request.seat, true, {quest.ids[3]}, 9}, Closed{quest.request.seat, 9, 77}, Full{quest.request.seat, true, 9},
-                                         StaleLayout{quest.request.seat, 9, quest.layout}};
+    const auto& seat = quest.request.seat;
+    return std::vector<FormationMessage>{Alone{seat, true, {quest.ids[3]}, 9}, Closed{seat, 9, 77}, Full{seat, true, 9},
+                                         StaleLayout{seat, 9, quest.layout}};
   };
   for (size_t i = 0; i < 4; ++i) {
     Quest quest;
