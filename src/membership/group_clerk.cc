@@ -120,10 +120,24 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
     settle(open_.find(request.seat), now);
     return;
   }
-  note_opened(request.seat.sweep);
+  const bool opens = !request.pre || (request.seat.round == 0 && everybody_is_here(*seat));
+  if (opens) note_opened(request.seat.sweep);
   hear_missing(*seat, request.missing);
   if (settle(open_.find(request.seat), now)) return;
+  // Who was late for the sweep before waits for this one to begin.
+  if (opens && request.seat.round == 0) tell_announced(request.seat, *seat);
   send_pending(request.seat, *seat, *find_entry(*seat, from));
+}
+
+// All that are expected have registered, or announced themselves.
+bool GroupClerk::everybody_is_here(Seat& seat) const {
+  return std::ranges::all_of(seat.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(seat, peer) != seat.entries.end(); });
+}
+
+void GroupClerk::tell_announced(const SeatName& name, const Seat& seat) {
+  for (const auto& entry : seat.entries) {
+    if (!entry.registered) send_pending(name, seat, entry);
+  }
 }
 
 GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layout, Nanos now) {
@@ -144,6 +158,7 @@ GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layo
   auto& seat = open_[name];
   seat.line = line_of(layout, name.round, name.line);
   seat.made = now;
+  seat.round = name.round;
   return &seat;
 }
 

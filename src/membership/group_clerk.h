@@ -92,6 +92,7 @@ class GroupClerk {
     std::set<PeerId> withdrawn;  // of these: absent by their own wish, so not missing
     std::set<PeerId> late;       // of the line: said LATE, so they do not lag whatever others say
     Nanos made = 0;
+    uint32_t round = 0;
     Nanos first_register = never;
     Nanos next_sign = never;     // PENDING to the registered
     Nanos close_at = never;      // as things stand; with nobody registered: when the pre-registrations are over
@@ -135,6 +136,8 @@ class GroupClerk {
   std::vector<PeerId> missing_of(const Seat& seat) const;
   void sign(Seats::iterator seat, Nanos now);
   void repeat_descriptors(const SeatName& name, Nanos now);
+  bool everybody_is_here(Seat& seat) const;
+  void tell_announced(const SeatName& name, const Seat& seat);
   void send_pending(const SeatName& name, const Seat& seat, const Entry& entry);
 
   ClerkOptions options_;

@@ -46,7 +46,8 @@ Nanos GroupClerk::when_to_close(const Seat& seat) const {
     if (!entry.registered) announced_until = std::max(announced_until, entry.since + round);
   }
   if (seat.first_register == never) return announced_until > 0 ? announced_until : never;
-  const auto gathered = seat.first_register + options_.times.gather_timeout;
+  // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only then.
+  const auto gathered = seat.first_register + options_.times.gather_timeout + (seat.round > 0 ? options_.times.clerk_timeout / 2 : 0);
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
   for (const auto& peer : seat.line) {
     if (!has_registered(seat, peer) && !seat.lagging.contains(peer) && !view_.gone(peer)) return std::max(at, gathered);

@@ -102,6 +102,8 @@ class MoshpitPeer {
   // moshpit_sweep.cc
   bool act_sweep(Nanos now);
   bool choose_layout(Nanos now);
+  const Layout* layout_to_take(bool patience_over);
+  void take_layout(const Layout& layout);
   void begin_seeking(Nanos now);
   void take_outcome(const SeekOutcome& outcome, Nanos now);
   void take_outcome(const SeekClosed& closed, Nanos now);

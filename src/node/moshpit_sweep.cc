@@ -38,9 +38,11 @@ Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
     for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) sweep_->states[chunk].weight = newcomer_[chunk] ? 0 : sweep_->input.weight;
   }
   const auto opened = keeper_.sweeps_opened();
-  sweep_->number = std::max(next_sweep_, opened == 0 ? 0 : opened - 1);
+  // Who has just come would be too late for the sweep that others are in.
+  sweep_->awaits_others = next_sweep_ == 0 && state_.newcomer();
+  sweep_->number = std::max(next_sweep_, opened == 0 ? 0 : sweep_->awaits_others ? opened : opened - 1);
   sweep_->began = sweep_->phase_began = now;
-  sweep_->choosing_patience = std::max(settings_.times.gather_timeout, settings_.times.gossip_period * 4);
+  sweep_->choosing_patience = sweep_->awaits_others ? settings_.times.round_timeout : std::max(settings_.times.gather_timeout, settings_.times.gossip_period * 4);
   act(now);
   return {};
 }
@@ -69,35 +71,54 @@ bool MoshpitPeer::act_sweep(Nanos now) {
   return true;
 }
 
-// True if anything happened.
-bool MoshpitPeer::choose_layout(Nanos now) {
+// The layout in effect for the sweep; null: not known yet.
+const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
   auto& sweep = *sweep_;
   const auto opened = keeper_.sweeps_opened();
   if (sweep.round == 0 && opened > 0) sweep.number = std::max(sweep.number, opened - 1);
   const auto* layout = keeper_.layout_for(sweep.number);
   const auto* newest = keeper_.newest_layout();
-  const bool patience_over = now >= sweep.choosing_until();
+  if (layout != nullptr || newest == nullptr || !patience_over) return layout;
   // Only a layout for later sweeps is known here: who knows the one before it opens them soon. If nobody does, this peer begins.
-  if (layout == nullptr && newest != nullptr && patience_over) sweep.number = newest->first_sweep, layout = newest;
+  sweep.number = newest->first_sweep;
+  return newest;
+}
+
+void MoshpitPeer::take_layout(const Layout& layout) {
+  auto& sweep = *sweep_;
+  if (sweep.layout.version == layout.version && sweep.layout.digest == layout.digest) return;
+  if (sweep.layout.version != 0) {
+    // Its groups are others than those that the rounds so far were made in.
+    for (auto& state : sweep.states) state.full = false;
+  }
+  sweep.layout = layout;
+  sweep.rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout.dims.size()) : settings_.rounds;
+}
+
+// True if anything happened.
+bool MoshpitPeer::choose_layout(Nanos now) {
+  auto& sweep = *sweep_;
+  const bool patience_over = now >= sweep.choosing_until();
+  const auto* layout = layout_to_take(patience_over);
+  if (layout == nullptr && !patience_over) return false;
   if (layout == nullptr) {
-    if (!patience_over) return false;
     add_note(sweep.report.note, "there is no layout yet: fewer peers than min_peers are there");
     end_sweep(now);
     return true;
   }
-  const bool again = sweep.layout.version != 0 && sweep.layout.version != layout->version;
-  sweep.layout = *layout;
-  if (again) {
-    // Its groups are others than those that the rounds so far were made in.
-    for (auto& state : sweep.states) state.full = false;
-  }
-  const auto axes = static_cast<uint32_t>(sweep.layout.dims.size());
-  sweep.rounds = settings_.rounds == 0 ? axes : settings_.rounds;
-  const auto present = keeper_.roster().present().size();
-  if (sweep.layout.peers.size() == 1 && sweep.layout.peers.front() == settings_.self && present <= 1) {
+  take_layout(*layout);
+  if (sweep.layout.peers.size() == 1 && sweep.layout.peers.front() == settings_.self && keeper_.roster().present().size() <= 1) {
     sweep.rounds = 0;
     end_sweep(now);
     return true;
+  }
+  if (sweep.awaits_others && keeper_.sweeps_opened() <= sweep.number) {
+    if (!patience_over) {
+      seeker_.pre_register(request_for(0), now);
+      return false;
+    }
+    sweep.awaits_others = false;
+    seeker_.stop(now);
   }
   keeper_.set_registered(sweep.number, now);
   begin_seeking(now);
@@ -146,15 +167,16 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   }
 }
 
-// The group was formed without this peer. From the first round it goes on to the next sweep, which it can make whole; once, so that a peer that is always
-// late still ends.
+// The group was formed without this peer. From the first round it goes on to the next sweep, which it can make whole; but it does not open that one, or
+// those who are still in this sweep, or have not begun it, would be too late in their turn.
 void MoshpitPeer::take_outcome(const SeekClosed& closed, Nanos now) {
   auto& sweep = *sweep_;
-  if (sweep.round > 0 || sweep.moved_on) return pass_round("closed", now);
-  sweep.moved_on = true;
+  if (sweep.round > 0 || sweep.awaits_others) return pass_round("closed", now);
+  sweep.awaits_others = true;
   sweep.number = std::max(sweep.number + 1, closed.sweeps_opened == 0 ? 0 : closed.sweeps_opened - 1);
   sweep.phase = MoshpitSweep::Phase::choosing;
   sweep.phase_began = now;
+  sweep.choosing_patience = settings_.times.round_timeout;
 }
 
 void MoshpitPeer::take_outcome(const SeekStale& stale, Nanos now) {

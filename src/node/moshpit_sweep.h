@@ -23,7 +23,7 @@ struct MoshpitSweep {
   Nanos began = 0;
   Nanos phase_began = 0;
   double gather_s = 0;             // of the round under way
-  bool moved_on = false;           // its group of round 0 had been formed before it came: it went on to the next sweep, once
+  bool awaits_others = false;      // it came too late for the sweep that others are in, and waits until they open this one
   uint32_t stale = 0;              // times that a clerk knew a newer layout
   bool cancelled = false;
   SweepReport report;
