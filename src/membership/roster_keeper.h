@@ -119,7 +119,7 @@ class RosterKeeper final : public FormationView {
   const Layout* find_layout(uint64_t version, uint64_t digest) const override { return layouts_.find(version, digest); }
   const Layout* layout_for(uint64_t sweep) const override { return layouts_.in_effect(sweep); }
   bool gone(const PeerId& peer) const override { return roster_.gone(peer); }
-  std::vector<PeerId> holders(std::string_view key) const override { return record_holders(key, roster_.keepers()); }
+  std::vector<PeerId> holders(std::string_view key) const override;
   uint64_t sweeps_opened() const override { return sweeps_opened_; }
 
  private:

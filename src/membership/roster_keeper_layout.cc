@@ -1,5 +1,6 @@
 // Layouts: who makes the next one, and how everybody gets it.
 #include <algorithm>
+#include <iterator>
 
 #include "membership/roster_keeper.h"
 
@@ -32,6 +33,16 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
   if (now < pull_until_) return;
   pull_until_ = now + options_.times.probe_timeout;
   send(from, LayoutPull{version}, 0, now);
+}
+
+// Who has just come is known to some peers and not to others, and a clerk that only some ask would split their group. So who is in no layout yet keeps
+// no records, unless nobody else is there.
+std::vector<PeerId> RosterKeeper::holders(std::string_view key) const {
+  const auto& keepers = roster_.keepers();
+  std::vector<PeerId> named;
+  named.reserve(keepers.size());
+  std::copy_if(keepers.begin(), keepers.end(), std::back_inserter(named), [&](const PeerId& id) { return layouts_.has_member(id); });
+  return record_holders(key, named.empty() ? keepers : named);
 }
 
 bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {

@@ -96,7 +96,9 @@ uint32_t ElasticCluster::add(const MoshpitSettings& settings, Nanos at) {
   own.seed = random_.next();
   own.found = index == 0;
   own.seeds.clear();
-  for (uint32_t one = 0; one < std::min(index, options_.seeds_told); ++one) own.seeds.push_back(address_of(one));
+  for (uint32_t one = index; one-- > 0 && own.seeds.size() < options_.seeds_told;) {
+    if (network_.alive(one)) own.seeds.push_back(address_of(one));
+  }
   members_.push_back(std::make_unique<ElasticMember>(*this, own, index));
   auto& member = *members_.back();
   member.id = own.self;

@@ -23,7 +23,7 @@ struct ElasticClusterOptions {
   uint64_t seed = 0;
   Nanos compute = 10 * millisecond;  // between a peer's sweeps
   Nanos compute_jitter = 0;
-  uint32_t seeds_told = 2;    // how many earlier peers a joiner is told of
+  uint32_t seeds_told = 4;    // how many earlier peers that live a joiner is told of
 };
 
 // One process and its loop.
