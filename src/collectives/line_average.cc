@@ -35,7 +35,8 @@ LineWeights line_weights(std::span<const LineMember> members) {
   return result;
 }
 
-double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements, float* mean) {
+double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements,
+                 float* mean) {
   UNISONO_CHECK(weights.total > 0 && values.size() == members.size());
   std::vector<kernels::WeightedSource> sources;
   sources.reserve(weights.order.size());

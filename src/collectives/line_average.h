@@ -30,6 +30,7 @@ LineWeights line_weights(std::span<const LineMember> members);
 // Writes the mean of the contributors with weight. weights: what line_weights gave for these members, with a total above 0.
 // values: by member, `elements` each; not read, and may be null, where the member has no weight or is not in A.
 // Returns the weighted variance within the group, summed over the elements; its last bits differ between processors.
-double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements, float* mean);
+double line_mean(const LineWeights& weights, std::span<const LineMember> members, std::span<const float* const> values, size_t elements,
+                 float* mean);
 
 }  // namespace unisono

@@ -122,7 +122,8 @@ Result<std::vector<uint32_t>> load_shares(const ShareRequest& request) {
   if (std::none_of(bandwidths.begin(), bandwidths.end(), [](double bandwidth) { return bandwidth > 0; }))
     return Status{Code::unavailable, "NO_REDUCER: none of " + std::to_string(request.members.size()) + " members can own chunks"};
   const auto contributors = std::count_if(request.members.begin(), request.members.end(), contributes);
-  auto shares = contributors <= 2 ? proportional_shares(request, bandwidths) : balanced_shares(request, bandwidths, static_cast<double>(contributors));
+  auto shares = contributors <= 2 ? proportional_shares(request, bandwidths)
+                                  : balanced_shares(request, bandwidths, static_cast<double>(contributors));
   round_and_drop_small(shares, request);
   return whole_chunks(shares, request.chunk_count);
 }
