@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "membership/layout.h"
+#include "membership/record_holders.h"
 #include "wire/peer_id.h"
 
 namespace unisono {
@@ -19,8 +20,9 @@ class FormationView {
   virtual const Layout* layout_for(uint64_t sweep) const = 0;
   // Known to be dead, or to have left. Not: unknown here.
   virtual bool gone(const PeerId& peer) const = 0;
-  // The live reachable peers (alive or suspect, not clients, this process included) that keep this record, best first.
-  virtual std::vector<PeerId> holders(std::string_view key) const = 0;
+  // Who may be the clerk of a seat with this key, best first: the live reachable peers (alive or suspect, not clients, this process included) among those that
+  // the seat's layout names, where it is known and any of them lives. Who has just come is known to some only, and would split a group.
+  virtual std::vector<PeerId> clerks(std::string_view key, const SeatName& seat) const = 0;
   // The highest sweep that is known to have been opened by a REGISTER, plus 1; 0: none yet.
   virtual uint64_t sweeps_opened() const = 0;
 };

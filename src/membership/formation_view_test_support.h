@@ -45,7 +45,7 @@ class ViewOfTest final : public FormationView {
     return best;
   }
   bool gone(const PeerId& peer) const override { return dead.contains(peer); }
-  std::vector<PeerId> holders(std::string_view key) const override {
+  std::vector<PeerId> clerks(std::string_view key, const SeatName&) const override {
     std::vector<PeerId> living;
     for (const auto& peer : reachable) {
       if (!dead.contains(peer)) living.push_back(peer);

@@ -60,7 +60,7 @@ void GroupSeeker::stop(Nanos) {
 void GroupSeeker::begin(const SeekRequest& request) {
   withdraw_here();
   request_ = request;
-  holders_ = view_.holders(seat_key(options_.run, request.seat));
+  holders_ = view_.clerks(seat_key(options_.run, request.seat), request.seat);
   holder_ = 0;
 }
 
@@ -226,7 +226,7 @@ void GroupSeeker::say_late() {
   ++seat.sweep;
   const auto* layout = view_.layout_for(seat.sweep);
   if (layout != nullptr) seat = seat_in(*layout, options_.self, seat.sweep, seat.round);
-  for (const auto& holder : view_.holders(seat_key(options_.run, seat))) sends_.push_back({holder, formation::Late{seat}});
+  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Late{seat}});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {

@@ -22,7 +22,7 @@ struct Quest {
     request.weighted = true;
     request.schema = 5;
     request.missing = {ids[3]};
-    holders = view.holders(seat_key("run", request.seat));
+    holders = view.clerks(seat_key("run", request.seat), request.seat);
   }
 
   template <typename Body>
@@ -312,7 +312,7 @@ TEST(GroupSeeker, one_that_came_too_late_says_so_to_the_holders_of_the_next_swee
   auto next = quest.request.seat;
   ++next.sweep;
   const auto late = quest.sent<Late>();
-  const auto holders = quest.view.holders(seat_key("run", next));
+  const auto holders = quest.view.clerks(seat_key("run", next), next);
   ASSERT_EQ(late.size(), holders.size());
   for (size_t i = 0; i < late.size(); ++i) {
     EXPECT_EQ(late[i].first, holders[i]);

@@ -197,6 +197,11 @@ const PeerEntry* PeerRoster::find(const PeerId& id) const {
   return found == records_.end() ? nullptr : &found->second.entry;
 }
 
+bool PeerRoster::is_keeper(const PeerId& id) const {
+  const auto found = records_.find(id);
+  return found != records_.end() && found->second.slots[keepers_list] != nowhere;
+}
+
 bool PeerRoster::gone(const PeerId& id) const {
   const auto* entry = find(id);
   return entry != nullptr && is_gone(entry->status);

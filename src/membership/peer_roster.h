@@ -103,6 +103,7 @@ class PeerRoster {
   // Null: unknown.
   const PeerEntry* find(const PeerId& id) const;
   bool gone(const PeerId& id) const;
+  bool is_keeper(const PeerId& id) const;  // in keepers()
   PeerClaim claim_of(const PeerId& id, Nanos now) const;  // the peer must be known
   std::vector<PeerClaim> claims(Nanos now) const;         // of all, by id
 

@@ -119,7 +119,9 @@ class RosterKeeper final : public FormationView {
   const Layout* find_layout(uint64_t version, uint64_t digest) const override { return layouts_.find(version, digest); }
   const Layout* layout_for(uint64_t sweep) const override { return layouts_.in_effect(sweep); }
   bool gone(const PeerId& peer) const override { return roster_.gone(peer); }
-  std::vector<PeerId> holders(std::string_view key) const override;
+  std::vector<PeerId> clerks(std::string_view key, const SeatName& seat) const override;
+  // Of a layout's key: who makes it.
+  std::vector<PeerId> holders(std::string_view key) const { return record_holders(key, roster_.keepers()); }
   uint64_t sweeps_opened() const override { return sweeps_opened_; }
 
  private:

@@ -35,14 +35,13 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
   send(from, LayoutPull{version}, 0, now);
 }
 
-// Who has just come is known to some peers and not to others, and a clerk that only some ask would split their group. So who is in no layout yet keeps
-// no records, unless nobody else is there.
-std::vector<PeerId> RosterKeeper::holders(std::string_view key) const {
-  const auto& keepers = roster_.keepers();
+std::vector<PeerId> RosterKeeper::clerks(std::string_view key, const SeatName& seat) const {
+  const auto* layout = layouts_.find(seat.layout_version, seat.layout_digest);
   std::vector<PeerId> named;
-  named.reserve(keepers.size());
-  std::copy_if(keepers.begin(), keepers.end(), std::back_inserter(named), [&](const PeerId& id) { return layouts_.has_member(id); });
-  return record_holders(key, named.empty() ? keepers : named);
+  if (layout != nullptr) {
+    std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(named), [&](const PeerId& id) { return roster_.is_keeper(id); });
+  }
+  return record_holders(key, named.empty() ? roster_.keepers() : named);
 }
 
 bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
