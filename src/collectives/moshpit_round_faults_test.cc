@@ -321,7 +321,7 @@ TEST(MoshpitRoundFaults, who_gave_up_votes_no_more) {
     sent += is<VerdictMessage>(message) ? 1 : 0;
     return Fate::lost;
   });
-  group.inject(1, 0, round_message(group.format().group, RoundMessage{VerdictMessage{VerdictPrepare{.ballot = 1}}}));
+  group.inject(1, 0, round_message(group.format().group, RoundMessage{VerdictMessage{VerdictPrepare{.ballot = 999}}}));
   EXPECT_EQ(sent, 0u);
 }
 
