@@ -1,7 +1,7 @@
 // Runs and keys that differ, and connections that change, repeat, swap or invent messages.
 #include <gtest/gtest.h>
 
-#include "node/elastic_links_test_support.h"
+#include "../../tests/conformance/elastic_crowd.h"
 
 namespace unisono {
 namespace {

@@ -1,7 +1,7 @@
 // Links that end in order: closed, idle, or both at once. Nothing is lost with them.
 #include <gtest/gtest.h>
 
-#include "node/elastic_links_test_support.h"
+#include "../../tests/conformance/elastic_crowd.h"
 
 namespace unisono {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "node/elastic_links_test_support.h"
+#include "../../tests/conformance/elastic_crowd.h"
 
 namespace unisono {
 namespace {
