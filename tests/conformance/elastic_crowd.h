@@ -12,7 +12,6 @@
 
 #include <sys/socket.h>
 
-
 #include "node/elastic_links.h"
 #include "tcp_pair.h"
 
