@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "node/elastic_links_test_support.h"
+#include "../../tests/conformance/elastic_crowd.h"
 
 namespace unisono {
 namespace {
@@ -153,6 +153,25 @@ TEST_F(Elastic, a_link_that_breaks_between_living_peers_is_made_anew_and_reporte
   say(1, 0, message_of(10, 1));
   ASSERT_TRUE(hears(1, 2));
   ASSERT_TRUE(hears(0, 1));
+}
+
+TEST_F(Elastic, what_waits_when_a_loss_is_reported_is_dropped_although_there_is_a_new_link) {
+  add(), add();
+  Proxy proxy(address(1));
+  links(0).know(id(1), {proxy.endpoint()}, true);
+  others.push_back([&] { proxy.turn(); });
+  say(0, 1, message_of(10, 1));
+  ASSERT_TRUE(hears(1, 1));
+  proxy.cut();
+  for (int i = 0; i < 10; ++i) links(0).poll(now, ears(0));
+  ASSERT_FALSE(links(0).linked(id(1)));
+  ASSERT_TRUE(ears(0).losses.empty());
+  say(0, 1, message_of(11, 1));
+  ASSERT_TRUE(within(100 * millisecond, [&] { return ears(0).losses.size() == 1; }));
+  say(0, 1, message_of(12, 1));
+  ASSERT_TRUE(hears(1, 2));
+  EXPECT_EQ(ears(1).messages[1].second.size(), 12u);
+  EXPECT_EQ(links(0).counters().dropped_messages, 1u);
 }
 
 TEST_F(Elastic, a_client_makes_its_links_itself) {

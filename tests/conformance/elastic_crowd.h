@@ -12,8 +12,8 @@
 
 #include <sys/socket.h>
 
-#include "../../tests/conformance/tcp_pair.h"
 #include "node/elastic_links.h"
+#include "tcp_pair.h"
 
 namespace unisono {
 
