@@ -13,10 +13,10 @@ extern const CommandLineText averaging_text;
 
 // As typed; parsed by make_averaging_plan. Empty: as --help says.
 struct AveragingOptions {
-  std::string peers, absences, algorithms, targets;
+  std::string peers = {}, absences = {}, algorithms = {}, targets = {};
   std::string restarts = "10", max_group = "32";
   bool compare = false;
-  std::string plot, json;
+  std::string plot = {}, json = {};
   std::string jobs = "1", progress = "auto";
 };
 

@@ -83,6 +83,8 @@ TEST(AveragingA16, random_groups_shrink_the_variance_by_the_specified_factors) {
   for (const uint32_t n : {0u, 1u}) {
     for (size_t p = 0; p < 4; ++p) EXPECT_NEAR(random_groups_factor({.peers = 512u << n, .absence = absences[p]}), specified_factors[n][p], 1e-6);
   }
+  EXPECT_DOUBLE_EQ(random_groups_variance({.peers = 512}, 0), 511. / 512);  // of the inputs themselves
+  EXPECT_NEAR(random_groups_variance({.peers = 512}, 2), 511. / 512 * .029354 * .029354, 1e-7);
 }
 
 void expect_random_groups_follow_the_law(uint32_t restarts) {
