@@ -66,7 +66,7 @@ void declare_training(CLI::App& app, Settings& s) {
   app.add_option("--width", t.shape.width, "of the residual stream")->capture_default_str();
   app.add_option("--heads", t.shape.heads, "of the attention")->capture_default_str();
   app.add_option("--hidden", t.shape.hidden, "width of the SwiGLU")->capture_default_str();
-  app.add_option("--lr", t.optimizer.learning_rate, "learning rate, after 50 steps in which it rises; with --steps it falls to 0 at the end")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--lr", t.optimizer.learning_rate, "learning rate, after 50 steps in which it rises")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seed", t.seed, "of the first parameters, and of what is drawn")->capture_default_str();
   app.add_option("--stream", s.stream, "number of the sequences that this process draws; none: by lot")->check(CLI::NonNegativeNumber);
   app.add_option("--steps", s.loop.steps, "of the run, where this process ends; 0: no end")->capture_default_str();
@@ -197,8 +197,9 @@ Result<int> run(Settings& s) {
   auto log = EventLog::open(s.events);
   if (!log.ok()) return log.status();
   s.training.optimizer.warm_up_steps = 50;
-  // Without an end in sight the rate does not fall.
-  s.training.optimizer.steps = s.loop.steps > 0 ? std::max<uint64_t>(s.loop.steps, 51) : std::numeric_limits<uint32_t>::max();
+  // Who comes and goes knows of no end at which the rate would be 0: it does not fall.
+  s.training.optimizer.steps = std::numeric_limits<uint32_t>::max();
+  s.loop.progress_every_s = 1;
   s.training.stream = s.stream >= 0 ? static_cast<uint64_t>(s.stream) : mixed(std::random_device{}(), std::random_device{}(), 0);
   s.loop.batch = s.training.batch;
   const auto begun = std::chrono::steady_clock::now();

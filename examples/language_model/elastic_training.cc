@@ -25,6 +25,7 @@ class Loop {
         break;
       }
       note(*step);
+      if (options_.progress_every_s > 0 && tally_.life_s >= told_s_ + options_.progress_every_s) told_s_ = tally_.life_s, log_.progress(tally_);
       on_step(tally_, sweep_.get());
       if (options_.validate_every > 0 && tally_.steps % options_.validate_every == 0) validate(options_.validation_sequences);
     }
@@ -80,6 +81,7 @@ class Loop {
   EventLog& log_;
   TrainingTally tally_;
   double looked_s_ = 0;  // at held-out text
+  double told_s_ = 0;    // of its life, when it last told how far it is
   std::shared_ptr<const unisono::SweepReport> sweep_;
 };
 

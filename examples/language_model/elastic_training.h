@@ -30,6 +30,7 @@ struct ElasticLoopOptions {
   size_t batch = 16;
   size_t validate_every = 0;   // own steps; 0: at the end only
   size_t validation_sequences = 64, final_validation_sequences = 256;
+  double progress_every_s = 0; // between events that tell nothing but how far it is, for who might be killed; 0: none
   std::function<double()> clock;  // seconds since the process began
   std::function<bool()> told_to_go;
 };

@@ -181,6 +181,19 @@ TEST_F(ElasticTraining, a_job_that_is_started_again_from_a_checkpoint_ends_with_
   EXPECT_EQ(run("a", {17, 30}), run("b", {30}));
 }
 
+TEST_F(ElasticTraining, a_job_that_is_told_to_end_loses_no_step) {
+  auto exchange = make_local_exchange();
+  LocalTrainer trainer(training(), text_);
+  const auto path = (place_ / "checkpoint").string();
+  auto log = EventLog::open("");
+  const auto outcome = train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log, [&](const TrainingTally& tally, const SweepReport*) { told_ = tally.run_steps == 7; });
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->why, "told");
+  LocalTrainer again(training(), text_);
+  EXPECT_EQ(*read_checkpoint(path, again), 7u);
+  EXPECT_EQ(hash_of(again.parameters()), hash_of(trainer.parameters()));
+}
+
 TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_cut_one_is_refused) {
   LocalTrainer trainer(training(), text_);
   const auto path = (place_ / "checkpoint").string();

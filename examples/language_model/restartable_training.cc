@@ -28,10 +28,16 @@ class Job {
         break;
       }
       on_step(tally_, nullptr);
+      if (options_.loop.progress_every_s > 0 && tally().life_s >= told_s_ + options_.loop.progress_every_s) told_s_ = tally_.life_s, log_.progress(tally_);
       if (exchange_.rank() == 0 && tally_.run_steps % options_.checkpoint_every == 0) {
         if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
         log_.progress(tally());
+        told_s_ = tally_.life_s;
       }
+    }
+    // With notice nothing is lost, whether this rank sees the signal first or a link to one that has gone: a step that failed has changed nothing.
+    if (exchange_.rank() == 0 && options_.loop.told_to_go()) {
+      if (auto written = write_checkpoint(options_.checkpoint, tally_.run_steps, trainer_); !written.ok()) return written;
     }
     ElasticOutcome outcome{.why = why, .tally = {}, .held_out = {}};
     if (why == "steps" || why == "seconds") {
@@ -83,7 +89,7 @@ class Job {
   EventLog& log_;
   TrainingTally tally_;
   bool time_is_up_ = false;
-  double looked_s_ = 0;
+  double looked_s_ = 0, told_s_ = 0;
 };
 
 }  // namespace

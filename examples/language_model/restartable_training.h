@@ -1,5 +1,5 @@
 // The other way to live with processes that come and go, to compare with: exact data-parallel training that ends when one is lost, and is started again with those that are left, from
-// the last checkpoint. Gradients of all processes are averaged in every step, so steps since the checkpoint are made again.
+// the last checkpoint. Gradients of all processes are averaged in every step, so steps since the checkpoint are made again; who is told to go writes one before.
 #pragma once
 
 #include <cstdint>
