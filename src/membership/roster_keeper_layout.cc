@@ -57,9 +57,11 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told
   wanted_since_ = never;
   heard_version_ = std::max(heard_version_, layout->version);
   pull_until_ = now;
-  auto facts = self_entry().facts;
-  facts.layout_version = layout->version;
-  change_facts(facts, now);
+  // Told with what changes next: else a layout would cost each peer a rumor about every other one.
+  auto claim = roster_.claim_of(self_, now);
+  claim.entry.facts.layout_version = layout->version;
+  ++claim.entry.facts.counter;
+  (void)roster_.merge(claim, now);
   spread_notes(now);
   // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process would ask other clerks.
   for (const auto& id : layout->peers) {

@@ -57,14 +57,14 @@ bool all_alive(const KeeperNetwork& net) {
 }
 
 // Founder 1 and joiners, all alive and known to all.
-void form(KeeperNetwork& net, uint64_t count, Nanos step = 10 * millisecond) {
+void form(KeeperNetwork& net, uint64_t count, Nanos limit = 20 * second, Nanos step = 10 * millisecond) {
   net.start(1, founds(), {});
   for (uint64_t number = 2; number <= count; ++number) net.start(number, joins(), {1});
   const auto formed = [&] {
     set_all_alive(net);
     return agree(net, count) && all_alive(net);
   };
-  ASSERT_NE(net.run_until(net.now + 20 * second, formed, step), never);
+  ASSERT_NE(net.run_until(net.now + limit, formed, step), never);
 }
 
 // The same layout everywhere, of exactly those that are up.
@@ -284,13 +284,68 @@ TEST(RosterSimulation, probing_costs_each_the_same_few_messages_however_many_the
   EXPECT_LT(per_second[1], 3.0);
 }
 
+// Whatever a process of the run may say, in whatever order.
+RosterMessage random_message(Random& random) {
+  const auto id = [&] { return peer_id(1 + random.below(12)); };
+  const auto sequence = static_cast<uint32_t>(random.below(20));
+  const std::vector<PeerId> some{id(), {random.next(), 1}};
+  const RosterBody bodies[] = {RosterHello{random.chance(0.9) ? "demo" : "other", random.below(2)},
+                               RosterWelcome{random.below(2), random.chance(0.5)},
+                               RosterRefused{static_cast<RefusalReason>(1 + random.below(3)), "no"},
+                               RosterProbe{id(), sequence},
+                               RosterAck{id(), id(), sequence},
+                               RosterProbeRequest{id(), sequence},
+                               RosterGossip{random.chance(0.5)},
+                               LayoutPull{random.below(4)},
+                               LayoutPush{std::make_shared<const Layout>(*make_layout({.run = "demo", .version = 1 + random.below(9), .first_sweep = random.below(99)}, some))}};
+  RosterMessage message{.run = fnv1a64(random.chance(0.95) ? "demo" : "other"), .sweeps_opened = random.below(9), .body = bodies[random.below(std::size(bodies))], .claims = {}};
+  if (random.chance(0.05)) message.layout_version = random.below(sweep_number_max + 1);
+  for (auto i = random.below(5); i > 0; --i) {
+    auto claim = test::peer_claim(1 + random.below(12), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
+    if (random.chance(0.02)) claim.entry.incarnation = incarnation_max;
+    claim.entry.facts.counter = random.chance(0.1) ? ~uint64_t{0} : random.below(4);
+    claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
+    claim.proven = claim.entry.status == PeerStatus::dead && random.chance(0.3);
+    if (is_gone(claim.entry.status)) claim.gone_ms = static_cast<uint32_t>(random.next() >> random.below(33));
+    message.claims.push_back(claim);
+  }
+  return message;
+}
+
+TEST(RosterSimulation, no_message_makes_it_fail_talk_for_ever_or_grow_without_bound) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    auto options = random.chance(0.8) ? founds() : joins();
+    options.seeds = {address_of(2)};
+    options.max_peers = 8;
+    RosterKeeper keeper(options, peer_entry(1));
+    ASSERT_TRUE(keeper.start(0).ok());
+    Nanos now = 0;
+    for (int step = 0; step < 2000; ++step) {
+      keeper.message(peer_id(1 + random.below(12)), random_message(random), now);
+      EXPECT_LE(keeper.take_sends().size(), 12u) << "for one message";
+      if (random.chance(0.05)) keeper.link_lost(peer_id(1 + random.below(12)), now);
+      if (random.chance(0.05)) keeper.known_dead(peer_id(1 + random.below(12)), "refused", now);
+      now += static_cast<Nanos>(random.below(static_cast<uint64_t>(random.chance(0.1) ? 2 * second : 20 * millisecond)));
+      for (int wakes = 0; keeper.next_deadline() <= now; ++wakes) {
+        ASSERT_LT(wakes, 100) << "never done";
+        keeper.woke(now);
+      }
+      ASSERT_LE(keeper.roster().size(), 16u);
+      ASSERT_LE(keeper.roster().present().size(), 8u);
+    }
+    EXPECT_LT(keeper.self_entry().status, PeerStatus::suspect);
+  }
+}
+
 TEST(RosterSimulationLong, a_thousand_peers_join_lose_one_and_stay_affordable) {
   KeeperNetwork net(1);
-  form(net, 1024, 500 * millisecond);
+  form(net, 1024, 60 * second, 500 * millisecond);
   ASSERT_NE(net.run_until(net.now + 60 * second, [&] { return one_layout(net); }, 500 * millisecond), never);
   const Nanos died = net.now;
   net.crash(500);
-  EXPECT_NE(net.run_until(died + 6 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, [&] { return agree(net, 1023); }, 500 * millisecond), never);
+  EXPECT_NE(net.run_until(died + 8 * times.probe_period + 2 * times.probe_timeout + times.suspect_time, [&] { return agree(net, 1023); }, 500 * millisecond), never);
 }
 
 }  // namespace
