@@ -265,10 +265,10 @@ void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {
   change_facts(facts, now);
 }
 
-void RosterKeeper::set_finished(uint64_t sweep, uint64_t state_digest, Nanos now) {
+void RosterKeeper::set_finished(int64_t sweep, uint64_t state_digest, Nanos now) {
   if (!running()) return;
   auto facts = self_entry().facts;
-  facts.finished_sweep = static_cast<int64_t>(std::min(sweep, sweep_number_max));
+  facts.finished_sweep = std::clamp<int64_t>(sweep, -1, sweep_number_max);
   facts.state_digest = state_digest;
   change_facts(facts, now);
 }

@@ -104,7 +104,7 @@ class RosterKeeper final : public FormationView {
   void leave(Nanos now);
   void set_bandwidth(double bytes_per_second, Nanos now);  // only changes by more than a tenth are told around
   void set_registered(uint64_t sweep, Nanos now);
-  void set_finished(uint64_t sweep, uint64_t state_digest, Nanos now);
+  void set_finished(int64_t sweep, uint64_t state_digest, Nanos now);
   // A REGISTER opened this sweep, here or elsewhere.
   void note_opened(uint64_t sweep, Nanos now);
   // One that came with a message of formation. False if it is not taken.

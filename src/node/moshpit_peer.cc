@@ -204,6 +204,12 @@ bool MoshpitPeer::act_formation(Nanos now) {
   return acted;
 }
 
+void MoshpitPeer::set_blobs(std::vector<NamedBlob> blobs, Nanos now) {
+  if (left_) return;
+  state_.set_blobs(std::move(blobs), keeper_, now);
+  act(now);
+}
+
 void MoshpitPeer::offer_values(std::vector<float> values, Nanos now) {
   if (left_ || next_sweep_ > 0) return;
   state_.keep(-1, values, keeper_, now);

@@ -20,11 +20,13 @@ MoshpitState::MoshpitState(const MoshpitSettings& settings, const ChunkTable& ta
     : self_(settings.self), role_(settings.role), schema_(settings.schema), times_(settings.times), chunk_bytes_(chunk_bytes_of(table)),
       copy_(settings.schema, chunk_bytes_), donor_({.schema = settings.schema, .times = settings.times}, copy_) {}
 
-void MoshpitState::set_blobs(std::vector<NamedBlob> blobs, Nanos now) {
+void MoshpitState::set_blobs(std::vector<NamedBlob> blobs, RosterKeeper& keeper, Nanos now) {
   std::vector<StateBlob> shared;
   for (auto& [name, bytes] : blobs) shared.push_back({std::move(name), SharedBuffer::copy(bytes)});
   // The caller has checked them.
-  if (copy_.set_blobs(std::move(shared)).ok()) donor_.state_changed(now);
+  if (!copy_.set_blobs(std::move(shared)).ok()) return;
+  donor_.state_changed(now);
+  if (!copy_.empty()) keeper.set_finished(copy_.sweep(), copy_.state_digest(), now);
 }
 
 void MoshpitState::keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now) {

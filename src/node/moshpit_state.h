@@ -29,7 +29,7 @@ class MoshpitState {
   bool newcomer() const { return newcomer_; }
   std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
 
-  void set_blobs(std::vector<NamedBlob> blobs, Nanos now);
+  void set_blobs(std::vector<NamedBlob> blobs, RosterKeeper& keeper, Nanos now);
   // What joiners are given from now on; sweep -1: no sweep has been made yet.
   void keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
