@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using sim::AveragingAlgorithm;
 
-constexpr double drawn_least = 1e-16;  // below, a curve shows rounding alone
+constexpr double drawn_least = 1e-20;  // below, a curve shows rounding alone
 
 std::string dims_text(const std::vector<uint32_t>& dims) { return fmt::format("{}", fmt::join(dims, "x")); }
 
@@ -53,7 +53,12 @@ std::string rounds_text(const sim::AveragingMeans& means) {
 
 std::string sent_text(const sim::AveragingMeans& means) { return fmt::format("{:.2f}", means.targets[0].sent); }
 
-size_t width_of(const AveragingPlan& plan) { return std::max<size_t>(5 + 7 * plan.targets.size(), 16); }
+// "50.0 (50.0, 50.0)" fits, and so does every name.
+size_t width_of(const AveragingPlan& plan) {
+  size_t width = std::max<size_t>(1 + 6 * plan.targets.size(), 10);
+  for (const auto algorithm : plan.algorithms) width = std::max(width, sim::name(algorithm).size());
+  return width;
+}
 
 // A line for each number of peers and absence, a column for each algorithm.
 template <typename Cell>
@@ -152,7 +157,7 @@ std::vector<Panel> variance_panels_of(const AveragingResult& result) {
   const auto& plan = result.plan;
   for (size_t n = 0; n < plan.peers.size(); ++n) {
     for (size_t p = 0; p < plan.absences.size(); ++p) {
-      Panel panel{.title = fmt::format("{} peers, absence {}", plan.peers[n], plan.absences[p]), .x_label = "rounds", .y_label = "mean variance", .series = {}, .y_axis = Axis::decades, .legend = Corner::lower_right, .new_row = p == 0 && n > 0};
+      Panel panel{.title = fmt::format("Mean variance, {} peers, absence {}", plan.peers[n], plan.absences[p]), .x_label = "rounds", .y_label = "", .series = {}, .y_axis = Axis::decades, .legend = Corner::lower_right, .new_row = p == 0 && n > 0};
       for (size_t a = 0; a < plan.algorithms.size(); ++a) {
         auto& series = panel.series.emplace_back(series_of(plan.algorithms[a]));
         const auto& variances = result.at(n, p, a).variances;

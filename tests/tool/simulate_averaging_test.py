@@ -57,7 +57,7 @@ class SimulateAveraging(unittest.TestCase):
     def test_pictures(self):
         prefix = os.path.join(self.folder, "a")
         self.run_tool("--restarts", "1", "--peers", "128", "--plot", prefix)
-        for text in ("128 peers, absence 0.005", "mean variance", "fitted", "chunk-keys"):
+        for text in ("Mean variance, 128 peers, absence 0.005", "rounds", "fitted", "chunk-keys"):
             self.assertIn(text, self.texts(prefix + "-variance.svg"))
         for text in ("128 peers", "chance that a peer is absent", "random"):
             self.assertIn(text, self.texts(prefix + "-absence.svg"))
