@@ -136,13 +136,14 @@ class Processes(unittest.TestCase):
         done, result = self.bench(self.stand_ins(), "-n", "2", "--peers-min", "1", "--seconds", "3", timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         ways = result["runs"][0]["ways"]
-        self.assertEqual([ways[way]["processes"] for way in ("elastic", "steady")], [3, 2])
-        self.assertEqual(len(list((self.place / "out/1/restart").glob("job*.log"))), 6, "a job for each time between two changes")
+        self.assertEqual(sorted(path.stem for path in (self.place / "out/1/elastic").glob("*.log")), ["peer0-0", "peer1-0", "peer1-1"])
+        self.assertEqual(ways["steady"]["processes"], 2)
+        self.assertEqual(len(list((self.place / "out/1/restart").glob("job*.log"))), 5, "a job for each time between two changes in which somebody is there")
         self.assertTrue(all(found["held_out"] == 2.0 and not found["failed"] for found in ways.values()))
         self.assertAlmostEqual(ways["elastic"]["useful"], 97)
         self.assertAlmostEqual(ways["steady"]["steps"], ways["elastic"]["steps"], delta=6)
         self.assertGreaterEqual(ways["restart"]["made"], ways["restart"]["steps"])
-        self.assertEqual(len((self.place / "out/1/elastic/addresses").read_text().splitlines()), 3)
+        self.assertIn(len((self.place / "out/1/elastic/addresses").read_text().splitlines()), (2, 3), "one may have been killed before it said where it is")
         self.assertIn("Loss within 1 % of steady: met", done.stdout)
         xml.etree.ElementTree.parse(self.place / "out/elastic_training.svg")
 
