@@ -201,7 +201,7 @@ void RosterKeeper::on_body(const PeerId& from, const RosterGossip& gossip, Nanos
 }
 
 void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
-  if (layouts_.newest() != nullptr) send(from, LayoutPush{layouts_.newest()}, 0, now);
+  if (layouts_.newest() != nullptr) send_layout(from, now);
 }
 
 void RosterKeeper::on_body(const PeerId&, const LayoutPush& push, Nanos now) {

@@ -189,6 +189,7 @@ class RosterKeeper final : public FormationView {
   // roster_keeper_layout.cc
   void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
   bool take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now);
+  void send_layout(const PeerId& to, Nanos now);
   void members_changed(Nanos now);
   void consider_layout(Nanos now);
   void make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now);
@@ -223,6 +224,7 @@ class RosterKeeper final : public FormationView {
   uint32_t naps_ = 0;
 
   LayoutBook layouts_;
+  std::vector<PeerId> newcomers_;   // of the newest one, beside the one before it
   bool layout_news_ = false;
   uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
   Nanos heard_at_ = 0;

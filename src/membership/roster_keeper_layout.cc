@@ -50,8 +50,11 @@ bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
 }
 
 bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now) {
+  std::vector<PeerId> newcomers;
+  std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(newcomers), [&](const PeerId& id) { return !layouts_.has_member(id); });
   if (!layouts_.add(layout)) return false;
   if (layouts_.newest() != layout) return true;
+  newcomers_ = std::move(newcomers);
   layout_news_ = true;
   adopted_at_ = now;
   wanted_since_ = never;
@@ -70,8 +73,17 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told
     judge(id, PeerStatus::alive, false, "a layout names it", now);
   }
   members_changed(now);
-  for (const auto& to : some(roster_.present(), told, self_, now)) send(to, LayoutPush{layout}, 0, now);
+  for (const auto& to : some(roster_.present(), told, self_, now)) send_layout(to, now);
   return true;
+}
+
+// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and would ask other clerks.
+void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
+  auto message = make_message(LayoutPush{layouts_.newest()});
+  for (const auto& id : newcomers_) {
+    if (message.claims.size() < roster_claims_max && roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
+  }
+  sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
 }
 
 void RosterKeeper::members_changed(Nanos now) {
