@@ -235,6 +235,8 @@ class RosterKeeper final : public FormationView {
   Nanos looked_at_ = 0;
 
   uint64_t sweeps_opened_ = 0;
+  Nanos opened_at_ = 0;        // when the last one was heard of
+  double sweep_interval_ = 0;  // between them, smoothed
   std::vector<RosterSend> sends_;
   std::vector<RosterNews> news_;
   KeeperCounters counters_;

@@ -12,12 +12,19 @@ constexpr Nanos holder_patience = 5 * second;  // then the next holder makes the
 constexpr size_t told_by_maker = 32;
 constexpr size_t told_by_others = 3;
 
+constexpr double sweeps_behind_max = 64;
+
 }  // namespace
 
 void RosterKeeper::note_opened(uint64_t sweep, Nanos now) { take_sweeps_opened(std::min(sweep, sweep_number_max - 1) + 1, now); }
 
 void RosterKeeper::take_sweeps_opened(uint64_t sweeps, Nanos now) {
   if (!running() || sweeps <= sweeps_opened_) return;
+  if (sweeps_opened_ > 0) {
+    const auto each = static_cast<double>(now - opened_at_) / static_cast<double>(sweeps - sweeps_opened_);
+    sweep_interval_ += (each - sweep_interval_) / (sweep_interval_ > 0 ? 8 : 1);
+  }
+  opened_at_ = now;
   sweeps_opened_ = sweeps;
   spread_notes(now);
 }
@@ -124,8 +131,12 @@ void RosterKeeper::consider_layout(Nanos now) {
 void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now) {
   const auto newest = layouts_.newest();
   LayoutRequest request{.run = options_.run_id, .version = version, .grid = options_.grid, .max_group = options_.max_group, .dims = options_.dims};
-  // The highest sweep that was opened is sweeps_opened - 1; two after it, nobody has begun to form groups.
-  if (version > 1) request.first_sweep = std::max(sweeps_opened_ + 1, newest == nullptr ? 0 : newest->first_sweep);
+  // The highest sweep that was opened is sweeps_opened - 1; two after it, nobody has begun to form groups. Where sweeps are so short that news of them
+  // takes longer, that is as many more as fit into half of a gossip_period.
+  if (version > 1) {
+    const auto behind = sweep_interval_ > 0 ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / sweep_interval_, sweeps_behind_max) : 0;
+    request.first_sweep = std::max(sweeps_opened_ + 1 + static_cast<uint64_t>(behind), newest == nullptr ? 0 : newest->first_sweep);
+  }
   auto layout = make_layout(request, members);
   if (!layout.ok() && !request.dims.empty()) {
     request.dims.clear();
