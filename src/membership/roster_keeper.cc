@@ -121,7 +121,9 @@ void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nan
 void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message, Nanos now) {
   // What a joiner is told first is known to everybody else.
   const bool first_roster = state_ == JoinState::joining && std::holds_alternative<RosterWelcome>(message.body);
-  for (const auto& claim : message.claims) take_claim(claim, from, !first_roster, now);
+  bool wrong_about_us = false;
+  for (const auto& claim : message.claims) wrong_about_us = take_claim(claim, from, !first_roster, now) || wrong_about_us;
+  if (wrong_about_us) tell(from, {self_}, now);
   const auto* sender = roster_.find(from);
   if (sender != nullptr && sender->facts.role == ElasticRole::client && !is_gone(sender->status)) clients_[from] = now;
   take_sweeps_opened(message.sweeps_opened, now);

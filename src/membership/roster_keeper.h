@@ -156,11 +156,11 @@ class RosterKeeper final : public FormationView {
   void give_up_joining();
 
   // roster_keeper_gossip.cc: claims, rumors, healing
-  void take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now);
+  bool take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now);
   bool held_back(const PeerClaim& claim, Nanos now) const;
   void judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now);
   void changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now);
-  void contradict(const PeerClaim& claim, const PeerId& from, Nanos now);
+  bool contradict(const PeerClaim& claim, Nanos now);
   void answer_outsider(const PeerId& from, Nanos now);
   void change_facts(const PeerFacts& facts, Nanos now);
   void spread(const PeerId& id, bool matters, Nanos now);

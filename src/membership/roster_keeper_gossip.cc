@@ -26,18 +26,20 @@ std::string RosterKeeper::label_of(const PeerId& id) const {
 // How many times something must be told on until about everybody has it: log2 of how many there are, and one.
 uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_width(roster_.present().size())); }
 
-void RosterKeeper::take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now) {
+// True if the sender is to be told that it is wrong about this process.
+bool RosterKeeper::take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now) {
   const PeerId id = claim.entry.id;
-  if (id == self_) return contradict(claim, from, now);
+  if (id == self_) return contradict(claim, now);
   if (held_back(claim, now)) {
     claim.entry.status = PeerStatus::suspect;
     claim.gone_ms = 0;
   }
   const auto outcome = roster_.merge(claim, now);
   if (outcome.effect == Effect::full) ++counters_.full;
-  if (!outcome.changed()) return;
+  if (!outcome.changed()) return false;
   const bool news = outcome.effect != Effect::facts;
   changed(id, outcome, !news ? std::string() : from == id ? "it said so" : "told by " + label_of(from), spreads, now);
+  return false;
 }
 
 // A death that nobody has seen, of a peer that lives as far as is known here, or is suspect for a short time only.
@@ -74,7 +76,7 @@ void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const 
 }
 
 // Somebody believes this process suspect or gone, or did before it was contradicted.
-void RosterKeeper::contradict(const PeerClaim& claim, const PeerId& from, Nanos now) {
+bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
   const auto& mine = self_entry();
   const bool wrong = claim.entry.status >= PeerStatus::suspect;
   if (claim.entry.incarnation > mine.incarnation || (wrong && claim.entry.incarnation == mine.incarnation)) {
@@ -84,7 +86,7 @@ void RosterKeeper::contradict(const PeerClaim& claim, const PeerId& from, Nanos 
     ++counters_.refutations;
     spread(self_, true, now);
   }
-  if (wrong) tell(from, {self_}, now);
+  return wrong;
 }
 
 // A message came from one that is suspect or dead here, or not known: it shall say that it lives.

@@ -232,7 +232,8 @@ TEST(RosterKeeper, probes_for_others_and_hands_the_answer_on) {
 TEST(RosterKeeper, contradicts_who_believes_it_suspect_or_dead_and_tells_them_so) {
   for (const auto status : {PeerStatus::suspect, PeerStatus::dead}) {
     auto keeper = founder(3);
-    keeper.message(peer_id(3), from_run(RosterGossip{.answer = true}, {peer_claim(1, status, 6)}), 1);
+    const std::vector<PeerClaim> thrice(3, peer_claim(1, status, 6));
+    keeper.message(peer_id(3), from_run(RosterGossip{.answer = true}, thrice), 1);
     EXPECT_EQ(keeper.self_entry().incarnation, 7u);
     EXPECT_EQ(keeper.self_entry().status, PeerStatus::alive);
     const auto sends = sends_of<RosterGossip>(keeper);
