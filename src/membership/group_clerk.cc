@@ -241,17 +241,20 @@ void GroupClerk::take(const PeerId&, const formation::LayoutReply& reply, Nanos)
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
+// The seat's layout, if the seat may be opened and the layout puts the peer into its line; null, and counted, if not.
+const Layout* GroupClerk::layout_of_line(const PeerId& from, const SeatName& seat) {
+  const auto* layout = view_.find_layout(seat.layout_version, seat.layout_digest);
+  if (layout != nullptr && !past(seat.sweep) && !closed_.contains(seat) && layout->first_sweep <= seat.sweep) {
+    const auto place = place_in(*layout, from, seat.round);
+    if (place.in_layout && place.line == seat.line) return layout;
+  }
+  ++counters_.ignored;
+  return nullptr;
+}
+
 void GroupClerk::take(const PeerId& from, const formation::Late& late, Nanos now) {
-  const auto* layout = view_.find_layout(late.seat.layout_version, late.seat.layout_digest);
-  if (layout == nullptr || past(late.seat.sweep) || closed_.contains(late.seat) || layout->first_sweep > late.seat.sweep) {
-    ++counters_.ignored;
-    return;
-  }
-  const auto place = place_in(*layout, from, late.seat.round);
-  if (!place.in_layout || place.line != late.seat.line) {
-    ++counters_.ignored;
-    return;
-  }
+  const auto* layout = layout_of_line(from, late.seat);
+  if (layout == nullptr) return;
   auto* seat = open_seat(late.seat, *layout, now);
   if (seat == nullptr) return;
   seat->late.insert(from);
@@ -260,9 +263,14 @@ void GroupClerk::take(const PeerId& from, const formation::Late& late, Nanos now
   settle(open_.find(late.seat), now);
 }
 
+// Whoever skips a sweep says so before others have registered for it.
 void GroupClerk::take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now) {
-  const auto found = open_.find(withdraw.seat);
-  if (found == open_.end()) return;
+  auto found = open_.find(withdraw.seat);
+  if (found == open_.end()) {
+    const auto* layout = layout_of_line(from, withdraw.seat);
+    if (layout == nullptr || open_seat(withdraw.seat, *layout, now) == nullptr) return;
+    found = open_.find(withdraw.seat);
+  }
   auto& seat = found->second;
   const auto entry = find_entry(seat, from);
   if (entry != seat.entries.end()) {

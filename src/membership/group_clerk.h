@@ -136,6 +136,7 @@ class GroupClerk {
   std::vector<PeerId> missing_of(const Seat& seat) const;
   void sign(Seats::iterator seat, Nanos now);
   void repeat_descriptors(const SeatName& name, Nanos now);
+  const Layout* layout_of_line(const PeerId& from, const SeatName& seat);
   bool everybody_is_here(Seat& seat) const;
   void tell_announced(const SeatName& name, const Seat& seat);
   void send_pending(const SeatName& name, const Seat& seat, const Entry& entry);

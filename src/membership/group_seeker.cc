@@ -57,6 +57,10 @@ void GroupSeeker::stop(Nanos) {
   outcome_.reset();
 }
 
+void GroupSeeker::skip(const SeatName& seat) {
+  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Withdraw{seat, attempt_}});
+}
+
 void GroupSeeker::begin(const SeekRequest& request) {
   withdraw_here();
   request_ = request;

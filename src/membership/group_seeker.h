@@ -88,6 +88,8 @@ class GroupSeeker {
   void seek(const SeekRequest& request, Nanos now);
   // Tells the clerk of a seat that this process will want it, while the round before runs. Not while a quest is under way.
   void pre_register(const SeekRequest& request, Nanos now);
+  // Tells the clerk of a seat that this process will not come: its group need not wait. Not for the seat of a quest under way.
+  void skip(const SeatName& seat);
   // Withdraws what is under way; no outcome follows.
   void stop(Nanos now);
 

@@ -104,6 +104,7 @@ class MoshpitPeer {
   bool choose_layout(Nanos now);
   const Layout* layout_to_take(bool patience_over);
   void take_layout(const Layout& layout);
+  void skip_sweeps();
   void begin_seeking(Nanos now);
   void take_outcome(const SeekOutcome& outcome, Nanos now);
   void take_outcome(const SeekClosed& closed, Nanos now);

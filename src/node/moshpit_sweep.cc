@@ -41,6 +41,7 @@ Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
   // Who has just come would be too late for the sweep that others are in.
   sweep_->awaits_others = next_sweep_ == 0 && state_.newcomer();
   sweep_->number = std::max(next_sweep_, opened == 0 ? 0 : sweep_->awaits_others ? opened : opened - 1);
+  sweep_->skipped_from = next_sweep_;
   sweep_->began = sweep_->phase_began = now;
   sweep_->choosing_patience = sweep_->awaits_others ? settings_.times.round_timeout : std::max(settings_.times.gather_timeout, settings_.times.gossip_period * 4);
   act(now);
@@ -114,15 +115,31 @@ bool MoshpitPeer::choose_layout(Nanos now) {
   }
   if (sweep.awaits_others && keeper_.sweeps_opened() <= sweep.number) {
     if (!patience_over) {
+      skip_sweeps();
       seeker_.pre_register(request_for(0), now);
       return false;
     }
     sweep.awaits_others = false;
     seeker_.stop(now);
   }
+  skip_sweeps();
   keeper_.set_registered(sweep.number, now);
   begin_seeking(now);
   return true;
+}
+
+// Others need not wait for this peer in a sweep that it leaves out, be it that they have begun it or will.
+void MoshpitPeer::skip_sweeps() {
+  constexpr uint64_t open_at_most = 2;  // sweeps that some peers may still be in
+  auto& sweep = *sweep_;
+  const auto first = std::max(sweep.skipped_from, sweep.number < open_at_most ? 0 : sweep.number - open_at_most);
+  for (uint64_t number = first; number < sweep.number; ++number) {
+    const auto* layout = keeper_.layout_for(number);
+    if (layout == nullptr || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
+    const auto rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout->dims.size()) : settings_.rounds;
+    for (uint32_t round = 0; round < rounds; ++round) seeker_.skip(seat_in(*layout, settings_.self, number, round));
+  }
+  sweep.skipped_from = sweep.number;
 }
 
 SeekRequest MoshpitPeer::request_for(uint32_t round) const {

@@ -24,6 +24,7 @@ struct MoshpitSweep {
   Nanos phase_began = 0;
   double gather_s = 0;             // of the round under way
   bool awaits_others = false;      // it came too late for the sweep that others are in, and waits until they open this one
+  uint64_t skipped_from = 0;       // this sweep and later ones before `number` have not been left out yet
   uint32_t stale = 0;              // times that a clerk knew a newer layout
   bool cancelled = false;
   SweepReport report;
