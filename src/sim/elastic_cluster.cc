@@ -51,7 +51,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     peer.woke(now);
     step(now);
   }
-  Nanos next_deadline() const override { return std::min(peer.next_deadline(), train_until); }
+  Nanos next_deadline() const override { return peer.left() ? never : std::min(peer.next_deadline(), train_until); }
 
   // The loop: train, average, train, …
   void step(Nanos now) {
@@ -113,6 +113,11 @@ void ElasticCluster::kill(uint32_t index) { network_.kill(index); }
 
 void ElasticCluster::leave(uint32_t index) {
   members_[index]->peer.leave(network_.now());
+  network_.attend(index);
+}
+
+void ElasticCluster::nudge(uint32_t index) {
+  members_[index]->step(network_.now());
   network_.attend(index);
 }
 

@@ -39,6 +39,8 @@ class ElasticCluster {
   uint32_t add(const MoshpitSettings& settings, Nanos at);
   void kill(uint32_t index);
   void leave(uint32_t index);
+  // Looks again whether the peer goes on to another sweep.
+  void nudge(uint32_t index);
   ElasticNetwork& network() { return network_; }
   MoshpitPeer* peer(uint32_t index);
   size_t size() const;

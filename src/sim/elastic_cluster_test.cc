@@ -5,65 +5,16 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
+
+#include "sim/elastic_cluster_test_support.h"
 
 namespace unisono::sim {
-
-namespace {
-
-constexpr size_t few_elements = 300;
-
-ElasticClusterOptions options_for(uint32_t peers, uint32_t max_group, uint64_t seed = 1) {
-  ElasticClusterOptions options;
-  options.settings.run_id = "test";
-  options.settings.elements = few_elements;
-  options.settings.schema = 77;
-  options.settings.max_group = max_group;
-  options.settings.min_peers = peers;
-  options.seed = seed;
-  return options;
-}
-
-std::vector<float> values_of(uint32_t index, size_t elements) {
-  std::vector<float> values(elements);
-  Random random(index + 1);
-  for (auto& value : values) value = static_cast<float>(random.unit() * 2 - 1);
-  return values;
-}
-
-// A run of `peers` whose sweeps are counted.
-struct CountedRun {
-  CountedRun(uint32_t peers, const ElasticClusterOptions& options) : cluster(options), sweeps(peers), reports(peers), results(peers) {
-    cluster.initial = [elements = options.settings.elements](uint32_t index) { return values_of(index, elements); };
-    cluster.on_sweep = [this](uint32_t index, const FinishedSweep& sweep) {
-      if (index >= sweeps.size()) return;
-      ++sweeps[index];
-      reports[index] = sweep.report;
-      results[index] = sweep.values;
-    };
-    for (uint32_t index = 0; index < peers; ++index) cluster.add();
-  }
-  bool run_sweeps(uint32_t count, Nanos until) {
-    cluster.goes_on = [this, count](uint32_t index) { return index >= sweeps.size() || sweeps[index] < count; };
-    return cluster.run(until, [&] {
-      for (uint32_t index = 0; index < sweeps.size(); ++index) {
-        if (cluster.peer(index) != nullptr && sweeps[index] < count) return false;
-      }
-      return true;
-    });
-  }
-  ElasticCluster cluster;
-  std::vector<uint32_t> sweeps;
-  std::vector<SweepReport> reports;
-  std::vector<std::vector<float>> results;
-};
-
-}  // namespace
 
 TEST(ElasticCluster, every_number_of_peers_averages_exactly_and_to_the_bit) {
   for (uint32_t peers : {1u, 2u, 3u, 4u, 5u, 7u, 12u, 16u, 17u, 21u}) {
     CountedRun run(peers, options_for(peers, 4));
     ASSERT_TRUE(run.run_sweeps(1, 60 * second)) << peers;
-    for (auto& r : run.reports) std::printf("%u: %s\n", peers, r.to_string().c_str());
     std::vector<double> mean(few_elements);
     for (uint32_t index = 0; index < peers; ++index) {
       const auto values = values_of(index, few_elements);
@@ -75,6 +26,116 @@ TEST(ElasticCluster, every_number_of_peers_averages_exactly_and_to_the_bit) {
     }
     for (size_t i = 0; i < few_elements; ++i) ASSERT_NEAR(run.results[0][i], mean[i], 1e-6) << peers;
   }
+}
+
+TEST(ElasticCluster, weights_count) {
+  CountedRun run(7, options_for(7, 4));
+  run.cluster.prepare = [](uint32_t index, std::vector<float>&) { return static_cast<double>(index + 1); };
+  ASSERT_TRUE(run.run_sweeps(1, 60 * second));
+  std::vector<double> mean(few_elements);
+  for (uint32_t index = 0; index < 7; ++index) {
+    const auto values = values_of(index, few_elements);
+    for (size_t i = 0; i < few_elements; ++i) mean[i] += values[i] * (index + 1) / 28.0;
+  }
+  for (size_t i = 0; i < few_elements; ++i) ASSERT_NEAR(run.results[3][i], mean[i], 1e-6);
+}
+
+TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_ones) {
+  auto options = options_for(6, 8);
+  options.settings.min_peers = 5;  // a reducer has no values, and does not count
+  CountedRun run(4, options);
+  auto client = options.settings, reducer = options.settings;
+  client.role = ElasticRole::client;
+  reducer.role = ElasticRole::reducer;
+  const auto client_index = run.cluster.add(client, 0), reducer_index = run.cluster.add(reducer, 0);
+  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  EXPECT_TRUE(run.reports[0].exact) << run.reports[0].to_string();
+  double mean = 0;
+  for (uint32_t index : {0u, 1u, 2u, 3u, client_index}) mean += values_of(index, few_elements)[17] / 5.0;
+  EXPECT_NEAR(run.results[1][17], mean, 1e-6);
+  for (uint32_t index = 0; index < 4; ++index) {
+    for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key")) EXPECT_NE(run.cluster.index_of(id), client_index);
+  }
+  // A34: the client owned nothing, so it sent its own values and nobody's results; the reducer had none of its own.
+  EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
+  EXPECT_TRUE(run.cluster.values(reducer_index).empty());
+}
+
+TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_whole_sweep_with_the_mean) {
+  CountedRun run(6, options_for(6, 4));
+  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  run.cluster.goes_on = nullptr;
+  for (uint32_t index = 0; index < 6; ++index) run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
+  std::map<uint64_t, std::vector<float>> of_sweep;
+  bool compared = false;
+  const auto joiner = run.cluster.add(run.cluster.now() + second);
+  run.cluster.prepare = [&](uint32_t index, std::vector<float>& values) {
+    if (index == joiner) std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
+    else values[5] = static_cast<float>(index);
+    return 1.0;
+  };
+  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
+    if (index != joiner) of_sweep[sweep.report.sweep] = sweep.values;
+    if (index != joiner || compared || !sweep.report.exact) return;
+    compared = true;
+    EXPECT_TRUE(std::ranges::all_of(sweep.replaced, [](bool replaced) { return replaced; }));
+    for (const float value : sweep.values) EXPECT_TRUE(std::isfinite(value));
+  };
+  ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
+}
+
+TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
+  auto options = options_for(9, 4);
+  options.links.silence = 3 * second;
+  options.compute = 200 * millisecond;
+  CountedRun run(9, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.network().cut({0, 1, 2});
+  run.cluster.run(run.cluster.now() + 60 * second);
+  // Both sides went on, each by itself.
+  EXPECT_EQ(run.cluster.peer(0)->keeper().roster().present().size(), 3u);
+  EXPECT_EQ(run.cluster.peer(5)->keeper().roster().present().size(), 6u);
+  const auto before = run.sweeps;
+  run.cluster.network().heal();
+  ASSERT_TRUE(run.cluster.run(run.cluster.now() + 90 * second, [&] { return run.cluster.settled(); }));
+  run.cluster.run(run.cluster.now() + 20 * second);
+  for (uint32_t index = 0; index < 9; ++index) {
+    EXPECT_GT(run.sweeps[index], before[index]);
+    EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
+  }
+}
+
+TEST(ElasticCluster, a_process_that_was_stopped_goes_on_with_the_others) {
+  auto options = options_for(6, 4);
+  options.compute = 200 * millisecond;
+  CountedRun run(6, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.network().stop(3);
+  run.cluster.run(run.cluster.now() + 20 * second);
+  const auto before = run.sweeps;
+  run.cluster.network().go_on(3);
+  run.cluster.run(run.cluster.now() + 40 * second);
+  for (uint32_t index = 0; index < 6; ++index) {
+    EXPECT_GT(run.sweeps[index], before[index] + 10) << index;
+    EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
+  }
+}
+
+TEST(ElasticCluster, who_leaves_is_missed_by_nobody) {
+  auto options = options_for(8, 4);
+  options.compute = 200 * millisecond;
+  CountedRun run(8, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.leave(2);
+  double longest = 0;
+  run.cluster.on_sweep = [&](uint32_t, const FinishedSweep& sweep) { longest = std::max(longest, sweep.report.seconds); };
+  run.cluster.run(run.cluster.now() + 30 * second);
+  EXPECT_TRUE(run.cluster.peer(2)->left());
+  EXPECT_LT(longest, 0.5);
+  EXPECT_TRUE(run.cluster.settled());
 }
 
 }  // namespace unisono::sim
