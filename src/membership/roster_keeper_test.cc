@@ -241,6 +241,7 @@ TEST(RosterKeeper, contradicts_who_believes_it_suspect_or_dead_and_tells_them_so
     EXPECT_EQ(sends[0].to, peer_id(3));
     ASSERT_NE(about(sends[0], peer_id(1)), nullptr);
     EXPECT_EQ(about(sends[0], peer_id(1))->entry.incarnation, 7u);
+    EXPECT_TRUE(std::get<RosterGossip>(sends[0].message.body).answer) << "or it would be answered";
   }
 }
 
@@ -265,6 +266,7 @@ TEST(RosterKeeper, answers_one_that_it_believes_dead_with_what_it_believes) {
   ASSERT_EQ(sends.size(), 1u);
   ASSERT_NE(about(sends[0], peer_id(2)), nullptr);
   EXPECT_EQ(about(sends[0], peer_id(2))->entry.status, PeerStatus::dead);
+  EXPECT_TRUE(std::get<RosterGossip>(sends[0].message.body).answer) << "or it would be answered";
 }
 
 TEST(RosterKeeper, who_is_refused_everywhere_is_dead_at_once_and_so_for_who_hears_of_it) {

@@ -122,6 +122,14 @@ TEST(RosterMessages, with_a_huge_number_of_entries_are_refused_before_anything_i
   expect_corrupt(bytes, "entry 2");
 }
 
+TEST(RosterMessages, with_more_entries_than_may_go_at_once_are_refused) {
+  auto message = with(LayoutPull{1});
+  message.claims.assign(roster_claims_max, peer_claim(1));
+  EXPECT_TRUE(decode_roster_message(encode(message)).ok());
+  message.claims.push_back(peer_claim(1));
+  expect_corrupt(encode(message), "number of entries");
+}
+
 TEST(RosterMessages, with_a_string_longer_than_the_message_are_refused) {
   auto bytes = encode(with(RosterHello{"run", 42}));
   overwrite(bytes, body_at, uint32_t{0xFFFFFFFF});
