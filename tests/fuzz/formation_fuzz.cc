@@ -1,0 +1,163 @@
+// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a clerk nor a quest for
+// a group grows beyond its limits, wakes for ever, or gives a group that is none.
+#include <memory>
+#include <set>
+
+#include "elastic_input.h"
+#include "membership/group_clerk.h"
+#include "membership/group_seeker.h"
+#include "membership/layout_book.h"
+
+namespace unisono::elastic_fuzz {
+namespace {
+
+constexpr uint64_t schema = 0;
+
+void decode_all(ByteView bytes) {
+  if (const auto message = decode_formation(bytes); message.ok()) check_same(encode(*message), bytes);
+}
+
+class View final : public FormationView {
+ public:
+  const Layout* find_layout(uint64_t version, uint64_t digest) const override { return book.find(version, digest); }
+  const Layout* layout_for(uint64_t sweep) const override { return book.in_effect(sweep); }
+  bool gone(const PeerId& peer) const override { return dead.contains(peer); }
+  std::vector<PeerId> clerks(std::string_view key, const SeatName&) const override {
+    std::vector<PeerId> living;
+    for (uint32_t i = 0; i < peers_known; ++i) {
+      if (!gone(peer_id(i))) living.push_back(peer_id(i));
+    }
+    return record_holders(key, living);
+  }
+  uint64_t sweeps_opened() const override { return opened; }
+
+  LayoutBook book;
+  std::set<PeerId> dead;
+  uint64_t opened = 0;
+};
+
+// One process: its clerk and its quest, which hear each other as well as the input.
+struct Desk {
+  explicit Desk(Input& choices)
+      : input(choices), clerk({.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3}, view),
+        seeker({.self = peer_id(0), .run = "run", .times = {}}, view) {
+    std::vector<PeerId> peers;
+    for (uint32_t i = 0; i < 5; ++i) peers.push_back(peer_id(i));
+    auto made = unisono::make_layout({.run = "run", .version = 1, .max_group = 4, .dims = {}}, peers);
+    UNISONO_CHECK(made.ok());
+    view.book.add(std::make_shared<const Layout>(std::move(*made)));
+  }
+
+  const Layout& layout() const { return *view.book.newest(); }
+
+  void hear(const PeerId& from, const FormationMessage& message) {
+    const auto decoded = decode_formation(encode(message));
+    UNISONO_CHECK(decoded.ok() && *decoded == message);
+    if (for_clerk(message)) clerk.message(from, message, now);
+    else seeker.message(from, message, now);
+  }
+  void hear(ByteView bytes) {
+    if (const auto decoded = decode_formation(bytes); decoded.ok()) hear(input.any_peer(), *decoded);
+  }
+  // Of the quest's own clerk, or of whoever holds the seat: what others say is not heard.
+  PeerId sender() { return input.flag() ? clerk_of_quest : input.any_peer(); }
+
+  void act() {
+    switch (input.below(10)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3: {
+        const auto message = make_formation(input, layout());
+        hear(sender(), message);
+        break;
+      }
+      case 4: hear(input.bytes()); break;
+      case 5:
+      case 6: now += input.step(now, std::min(clerk.next_deadline(), seeker.next_deadline())); break;
+      case 7: seek(); break;
+      case 8: {
+        const auto peer = input.any_peer();
+        if (peer != peer_id(0)) view.dead.insert(peer);
+        clerk.peer_gone(peer, now);
+        seeker.peer_gone(peer, now);
+        break;
+      }
+      default: seeker.unknown_group({input.below(4), 9}, input.any_peer(), now);
+    }
+    if (input.flag()) {
+      wake(clerk, now, [this] { attend(); });
+      wake(seeker, now, [this] { attend(); });
+    }
+    attend();
+  }
+  void seek() {
+    auto request = seek_request(layout(), peer_id(0), input.number() % sweeps_max, input.number_below(rounds_max));
+    request.weighted = input.flag();
+    request.bandwidth = input.real();
+    request.missing = input.peers();
+    switch (input.below(3)) {
+      case 0: seeker.stop(now); break;
+      case 1:
+        if (!seeker.seeking()) seeker.pre_register(request, now);
+        break;
+      default: seeker.seek(request, now);
+    }
+  }
+
+  void carry(const std::vector<FormationSend>& sends) {
+    for (const auto& send : sends) {
+      const auto decoded = decode_formation(encode(send.message));
+      UNISONO_CHECK(decoded.ok() && *decoded == send.message);
+      if (std::holds_alternative<formation::Register>(send.message)) clerk_of_quest = send.to;
+      if (send.to == peer_id(0)) hear(peer_id(0), send.message);
+    }
+  }
+  void attend() {
+    // What the two say to each other ends, too: an answer to an answer is none.
+    for (int turns = 0;; ++turns) {
+      auto sends = clerk.take_sends();
+      auto more = seeker.take_sends();
+      if (sends.empty() && more.empty()) break;
+      UNISONO_CHECK(turns < 100);
+      carry(sends);
+      carry(more);
+      take_layouts();
+    }
+    take_layouts();
+    if (const auto opened = clerk.take_opened()) view.opened = std::max(view.opened, *opened + 1);
+    if (const auto opened = seeker.take_opened()) view.opened = std::max(view.opened, *opened + 1);
+    if (const auto outcome = seeker.take_outcome()) {
+      UNISONO_CHECK(!seeker.seeking());
+      if (const auto* group = std::get_if<GroupDescriptor>(&*outcome)) {
+        UNISONO_CHECK(group->schema == schema && group->rank_of(peer_id(0)) < group->members.size());
+        UNISONO_CHECK(group->members.size() == group->chunk_counts.size());
+      }
+    }
+    (void)seeker.take_declines();
+    UNISONO_CHECK(clerk.open_seats() <= seats_open_max && clerk.closed_seats() <= closed_max);
+  }
+  void take_layouts() {
+    for (auto& one : clerk.take_layouts()) view.book.add(std::make_shared<const Layout>(std::move(one)));
+  }
+
+  Input& input;
+  Nanos now = fuzz_start;
+  View view;
+  GroupClerk clerk;
+  GroupSeeker seeker;
+  PeerId clerk_of_quest = peer_id(1);
+};
+
+}  // namespace
+}  // namespace unisono::elastic_fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace unisono;
+  using namespace unisono::elastic_fuzz;
+  decode_all({reinterpret_cast<const std::byte*>(data), size});
+  Input input(data, size);
+  Desk desk(input);
+  while (input.more()) desk.act();
+  return 0;
+}

@@ -1,0 +1,213 @@
+// A whole peer of an elastic run, to whom others say whatever they like, whose links break and whose time goes on in any steps. It must stay within its
+// limits, always know when it wants to be woken, and end each sweep; whatever it says itself is a message that others understand.
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "elastic_input.h"
+#include "node/moshpit_peer.h"
+#include "node/state_messages.h"
+#include "wire/elastic_message.h"
+
+namespace unisono::elastic_fuzz {
+namespace {
+
+constexpr uint64_t elements = 700;  // three chunks
+constexpr uint32_t groups_max = 40;
+
+StepCodec codec_of(Input& input) {
+  StepCodec codec;
+  codec.kind = static_cast<StepCodec::Kind>(input.below(8) % 4);
+  return codec;
+}
+
+MoshpitSettings settings_of(Input& input) {
+  MoshpitSettings settings{.self = peer_id(0), .run_id = "run", .name = "self", .addresses = {address_of(0)}, .times = {}, .elements = elements};
+  settings.found = input.below(4) != 3;
+  if (!settings.found) settings.seeds = {address_of(1), address_of(2)};
+  settings.role = static_cast<ElasticRole>(input.below(8) % 3);
+  settings.max_group = 4;
+  settings.min_peers = 1 + input.below(3);
+  settings.max_peers = 5;
+  settings.commit = static_cast<CommitRule>(input.below(4) == 3);
+  settings.contribute = codec_of(input);
+  settings.result = codec_of(input);
+  settings.seed = 3;
+  return settings;
+}
+
+// Drops everything, once it has seen that others would understand it, and remembers the groups that were spoken of.
+struct Port final : ElasticPort {
+  void know(const PeerId&, const std::vector<std::string>&, bool) override {}
+  void close(const PeerId&) override {}
+  bool room(const PeerId&) override { return roomy; }
+  void send(const PeerId& to, SharedBuffer message) override {
+    UNISONO_CHECK(to != peer_id(0));
+    look(message);
+  }
+  void send_to_address(const std::string& address, SharedBuffer message) override {
+    UNISONO_CHECK(!address.empty());
+    look(message);
+  }
+
+  void look(const SharedBuffer& message) {
+    UNISONO_CHECK(message.size() > 0);
+    switch (static_cast<ElasticChannel>(message.data()[0])) {
+      case ElasticChannel::roster: UNISONO_CHECK(decode_roster_message(message.view()).ok()); break;
+      case ElasticChannel::formation: UNISONO_CHECK(decode_formation(message.view()).ok()); break;
+      case ElasticChannel::state: UNISONO_CHECK(decode_state(message.view()).ok()); break;
+      case ElasticChannel::round: {
+        RoundMessage read;
+        const auto id = round_group(message.view());
+        UNISONO_CHECK(id.has_value());
+        format.group = *id;
+        UNISONO_CHECK(read_round_message(format, message.view(), read).ok());
+        break;
+      }
+      default: UNISONO_CHECK(false);
+    }
+  }
+
+  RoundFormat format;
+  bool roomy = true;
+};
+
+struct Desk {
+  explicit Desk(Input& choices) : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), state(elements), peer(settings, port) {
+    port.format = {.members = round_members_max, .table = ChunkTable(elements, settings.max_group),
+                   .contribute = wire_codec(settings.contribute, DType::f32, DType::f32, false), .result = wire_codec(settings.result, DType::f32, DType::f32, false)};
+    others.finished(0, std::as_bytes(std::span(state)));
+    std::vector<PeerId> ids;
+    for (uint32_t i = 0; i < 4; ++i) ids.push_back(peer_id(i));
+    auto made = unisono::make_layout({.run = "run", .version = 1, .max_group = 4, .dims = {}}, ids);
+    UNISONO_CHECK(made.ok());
+    layout = std::move(*made);
+    UNISONO_CHECK(peer.start(now).ok());
+    if (input.flag()) meet();
+    begin_sweep();
+  }
+
+  static std::vector<size_t> chunk_bytes() {
+    const ChunkTable table(elements, 4);
+    std::vector<size_t> bytes;
+    for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk) bytes.push_back(table.count(chunk) * sizeof(float));
+    return bytes;
+  }
+
+  // Four peers, and the layout of all of them.
+  void meet() {
+    RosterMessage message{.run = fnv1a64("run"), .body = LayoutPush{std::make_shared<const Layout>(layout)}, .claims = {}};
+    for (uint32_t i = 1; i < 4; ++i) {
+      PeerClaim claim;
+      claim.entry = {.id = peer_id(i), .incarnation = 1, .status = PeerStatus::alive, .facts = {}};
+      claim.entry.facts.counter = 1;
+      claim.entry.facts.addresses = {address_of(i)};
+      claim.entry.facts.state_digest = input.flag() ? others.state_digest() : 0;
+      message.claims.push_back(claim);
+    }
+    message.layout_version = layout.version;
+    message.layout_digest = layout.digest;
+    peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
+    if (settings.found) return;
+    message.body = RosterWelcome{.sum = 0, .last = true};
+    peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
+  }
+
+  void begin_sweep() {
+    SweepInput sweep{.values = std::vector<float>(settings.role == ElasticRole::reducer ? 0 : elements, 1.0f)};
+    sweep.weight = std::min(std::abs(input.real()), contribution_weight_max);
+    sweep.keep_contributed = input.flag();
+    (void)peer.begin_sweep(std::move(sweep), now);
+  }
+
+  const Layout& known_layout() const { return peer.keeper().newest_layout() != nullptr ? *peer.keeper().newest_layout() : layout; }
+
+  SharedBuffer make_message() {
+    switch (input.below(8)) {
+      case 0:
+      case 1: return SharedBuffer::copy(encode(make_roster_message(input, fnv1a64("run"), &known_layout())));
+      case 2:
+      case 3: return SharedBuffer::copy(encode(make_formation(input, known_layout())));
+      case 4:
+      case 5: {
+        auto format = port.format;
+        format.members = 2 + input.below(3);
+        if (input.below(4) == 3 || format.group == GroupId{}) format.group = {input.below(4), 9};
+        return make_round_message(input, format);
+      }
+      case 6: return make_state_message(input, others);
+      default: {
+        ByteWriter writer;
+        writer.write(static_cast<uint8_t>(input.below(6)));
+        for (const auto byte : input.bytes()) writer.write(byte);
+        return SharedBuffer::copy(writer.view());
+      }
+    }
+  }
+
+  void act() {
+    const auto from = [&] { return peer_id(1 + input.below(peers_known - 1)); };
+    switch (input.below(16)) {
+      case 10:
+      case 11: now += input.step(now, peer.next_deadline()); break;
+      case 12: peer.link_lost(from(), {Code::peer_lost, "lost"}, input.below(4) == 3, now); break;
+      case 13:
+        port.roomy = !port.roomy;
+        if (port.roomy) peer.room(from(), now);
+        break;
+      case 14: peer.address_failed(address_of(input.below(peers_known)), {Code::unavailable, "refused"}, now); break;
+      case 15: own_changes(); break;
+      default: {
+        const auto message = make_message();
+        const auto sender = input.byte() >= 0xf0 ? input.any_peer() : from();
+        if (sender != peer_id(0)) peer.received(sender, message, now);
+      }
+    }
+    if (input.flag()) wake(peer, now, [this] { attend(); });
+    attend();
+  }
+  void own_changes() {
+    switch (input.below(8)) {
+      case 0: peer.set_blobs({{"a", std::vector<std::byte>(10)}}, now); break;
+      case 1: peer.cancel_sweep(now); break;
+      case 2:
+        if (input.below(8) == 7) peer.leave(now);
+        break;
+      case 3:
+        if (settings.role != ElasticRole::reducer) peer.offer_values(std::vector<float>(elements, 2.0f), now);
+        break;
+      default: begin_sweep();
+    }
+  }
+  void attend() {
+    (void)peer.take_state();
+    if (const auto done = peer.take_sweep()) {
+      UNISONO_CHECK(done->values.size() == (settings.role == ElasticRole::reducer ? 0 : elements));
+      UNISONO_CHECK(!done->report.to_string().empty());
+    }
+    UNISONO_CHECK(peer.groups_kept() <= groups_max);
+    // Two groups, and what waits for others.
+    UNISONO_CHECK(peer.held_bytes() <= 3 * (2 * elements * sizeof(float) + (size_t{2} << 20)));
+    UNISONO_CHECK(!peer.status(now).phase.empty());
+  }
+
+  Input& input;
+  Nanos now = fuzz_start;
+  MoshpitSettings settings;
+  StateCopy others;  // what other peers could give
+  std::vector<float> state;
+  Layout layout;
+  Port port;
+  MoshpitPeer peer;
+};
+
+}  // namespace
+}  // namespace unisono::elastic_fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace unisono::elastic_fuzz;
+  Input input(data, size);
+  Desk desk(input);
+  while (input.more()) desk.act();
+  return 0;
+}
