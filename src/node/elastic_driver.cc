@@ -117,6 +117,11 @@ bool ElasticDriver::poll(Nanos now) {
     acted = true;
     peer_->address_failed(address, {Code::unavailable, address + " cannot be dialled"}, now);
   }
+  if (const bool waiting = links_->lingers(); meter_.wants(now, waiting)) {
+    const auto counters = links_->counters();
+    meter_.update(now, counters.sent_bytes, counters.received_bytes, waiting);
+  }
+  if (const auto rate = meter_.take_news()) peer_->set_bandwidth(*rate, now);
   watch_joining(now);
   return acted;
 }

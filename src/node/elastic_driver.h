@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "node/bandwidth_meter.h"
 #include "node/elastic_links.h"
 #include "node/elastic_port.h"
 #include "node/moshpit_peer.h"
@@ -60,6 +61,7 @@ class ElasticDriver final : private ElasticSink {
   std::unique_ptr<ElasticLinks> links_;
   std::unique_ptr<Port> port_;
   std::unique_ptr<MoshpitPeer> peer_;
+  BandwidthMeter meter_;
   Nanos now_ = 0;
   Nanos join_until_ = never;
   Nanos retry_at_ = never;

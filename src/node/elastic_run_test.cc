@@ -95,4 +95,138 @@ TEST(ElasticRun, peers_average_exactly_and_to_the_bit) {
   for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(values[0][i], 25 + static_cast<float>(i % 7), 1e-4);
 }
 
+TEST(ElasticRun, who_joins_later_gets_values_and_state) {
+  auto runs = start(3);
+  ASSERT_EQ(runs.size(), 3u);
+  std::vector<std::vector<float>> values(3);
+  on_all(runs, [&](size_t index, Elastic& run) {
+    ASSERT_TRUE(run.ready(plenty));
+    values[index] = values_of(index);
+    EXPECT_TRUE(run.set_state({{"steps", std::vector<std::byte>(8, std::byte{42})}}).ok());
+    EXPECT_TRUE(average(run, values[index]).ok());
+  });
+  auto late = Elastic::join(options_of(9, runs[1].status().endpoints, 3));
+  ASSERT_TRUE(late.ok()) << late.status().to_string();
+  const auto& state = late->state();
+  ASSERT_TRUE(state.loaded) << state.note;
+  EXPECT_EQ(state.values, values[0]);
+  EXPECT_EQ(state.sweep, 0);
+  ASSERT_EQ(state.blobs.size(), 1u);
+  EXPECT_EQ(state.blobs[0].first, "steps");
+  EXPECT_EQ(state.blobs[0].second, std::vector<std::byte>(8, std::byte{42}));
+}
+
+TEST(ElasticRun, steps_that_are_taken_during_a_sweep_are_kept) {
+  auto runs = start(2);
+  ASSERT_EQ(runs.size(), 2u);
+  std::vector<std::vector<float>> values{values_of(0), values_of(1)};
+  on_all(runs, [&](size_t index, Elastic& run) {
+    ASSERT_TRUE(run.ready(plenty));
+    const std::span<float> all(values[index]);
+    auto work = run.average_async({all.first(elements - 1000), all.subspan(elements - 1000)});
+    ASSERT_TRUE(work.ok());
+    values[index][7] += 1;  // while it runs, or after: the same
+    const auto report = work->wait(plenty);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    EXPECT_EQ(work->wait().status().code(), Code::invalid) << "its result is taken once";
+  });
+  EXPECT_FLOAT_EQ(values[0][7], 5 + 1);
+  EXPECT_FLOAT_EQ(values[1][7], 5 + 1);
+  EXPECT_EQ(values[0][8], values[1][8]);
+  EXPECT_FLOAT_EQ(values[0][8], 5 + 1);
+}
+
+TEST(ElasticRun, a_seed_that_nobody_listens_at_is_named) {
+  auto options = options_of(0, {"127.0.0.1:1"}, 1);
+  options.join_timeout = Milliseconds(300);
+  const auto run = Elastic::join(options);
+  ASSERT_FALSE(run.ok());
+  EXPECT_EQ(run.status().code(), Code::unavailable);
+  EXPECT_TRUE(run.status().message().starts_with("NO_SEED")) << run.status().message();
+  EXPECT_NE(run.status().message().find("127.0.0.1:1"), std::string::npos) << run.status().message();
+}
+
+TEST(ElasticRun, another_run_at_the_seed_is_an_error) {
+  auto runs = start(1);
+  ASSERT_EQ(runs.size(), 1u);
+  auto options = options_of(1, runs[0].status().endpoints, 1);
+  options.run_id = "another";
+  options.join_timeout = Milliseconds(2000);
+  const auto other = Elastic::join(options);
+  ASSERT_FALSE(other.ok());
+  EXPECT_TRUE(other.status().message().starts_with("RUN_ID_MISMATCH")) << other.status().message();
+}
+
+TEST(ElasticRun, other_tensors_are_an_error) {
+  auto runs = start(1);
+  ASSERT_EQ(runs.size(), 1u);
+  auto options = options_of(1, runs[0].status().endpoints, 1);
+  options.tensor_elements = {elements};
+  const auto other = Elastic::join(options);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.status().code(), Code::invalid);
+  EXPECT_TRUE(other.status().message().starts_with("SCHEMA_MISMATCH")) << other.status().message();
+}
+
+TEST(ElasticRun, who_does_not_know_the_run_key_stays_outside_and_is_counted) {
+  auto options = options_of(0, {}, 1);
+  options.run_key = "secret";
+  auto founder = Elastic::join(options);
+  ASSERT_TRUE(founder.ok()) << founder.status().to_string();
+  for (const char* key : {"", "wrong"}) {
+    auto stranger = options_of(1, founder->status().endpoints, 1);
+    stranger.run_key = key;
+    stranger.join_timeout = Milliseconds(1000);
+    EXPECT_FALSE(Elastic::join(stranger).ok()) << '"' << key << '"';
+  }
+  EXPECT_GE(founder->status().refused, 2u);
+  auto member = options_of(2, founder->status().endpoints, 1);
+  member.run_key = "secret";
+  EXPECT_TRUE(Elastic::join(member).ok());
+}
+
+TEST(ElasticRun, who_leaves_is_gone_for_the_others_at_once) {
+  auto runs = start(3);
+  ASSERT_EQ(runs.size(), 3u);
+  on_all(runs, [](size_t, Elastic& run) { ASSERT_TRUE(run.ready(plenty)); });
+  ASSERT_TRUE(runs[2].leave().ok());
+  auto values = values_of(2);
+  EXPECT_EQ(average(runs[2], values).status().code(), Code::unavailable);
+  EXPECT_TRUE(runs[2].leave().ok());
+  EXPECT_EQ(runs[2].status().phase, "ended");
+  runs.pop_back();
+  std::vector<double> seconds(2);
+  on_all(runs, [&](size_t index, Elastic& run) {
+    auto mine = values_of(index);
+    const auto report = average(run, mine);
+    ASSERT_TRUE(report.ok());
+    seconds[index] = report->seconds;
+  });
+  EXPECT_LT(seconds[0], 1.9);  // less than a gather_timeout
+  EXPECT_LT(seconds[1], 1.9);
+}
+
+TEST(ElasticRun, calls_that_make_no_sense_are_refused) {
+  auto runs = start(1);
+  ASSERT_EQ(runs.size(), 1u);
+  ASSERT_TRUE(runs[0].ready(plenty));
+  std::vector<float> few(10);
+  EXPECT_EQ(runs[0].average(few).status().code(), Code::invalid);
+  auto values = values_of(0);
+  EXPECT_EQ(average(runs[0], values, -1).status().code(), Code::invalid);
+  EXPECT_EQ(average(runs[0], values, std::nan("")).status().code(), Code::invalid);
+  EXPECT_FALSE(runs[0].set_state(std::vector<std::pair<std::string, std::vector<std::byte>>>(2)).ok()) << "two of one name";
+}
+
+TEST(ElasticRun, a_port_that_is_taken_is_named) {
+  auto runs = start(1);
+  ASSERT_EQ(runs.size(), 1u);
+  const auto endpoint = runs[0].status().endpoints.front();
+  auto options = options_of(1, {}, 1);
+  options.port = static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
+  const auto second = Elastic::join(options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::unavailable);
+}
+
 }  // namespace unisono

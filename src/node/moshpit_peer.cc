@@ -210,6 +210,13 @@ void MoshpitPeer::set_blobs(std::vector<NamedBlob> blobs, Nanos now) {
   act(now);
 }
 
+void MoshpitPeer::set_bandwidth(double bytes_per_second, Nanos now) {
+  if (left_) return;
+  keeper_.set_bandwidth(bytes_per_second, now);
+  state_.set_bandwidth(bytes_per_second);
+  act(now);
+}
+
 void MoshpitPeer::offer_values(std::vector<float> values, Nanos now) {
   if (left_ || next_sweep_ > 0) return;
   state_.keep(-1, values, keeper_, now);

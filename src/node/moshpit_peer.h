@@ -65,6 +65,8 @@ class MoshpitPeer {
 
   // What joiners are given. -----------------------------------------------------------------------------------------------
   void set_blobs(std::vector<NamedBlob> blobs, Nanos now);
+  // As measured, in bytes/s: for its share of the chunks of a group.
+  void set_bandwidth(double bytes_per_second, Nanos now);
   void offer_values(std::vector<float> values, Nanos now);
 
   // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
