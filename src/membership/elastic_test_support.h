@@ -156,7 +156,7 @@ class KeeperNetwork {
       at(when, [this, from, id = nodes.at(from).id, address = one.address] {
         auto& node = nodes.at(from);
         if (!node.up || node.id != id) return;
-        node.keeper->address_unreachable(address, "refused", now + node.offset);
+        node.keeper->address_unreachable(address, "refused", false, now + node.offset);
         flush(from);
       });
       return;

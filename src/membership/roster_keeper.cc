@@ -70,14 +70,14 @@ void RosterKeeper::say_hello(Nanos now) {
   }
 }
 
-void RosterKeeper::address_unreachable(const std::string& address, const std::string& why, Nanos) {
-  if (state_ == JoinState::joining) seed_failed(address, why);
+void RosterKeeper::address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos) {
+  if (state_ == JoinState::joining) seed_failed(address, why, other_run);
 }
 
-void RosterKeeper::seed_failed(const std::string& address, const std::string& why) {
+void RosterKeeper::seed_failed(const std::string& address, const std::string& why, bool other_run) {
   const auto found = seeds_.find(address);
   if (found == seeds_.end() || found->second.failed) return;
-  found->second = {.failed = true, .why = why};
+  found->second = {.failed = true, .other_run = other_run, .why = why};
   give_up_joining();
 }
 
@@ -86,6 +86,8 @@ void RosterKeeper::give_up_joining() {
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return !seed.second.failed; })) return;
   std::string list;
   for (const auto& [address, seed] : seeds_) list += (list.empty() ? ": " : ", ") + address + " (" + seed.why + ')';
+  if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return seed.second.other_run; }))
+    return fail(Code::invalid, "RUN_ID_MISMATCH: no seed answers for run \"" + options_.run_id + "\", with its run key if it has one" + list);
   fail(Code::unavailable, "NO_SEED: none of " + std::to_string(seeds_.size()) + " seeds answers" + list);
 }
 
@@ -217,7 +219,7 @@ void RosterKeeper::woke(Nanos now) {
   roster_.forget(now);
   if (join_until_ <= now) {
     const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
-    for (const auto& seed : options_.seeds) seed_failed(seed, waited);
+    for (const auto& seed : options_.seeds) seed_failed(seed, waited, false);
     return;
   }
   if (hello_at_ <= now) say_hello(now);

@@ -87,7 +87,8 @@ class RosterKeeper final : public FormationView {
   // Nobody listens at its addresses any more: dead at once.
   void known_dead(const PeerId& peer, const std::string& why, Nanos now);
   // A message to an address alone could not be delivered. When that is so of every seed, joining has failed.
-  void address_unreachable(const std::string& address, const std::string& why, Nanos now);
+  // other_run: somebody answered, but not for this run, or does not know the run key.
+  void address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now);
 
   std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
   std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
@@ -127,6 +128,7 @@ class RosterKeeper final : public FormationView {
  private:
   struct Seed {
     bool failed = false;
+    bool other_run = false;
     std::string why;
   };
   struct Probe {
@@ -152,7 +154,7 @@ class RosterKeeper final : public FormationView {
   void joined(Nanos now);
   void fail(Code code, const std::string& why);
   void say_hello(Nanos now);
-  void seed_failed(const std::string& address, const std::string& why);
+  void seed_failed(const std::string& address, const std::string& why, bool other_run);
   void give_up_joining();
 
   // roster_keeper_gossip.cc: claims, rumors, healing

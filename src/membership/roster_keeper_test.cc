@@ -97,9 +97,9 @@ TEST(RosterKeeper, a_joiner_asks_every_seed_and_is_in_when_it_has_the_whole_rost
 TEST(RosterKeeper, with_every_seed_dead_joining_fails_and_no_run_is_founded) {
   RosterKeeper keeper(options(false, {address_of(2), address_of(3)}), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());
-  keeper.address_unreachable(address_of(2), "refused", 1);
+  keeper.address_unreachable(address_of(2), "refused", false, 1);
   EXPECT_EQ(keeper.join_state(), JoinState::joining);
-  keeper.address_unreachable(address_of(3), "no route", 2);
+  keeper.address_unreachable(address_of(3), "no route", false, 2);
   EXPECT_EQ(keeper.join_state(), JoinState::failed);
   EXPECT_EQ(keeper.join_status().code(), Code::unavailable);
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED"));

@@ -50,8 +50,8 @@ class ElasticSink {
   // All that was sent to this peer before now may not have arrived, and what waited for it is dropped. refused: nobody listens there any more, or
   // another process does, so this one is dead. Said after an attempt to make a new link, which may have brought one.
   virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
-  // What was sent to this address has not arrived. invalid: another run, run key or version is there, or this process itself: there is no point in trying
-  // again. unavailable: no answer.
+  // What was sent to this address has not arrived. invalid: another run, run key or version is there: there is no point in trying
+  // again. unavailable: no answer, or this process itself listens there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
   // room(peer) had been false and now is true.
   virtual void room(const PeerId& peer) = 0;

@@ -45,7 +45,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
   if (asked == nullptr) return;
   auto* known = find(id);
   if (id == options_.self) {
-    failed(*asked, Status(Code::invalid, asked->address + ": this process itself listens there"), false);
+    failed(*asked, Status(Code::unavailable, asked->address + ": this process itself listens there"), false);
     asked->over = true;
     return touch(*asked);
   }

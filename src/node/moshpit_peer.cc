@@ -100,7 +100,7 @@ void MoshpitPeer::link_lost(const PeerId& peer, const Status& why, bool refused,
 
 void MoshpitPeer::address_failed(const std::string& address, const Status& why, Nanos now) {
   if (left_) return;
-  keeper_.address_unreachable(address, why.message(), now);
+  keeper_.address_unreachable(address, why.message(), why.code() == Code::invalid, now);
   act(now);
 }
 
