@@ -18,10 +18,10 @@ class Failed(RuntimeError):
 
 
 class Peer:
-    """One process. `lines` grows while it runs; a last line that was cut by a kill is left out."""
+    """One process. `lines` grows while it runs; a last line that was cut by a kill is left out. `keep` makes of a line what is kept of it."""
 
-    def __init__(self, name, slot, argv, place, environment=None):
-        self.name, self.slot, self.lines, self.born = name, slot, [], time.monotonic()
+    def __init__(self, name, slot, argv, place, environment=None, keep=None):
+        self.name, self.slot, self.lines, self.keep = name, slot, [], keep or (lambda line: line)
         self.said = place / f"{name}.err"
         self.news = threading.Condition()
         with self.said.open("w") as errors:
@@ -31,12 +31,12 @@ class Peer:
 
     def read(self):
         for words in self.process.stdout:
-            try:
-                line = json.loads(words)
-            except json.JSONDecodeError:
-                line = {"kind": "garbage", "words": words}
             if not words.endswith("\n"):
                 break
+            try:
+                line = self.keep(json.loads(words))
+            except json.JSONDecodeError:
+                line = {"kind": "garbage", "words": words}
             with self.news:
                 self.lines.append(line)
                 self.news.notify_all()
@@ -81,8 +81,8 @@ class Peer:
 class Run:
     """All processes of a run; a context manager. `inside(slot, argv)` puts a command onto a host, if hosts are not all this one."""
 
-    def __init__(self, program, place, words, inside=None):
-        self.program, self.place, self.words, self.inside = program, pathlib.Path(place), words, inside
+    def __init__(self, program, place, words, inside=None, keep=None):
+        self.program, self.place, self.words, self.inside, self.keep = program, pathlib.Path(place), words, inside, keep
         self.peers = []
         self.place.mkdir(parents=True, exist_ok=True)
         self.addresses = self.place / "addresses"
@@ -94,7 +94,7 @@ class Run:
         name = name or f"peer{slot}"
         place = ["--found"] if founds else ["--join", f"file:{self.addresses}"]
         argv = [str(word) for word in (self.program, "--run", f"{self.place.name}-{os.getpid()}", "--name", name, "--slot", slot, *place, *self.words, *more)]
-        peer = Peer(name, slot, self.inside(slot, argv) if self.inside else argv, self.place, environment)
+        peer = Peer(name, slot, self.inside(slot, argv) if self.inside else argv, self.place, environment, self.keep)
         self.peers.append(peer)
         if founds or waits:
             self.joined(peer)
