@@ -30,16 +30,17 @@ class Peer:
         self.reader.start()
 
     def read(self):
-        for words in self.process.stdout:
-            if not words.endswith("\n"):
-                break
-            try:
-                line = self.keep(json.loads(words))
-            except json.JSONDecodeError:
-                line = {"kind": "garbage", "words": words}
-            with self.news:
-                self.lines.append(line)
-                self.news.notify_all()
+        with self.process.stdout as said:
+            for words in said:
+                if not words.endswith("\n"):
+                    break
+                try:
+                    line = self.keep(json.loads(words))
+                except json.JSONDecodeError:
+                    line = {"kind": "garbage", "words": words}
+                with self.news:
+                    self.lines.append(line)
+                    self.news.notify_all()
         with self.news:
             self.news.notify_all()
 
