@@ -1,0 +1,102 @@
+"""Whether the results of an elastic run's sweeps are right, from the lines of all its processes, those that were killed too (see bench/moshpit_bench.cc for what tensors are made of)."""
+
+import math
+
+TOLERANCE = 1e-5  # of means of fp32 over several rounds
+
+
+def brief(line):
+    """A line with as much as is looked at later: long runs have hundreds of thousands."""
+    if line["kind"] == "sweep" and line["exact"] and line["end"] - line["begin"] < 0.5:
+        return {**line, "rounds": [{"outcome": one["outcome"]} for one in line["rounds"]]}
+    return line
+
+
+class Sweep:
+    """All that is known of one sweep."""
+
+    def __init__(self, number):
+        self.number, self.lines = number, {}
+        self.numbers = {}  # slot -> the numbers that may have gone into it
+
+    def begin(self):
+        return min(line["begin"] for line in self.lines.values())
+
+
+def sweeps_of(peers):
+    """Ascending. What a process that never came back from a sweep gave may be in any that began before it was killed and that it had not finished."""
+    found = {}
+    for peer in peers:
+        for line in peer.of_kind("sweep"):
+            sweep = found.setdefault(line["sweep"], Sweep(line["sweep"]))
+            sweep.lines[peer] = line
+            sweep.numbers.setdefault(peer.slot, set()).add(line["number"])
+    for peer in peers:
+        moments = [line for line in peer.lines if line["kind"] in ("enter", "sweep")]
+        if not moments or moments[-1]["kind"] != "enter":
+            continue
+        last = max((line["sweep"] for line in moments if line["kind"] == "sweep"), default=-1)
+        for sweep in found.values():
+            if sweep.number > last and sweep.begin() < getattr(peer, "killed_at", math.inf):
+                sweep.numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
+    return [found[number] for number in sorted(found)]
+
+
+def mean_by_shares(sweep, kind):
+    """(the mean, what is wrong): None where somebody's number is not known for sure."""
+    mean, sure = 0.0, True
+    for slot, share in kind["shares"].items():
+        numbers = sweep.numbers.get(int(slot), set())
+        if not numbers:
+            return None, f"slot {slot} has a share of {share:g}, and nobody there took part"
+        sure = sure and len(numbers) == 1
+        mean += share * next(iter(numbers))
+    return (mean if sure else None), ""
+
+
+def check_kinds(sweep, peer, line):
+    wrong = [line["wrong"]] if line["wrong"] else []
+    for kind in line["kinds"]:
+        mean, trouble = mean_by_shares(sweep, kind)
+        if trouble:
+            wrong.append(trouble)
+        elif mean is not None and abs(mean - kind["number"]) > TOLERANCE:
+            wrong.append(f"the mean by the shares is {mean:.7f}, the result {kind['number']:.7f}")
+    return [f"sweep {sweep.number}, {peer.name}: {words}" for words in wrong]
+
+
+def check_exact(sweep):
+    """Equal bits, equal shares, and everybody who says so is in."""
+    exact = {peer: line for peer, line in sweep.lines.items() if line["exact"]}
+    wrong = []
+    if len({line["digest"] for line in exact.values()}) > 1:
+        wrong.append("exact results differ in their bits")
+    for line in list(exact.values())[:1]:
+        shares = line["kinds"][0]["shares"]
+        if len(line["kinds"]) != 1 or max(abs(share - 1 / len(shares)) for share in shares.values()) > TOLERANCE:
+            wrong.append(f"an exact result has {len(line['kinds'])} kinds of tiles, shares {shares}")
+        wrong += [f"{peer.name} says exact and is not in" for peer in exact if str(peer.slot) not in shares]
+    return [f"sweep {sweep.number}: {words}" for words in wrong]
+
+
+def check(peers):
+    """All that is wrong, in words."""
+    wrong = []
+    for sweep in sweeps_of(peers):
+        for peer, line in sweep.lines.items():
+            wrong += check_kinds(sweep, peer, line)
+        wrong += check_exact(sweep)
+    return wrong
+
+
+def counts(peers):
+    """How much was looked at."""
+    found = {"sweeps": 0, "results": 0, "exact": 0, "kinds": 0, "unknown": 0}
+    for sweep in sweeps_of(peers):
+        found["sweeps"] += 1
+        for line in sweep.lines.values():
+            found["results"] += 1
+            found["exact"] += line["exact"]
+            found["kinds"] += len(line["kinds"])
+            found["unknown"] += sum(mean_by_shares(sweep, kind)[0] is None for kind in line["kinds"])
+    return found
