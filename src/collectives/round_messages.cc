@@ -1,5 +1,6 @@
 #include "collectives/round_messages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -30,6 +31,25 @@ uint8_t number(const WireCodec& codec) { return static_cast<uint8_t>(codec.kind)
 
 Status corrupt(const std::string& what) { return {Code::corrupt, "a message of a round with " + what}; }
 
+bool all_zero(ByteView bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+// Of a whole head: what is behind its fields.
+ByteView padding(ByteView bytes, const ByteReader& reader, size_t head_bytes) {
+  const size_t at = bytes.size() - reader.left();
+  return bytes.subspan(at, head_bytes - at);
+}
+
+bool has_elements(Kind kind) { return kind == Kind::contribution || kind == Kind::result; }
+bool has_chunk(Kind kind) { return has_elements(kind) || kind == Kind::fetch || kind == Kind::fetch_miss; }
+
+// What this kind of message has no use for must be 0: a later version may give it a meaning.
+bool has_unknown_fields(const Head& head) {
+  const uint8_t flags = has_elements(head.kind) || head.kind == Kind::keep_alive ? flag : 0;
+  return (head.flags & ~flags) != 0 || (!has_elements(head.kind) && head.codec != 0) || (!has_chunk(head.kind) && head.chunk != 0);
+}
+
 Status read_contribution(const RoundFormat& format, const Head& head, ByteReader& reader, ByteView bytes, RoundMessage& message) {
   Contribution read{.chunk = head.chunk, .full = (head.flags & flag) != 0};
   read.weight = reader.read<double>();
@@ -40,6 +60,7 @@ Status read_contribution(const RoundFormat& format, const Head& head, ByteReader
   if (!(read.weight >= 0 && read.weight <= contribution_weight_max)) return corrupt("weight " + std::to_string(read.weight));
   if (read.sharers < 1 || read.sharers > round_members_max) return corrupt(std::to_string(read.sharers) + " sharers of a weight");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
+  if (!all_zero(padding(bytes, reader, contribution_head_bytes))) return corrupt("bytes that mean nothing");
   const size_t count = read.weight > 0 ? format.table.count(head.chunk) : 0;
   message = read;
   return check_message(format.contribute, bytes.subspan(contribution_head_bytes), count);
@@ -62,6 +83,7 @@ Status read_result(const RoundFormat& format, const Head& head, ByteReader& read
   if (!(read.total >= 0 && std::isfinite(read.total))) return corrupt("total weight " + std::to_string(read.total));
   if ((read.contributors >> format.members).any()) return corrupt("contributors beyond the group");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
+  if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("bytes that mean nothing");
   message = read;
   return check_message(format.result, bytes.subspan(result_head_bytes), read.is_void() ? 0 : format.table.count(head.chunk));
 }
@@ -144,8 +166,8 @@ Status read_round_message(const RoundFormat& format, ByteView bytes, RoundMessag
   if (!reader.ok()) return corrupt(std::to_string(bytes.size()) + " bytes");
   if (channel != static_cast<uint8_t>(ElasticChannel::round)) return corrupt("channel " + std::to_string(channel));
   if (group != format.group) return corrupt("another group's id");
-  const bool of_chunk = head.kind == Kind::contribution || head.kind == Kind::result || head.kind == Kind::fetch || head.kind == Kind::fetch_miss;
-  if (of_chunk && head.chunk >= format.table.chunks()) return corrupt("chunk " + std::to_string(head.chunk));
+  if (has_unknown_fields(head)) return corrupt("fields that its kind does not have");
+  if (has_chunk(head.kind) && head.chunk >= format.table.chunks()) return corrupt("chunk " + std::to_string(head.chunk));
   switch (head.kind) {
     case Kind::contribution: return read_contribution(format, head, reader, bytes, message);
     case Kind::result: return read_result(format, head, reader, bytes, message);

@@ -178,6 +178,21 @@ TEST(RoundMessages, results_that_nobody_makes) {
   EXPECT_EQ(code_of(format, with(good, 48, uint64_t{0b10}).view()), Code::corrupt) << "elements of nobody's step";
 }
 
+TEST(RoundMessages, what_has_no_meaning_must_be_zero) {
+  const auto format = plain_format();
+  const auto contributed = contribution(format, {.chunk = 0, .author = 1, .weight = 1}), averaged = result(format, result_head());
+  for (size_t at = 36; at < contribution_head_bytes; ++at) EXPECT_EQ(code_of(format, with(contributed, at, uint8_t{1}).view()), Code::corrupt) << at;
+  for (size_t at = 82; at < result_head_bytes; ++at) EXPECT_EQ(code_of(format, with(averaged, at, uint8_t{1}).view()), Code::corrupt) << at;
+  for (const auto& message : {contributed, averaged, round_message(group, KeepAlive{})}) {
+    EXPECT_EQ(code_of(format, with(message, 3, uint8_t{2}).view()), Code::corrupt) << "flags";
+  }
+  for (const auto& message : {round_message(group, Abandon{}), round_message(group, Fetch{1}), round_message(group, VerdictMessage{VerdictPrepare{7}})}) {
+    EXPECT_EQ(code_of(format, with(message, 3, uint8_t{1}).view()), Code::corrupt) << "flags";
+    EXPECT_EQ(code_of(format, with(message, 2, uint8_t{1}).view()), Code::corrupt) << "codec";
+  }
+  EXPECT_EQ(code_of(format, with(round_message(group, KeepAlive{}), 4, uint32_t{1}).view()), Code::corrupt) << "chunk";
+}
+
 TEST(RoundMessages, quantised_elements_that_cannot_be_decoded) {
   const auto format = encoded_format();
   const auto good = contribution(format, {.chunk = 0, .author = 1, .weight = 1});

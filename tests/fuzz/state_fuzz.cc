@@ -88,6 +88,7 @@ struct Desk {
       wake(*loader, now, [this] { attend(); });
     }
     attend();
+    if (loader->ended()) begin_loading();
   }
   void own_changes() {
     switch (input.below(6)) {
@@ -113,8 +114,6 @@ struct Desk {
       UNISONO_CHECK(loader->ended() && loader->next_deadline() == never);
       const auto sizes = chunk_bytes();
       if (outcome->ok()) UNISONO_CHECK((*outcome)->values.size() == std::accumulate(sizes.begin(), sizes.end(), size_t{0}));
-      begin_loading();
-      attend();
     }
   }
   static void decode_own(const StateSend& send, bool to_donor) {
