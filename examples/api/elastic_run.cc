@@ -16,7 +16,7 @@ int main(int count, char** arguments) {
   if (!run) return std::fprintf(stderr, "%s\n", run.status().to_string().c_str()), 1;
   if (place == 0) {  // any one address is enough, and any peer's: the others read it from the file as soon as it is there
     std::ofstream(path + ".new") << run->status().endpoints.front() << '\n';
-    std::rename((path + ".new").c_str(), path.c_str());
+    if (std::rename((path + ".new").c_str(), path.c_str()) != 0) return 1;
   }
   if (!run->ready(unisono::Milliseconds{30'000})) return 1;  // min_peers are there
 
@@ -26,6 +26,5 @@ int main(int count, char** arguments) {
   if (!sweep) return std::fprintf(stderr, "%s\n", sweep.status().to_string().c_str()), 1;
   // --8<-- [end:body]
   std::printf("%s: 1000 times %.3f\n", sweep->exact ? "exact" : sweep->to_string().c_str(), model[0]);
-  run->leave();
-  return 0;
+  return run->leave().ok() ? 0 : 1;  // says goodbye; the others would notice anyway
 }
