@@ -28,6 +28,7 @@
 
 #include "unisono/codec.h"
 #include "unisono/export.h"
+#include "unisono/group.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 
@@ -180,6 +181,10 @@ class UNISONO_EXPORT Elastic {
   Status offer_values(std::span<const std::span<float>> tensors);
 
   ElasticStatus status() const;
+  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between sweeps: it has all that a group has, and re-forms
+  // like one when somebody is lost. All of them call it after the same sweep. options: of the group; rank, world size, rendezvous and job are filled in.
+  // unavailable: there is no layout, or it does not name this process (yet: try again after the next sweep); late: somebody did not come, who is named.
+  Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});
   // Says goodbye: finishes what others wait for, as far as it fits into the profile's grace (5 or 15 s), and ends. Safe to call twice.
   Status leave();
 

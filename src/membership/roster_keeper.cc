@@ -262,6 +262,15 @@ void RosterKeeper::set_bandwidth(double bytes_per_second, Nanos now) {
   change_facts(facts, now);
 }
 
+void RosterKeeper::add_address(const std::string& address, Nanos now) {
+  if (!running() || address.size() > peer_address_bytes_max) return;
+  auto facts = self_entry().facts;
+  if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
+  facts.addresses.push_back(address);
+  change_facts(facts, now);
+  spread(self_, true, now);
+}
+
 void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {
   if (!running()) return;
   auto facts = self_entry().facts;

@@ -104,6 +104,8 @@ class RosterKeeper final : public FormationView {
   // Told to up to 64 others at once; afterwards this process is silent.
   void leave(Nanos now);
   void set_bandwidth(double bytes_per_second, Nanos now);  // only changes by more than a tenth are told around
+  // One more where this process can be reached, in whatever way; no more than peer_addresses_max.
+  void add_address(const std::string& address, Nanos now);
   void set_registered(uint64_t sweep, Nanos now);
   void set_finished(int64_t sweep, uint64_t state_digest, Nanos now);
   // A REGISTER opened this sweep, here or elsewhere.

@@ -63,6 +63,8 @@ Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::by
 
 Status Elastic::offer_values(std::span<const std::span<float>> tensors) { return run_->offer(tensors); }
 
+Result<Group> Elastic::group(Milliseconds timeout, const Options& options) { return run_->group(timeout.count() * millisecond, options); }
+
 ElasticStatus Elastic::status() const { return run_->status(); }
 
 Status Elastic::leave() { return run_->leave(); }

@@ -251,30 +251,56 @@ Status ElasticRun::offer(std::span<const std::span<float>> tensors) {
   return command([this, values](Nanos now) { driver_->peer().offer_values(std::move(*values), now); }) ? Status() : not_here();
 }
 
-ElasticStatus ElasticRun::status() {
-  struct Answer {
+template <typename Answer>
+std::optional<Answer> ElasticRun::ask(std::function<Answer(Nanos now)> question) {
+  struct Asked {
     std::mutex mutex;
     std::condition_variable given;
-    std::optional<ElasticStatus> status;
+    std::optional<Answer> answer;
   };
-  auto answer = std::make_shared<Answer>();
-  const bool asked = command([this, answer](Nanos now) {
-    auto status = driver_->status(now);
-    const std::lock_guard lock(answer->mutex);
-    answer->status = std::move(status);
-    answer->given.notify_all();
+  const auto asked = std::make_shared<Asked>();
+  const bool taken = command([asked, question = std::move(question)](Nanos now) {
+    auto answer = question(now);
+    const std::lock_guard lock(asked->mutex);
+    asked->answer = std::move(answer);
+    asked->given.notify_all();
   });
-  if (asked) {
-    std::unique_lock lock(answer->mutex);
-    // The thread may end before it comes to this.
-    while (!answer->given.wait_for(lock, std::chrono::milliseconds(50), [&] { return answer->status.has_value(); })) {
-      const std::lock_guard own(mutex_);
-      if (ended_) break;
-    }
-    if (answer->status) return *answer->status;
+  if (!taken) return std::nullopt;
+  std::unique_lock lock(asked->mutex);
+  // The thread may end before it comes to this.
+  while (!asked->given.wait_for(lock, std::chrono::milliseconds(50), [&] { return asked->answer.has_value(); })) {
+    const std::lock_guard own(mutex_);
+    if (ended_) break;
   }
+  return asked->answer;
+}
+
+ElasticStatus ElasticRun::status() {
+  if (auto status = ask<ElasticStatus>([this](Nanos now) { return driver_->status(now); })) return *status;
   const std::lock_guard lock(mutex_);
   return last_status_;
+}
+
+Result<Group> ElasticRun::group(Nanos timeout, const Options& options) {
+  const auto until = monotonic_now() + timeout;
+  for (;;) {
+    const auto place = ask<Result<ElasticGroupPlace>>([this](Nanos) { return driver_->peer().group_place(); });
+    if (!place) return not_here();
+    if (!place->ok()) return place->status();
+    if (!(*place)->rendezvous.empty()) {
+      auto own = group_options(**place, options_.run_id, options);
+      own.join_timeout = Milliseconds(std::max<Nanos>(1, (until - monotonic_now()) / millisecond));
+      return Group::join(own);
+    }
+    if ((*place)->rank == 0) {
+      const auto address = rendezvous_.serve(host_of_endpoint(status().endpoints.front()));
+      if (!address.ok()) return address.status();
+      (void)command([this, address = *address](Nanos now) { driver_->peer().tell_address(address, now); });
+    }
+    if (monotonic_now() >= until) return Status(Code::late, "the first peer of layout " + std::to_string((*place)->layout.version) + " has not told where the group meets: it did not call group()");
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ended_; });
+  }
 }
 
 Status ElasticRun::leave() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "node/elastic_driver.h"
+#include "node/elastic_group.h"
 #include "unisono/elastic.h"
 
 namespace unisono::internal {
@@ -48,6 +49,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   Status set_blobs(std::vector<NamedBlob> blobs);
   Status offer(std::span<const std::span<float>> tensors);
   ElasticStatus status();
+  Result<Group> group(Nanos timeout, const Options& options);
   Status leave();
 
  private:
@@ -59,6 +61,9 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   // False, and it will never run: the thread has ended.
   bool command(Command what);
   Status wait_joined();
+  // What the thread knows, as `ask` puts it; nothing if the thread has ended.
+  template <typename Answer>
+  std::optional<Answer> ask(std::function<Answer(Nanos now)> question);
 
   // Of the thread.
   void drive();
@@ -80,6 +85,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   Status failure_;
   std::optional<ElasticState> loaded_;
   ElasticStatus last_status_;
+  ElasticRendezvous rendezvous_;
   std::thread thread_;
 };
 

@@ -229,4 +229,24 @@ TEST(ElasticRun, a_port_that_is_taken_is_named) {
   EXPECT_EQ(second.status().code(), Code::unavailable);
 }
 
+TEST(ElasticRun, its_peers_are_an_ordinary_group_when_they_like) {
+  constexpr uint32_t count = 3;
+  auto runs = start(count);
+  ASSERT_EQ(runs.size(), count);
+  std::vector<float> sums(count);
+  on_all(runs, [&](size_t index, Elastic& run) {
+    ASSERT_TRUE(run.ready(plenty));
+    auto values = values_of(index);
+    ASSERT_TRUE(average(run, values).ok());
+    auto group = run.group(plenty);
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    EXPECT_EQ(group->world_size(), count);
+    std::vector<float> one{static_cast<float>(index + 1)};
+    const auto report = group->all_reduce(std::span(one));
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+    sums[index] = one[0];
+  });
+  for (const float sum : sums) EXPECT_EQ(sum, 6);
+}
+
 }  // namespace unisono

@@ -230,6 +230,25 @@ void MoshpitPeer::leave(Nanos now) {
   act(now);
 }
 
+Result<ElasticGroupPlace> MoshpitPeer::group_place() const {
+  const auto* layout = keeper_.newest_layout();
+  if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet");
+  ElasticGroupPlace place{.layout = *layout, .rank = layout->rank_of(settings_.self), .sweep = static_cast<int64_t>(next_sweep_) - 1, .rendezvous = {}};
+  if (place.rank == layout->peers.size()) return Status(Code::unavailable, "layout " + std::to_string(layout->version) + " does not name this process: a later one will");
+  const auto* first = keeper_.roster().find(layout->peers.front());
+  if (first == nullptr || is_gone(first->status)) return Status(Code::unavailable, "the first peer of layout " + std::to_string(layout->version) + " is gone: a later layout will begin with another one");
+  for (const auto& address : first->facts.addresses) {
+    if (address.starts_with(group_address_begin)) place.rendezvous = address;
+  }
+  return place;
+}
+
+void MoshpitPeer::tell_address(const std::string& address, Nanos now) {
+  if (left_) return;
+  keeper_.add_address(address, now);
+  act(now);
+}
+
 size_t MoshpitPeer::held_bytes() const {
   size_t bytes = early_bytes_;
   if (group_ != nullptr) bytes += group_->round().held_bytes();

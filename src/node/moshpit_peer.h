@@ -20,6 +20,7 @@
 #include "membership/group_clerk.h"
 #include "membership/group_seeker.h"
 #include "membership/roster_keeper.h"
+#include "node/elastic_group.h"
 #include "node/elastic_port.h"
 #include "node/moshpit_settings.h"
 #include "node/moshpit_state.h"
@@ -74,6 +75,9 @@ class MoshpitPeer {
   bool left() const { return left_; }
 
   ElasticStatus status(Nanos now) const;
+  // Where this peer stands in an ordinary group of all that the newest layout names, and where that meets.
+  Result<ElasticGroupPlace> group_place() const;
+  void tell_address(const std::string& address, Nanos now);
   const RosterKeeper& keeper() const { return keeper_; }
   uint64_t refused() const { return refused_; }
   size_t groups_kept() const { return groups_.size(); }
