@@ -5,7 +5,9 @@
 #include "unisono/compression.h" // IWYU pragma: export
 #include "unisono/counters.h"    // IWYU pragma: export
 #include "unisono/drop_compute.h" // IWYU pragma: export
+#include "unisono/elastic.h"     // IWYU pragma: export
 #include "unisono/group.h"       // IWYU pragma: export
+#include "unisono/moshpit_sgd.h" // IWYU pragma: export
 #include "unisono/options.h"     // IWYU pragma: export
 #include "unisono/report.h"      // IWYU pragma: export
 #include "unisono/sharded_step.h" // IWYU pragma: export
