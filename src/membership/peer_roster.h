@@ -34,7 +34,7 @@ inline constexpr size_t peer_name_bytes_max = 255;
 inline constexpr size_t peer_address_bytes_max = 255;
 inline constexpr size_t peer_addresses_max = 16;
 inline constexpr uint32_t incarnation_max = 1u << 31;
-inline constexpr uint64_t sweep_number_max = uint64_t{1} << 62;  // and of layout versions: sums stay far from overflow
+inline constexpr uint64_t sweep_number_max = uint64_t{1} << 53;  // and of layout versions: what a seat can name
 
 // What only the process itself can say. The counter comes first: comparing two of one process compares their age.
 struct PeerFacts {

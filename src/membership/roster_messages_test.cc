@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "membership/elastic_test_support.h"
+#include "membership/formation_messages.h"
 #include "wire/elastic_message.h"
 
 namespace unisono {
@@ -112,6 +113,18 @@ TEST(RosterMessages, with_a_layout_version_near_overflow_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, 2 + 16, ~uint64_t{0});
   expect_corrupt(bytes, "cannot be");
+}
+
+// Else one message that says so would keep everybody from registering ever again.
+TEST(RosterMessages, no_sweep_is_opened_for_which_nobody_could_register) {
+  auto message = with(RosterGossip{});
+  message.sweeps_opened = sweep_number_max;
+  ASSERT_TRUE(decode_roster_message(encode(message)).ok());
+  formation::Register request;
+  request.seat = {.layout_version = 1, .layout_digest = 2, .sweep = message.sweeps_opened - 1, .round = 0, .line = 0};
+  EXPECT_TRUE(decode_formation(encode(request)).ok());
+  ++message.sweeps_opened;
+  EXPECT_FALSE(decode_roster_message(encode(message)).ok());
 }
 
 TEST(RosterMessages, with_a_huge_number_of_entries_are_refused_before_anything_is_made) {
