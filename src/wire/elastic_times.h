@@ -34,10 +34,10 @@ struct ElasticTimes {
             .round_timeout = 120 * second, .relayout_period = 30 * second, .leave_grace = 15 * second};
   }
 
-  // max(contribute_timeout, 4·V/b), b the group's smallest measured bandwidth above 0; 0: none is known.
+  // max(contribute_timeout, 4·V/b), b the group's smallest measured bandwidth above 0; 0: none is known. At most a day, whatever a peer says of its own.
   Nanos contribute_timeout_for(double vector_bytes, double bytes_per_second) const {
     if (bytes_per_second <= 0) return contribute_timeout;
-    return std::max(contribute_timeout, static_cast<Nanos>(std::min(4e9 * vector_bytes / bytes_per_second, 1e18)));
+    return std::max(contribute_timeout, static_cast<Nanos>(std::min(4e9 * vector_bytes / bytes_per_second, 24.0 * 3600 * second)));
   }
   // max(round_timeout, contribute + result + 10 ballots).
   Nanos round_timeout_for(Nanos contribute) const { return std::max(round_timeout, contribute + result_timeout + 10 * ballot_timeout); }
