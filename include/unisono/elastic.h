@@ -7,7 +7,7 @@
 //     auto sweep = run->average(model, samples);              // the weighted mean over all peers that took part
 //     if (!sweep.ok()) break;                                 // shutting down; anything else that goes wrong is in the report
 //   }
-//   run->leave();                                             // or do not: the others notice
+//   if (!run->leave().ok()) …                                 // or do not say goodbye: the others notice
 //
 // Peers meet in small groups, one after the other along each axis of a grid, so that a peer that vanishes spoils a part of one group's round and nothing
 // else. Without absences a sweep is exact for every number of peers, and equal to the bit on all of them. With absences nothing is lost or
@@ -49,7 +49,7 @@ struct ElasticOptions {
   enum class Commit : uint8_t { agreed = 0, per_result = 1 };
 
   std::string run_id;                    // runs are told apart by it; not empty
-  bool found = false;                    // begin the run, if no seed answers. Never done unasked
+  bool found = false;                    // begin the run, at once; where seeds turn out to be in one of the same name, the two unite. Never done unasked
   // Where peers of the run can be found; any one is enough. "host:port", "tcp://10.0.0.1:4040", "[::1]:4040"; a name that has several addresses stands for all of them;
   // "file:PATH": one per line, read again at each attempt.
   std::vector<std::string> seeds{};
@@ -157,7 +157,8 @@ class UNISONO_EXPORT ElasticWork {
 
 class UNISONO_EXPORT Elastic {
  public:
-  // Blocks until this process knows the run's peers and has the state that they give (reducers and founders: nothing), or join_timeout.
+  // Blocks until this process knows the run's peers (join_timeout) and has the state that they give (reducers and founders: nothing; it goes on while a donor gives any sign
+  // within 30 s).
   // Errors: invalid (options; RUN_ID_MISMATCH, SCHEMA_MISMATCH: a seed answered for another run or other tensors), unavailable (NO_SEED: none answered, each is named; ROSTER_FULL; a port that is taken).
   static Result<Elastic> join(const ElasticOptions& options);
   Elastic(Elastic&&) noexcept;
@@ -175,7 +176,7 @@ class UNISONO_EXPORT Elastic {
   // The same while this process computes on: a copy is averaged.
   Result<ElasticWork> average_async(std::vector<std::span<float>> tensors, double weight = 1);
 
-  // What joiners are given besides the values as of the last sweep: optimizer state, step numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
+  // What joiners are given together with the values of the next sweep (or of offer_values): optimizer state, step numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
   Status set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs);
   // For a process that joined as `joining` and has no values yet gave: until the first sweep, joiners are given these values.
   Status offer_values(std::span<const std::span<float>> tensors);

@@ -137,6 +137,7 @@ ElasticStatus ElasticDriver::status(Nanos now) const {
   status.received_bytes = counters.received_bytes;
   status.refused += counters.refused_connections + counters.refused_messages;
   status.endpoints = links_->endpoints();
+  for (const auto& id : peer_->keeper().roster().present()) status.links += links_->linked(id) ? 1 : 0;
   return status;
 }
 

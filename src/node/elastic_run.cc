@@ -242,7 +242,7 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
   }
   if (blobs.size() > blobs_max || bytes > blob_bytes_max) return {Code::invalid, "up to 64 blobs of 1 GiB together are possible"};
   auto shared = std::make_shared<std::vector<NamedBlob>>(std::move(blobs));
-  return command([this, shared](Nanos now) { driver_->peer().set_blobs(std::move(*shared), now); }) ? Status() : not_here();
+  return command([this, shared](Nanos) { driver_->peer().set_blobs(std::move(*shared)); }) ? Status() : not_here();
 }
 
 Status ElasticRun::offer(std::span<const std::span<float>> tensors) {

@@ -204,12 +204,6 @@ bool MoshpitPeer::act_formation(Nanos now) {
   return acted;
 }
 
-void MoshpitPeer::set_blobs(std::vector<NamedBlob> blobs, Nanos now) {
-  if (left_) return;
-  state_.set_blobs(std::move(blobs), keeper_, now);
-  act(now);
-}
-
 void MoshpitPeer::set_bandwidth(double bytes_per_second, Nanos now) {
   if (left_) return;
   keeper_.set_bandwidth(bytes_per_second, now);

@@ -65,7 +65,7 @@ class MoshpitPeer {
   bool sweeping() const { return sweep_ != nullptr; }
 
   // What joiners are given. -----------------------------------------------------------------------------------------------
-  void set_blobs(std::vector<NamedBlob> blobs, Nanos now);
+  void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
   // As measured, in bytes/s: for its share of the chunks of a group.
   void set_bandwidth(double bytes_per_second, Nanos now);
   void offer_values(std::vector<float> values, Nanos now);

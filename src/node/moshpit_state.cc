@@ -20,19 +20,17 @@ MoshpitState::MoshpitState(const MoshpitSettings& settings, const ChunkTable& ta
     : self_(settings.self), role_(settings.role), schema_(settings.schema), times_(settings.times), chunk_bytes_(chunk_bytes_of(table)),
       copy_(settings.schema, chunk_bytes_), donor_({.schema = settings.schema, .times = settings.times}, copy_) {}
 
-void MoshpitState::set_blobs(std::vector<NamedBlob> blobs, RosterKeeper& keeper, Nanos now) {
-  std::vector<StateBlob> shared;
-  for (auto& [name, bytes] : blobs) shared.push_back({std::move(name), SharedBuffer::copy(bytes)});
-  // The caller has checked them.
-  if (!copy_.set_blobs(std::move(shared)).ok()) return;
-  donor_.state_changed(now);
-  if (!copy_.empty()) keeper.set_finished(copy_.sweep(), copy_.state_digest(), now);
+void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
+  blobs_.emplace();
+  for (auto& [name, bytes] : blobs) blobs_->push_back({std::move(name), SharedBuffer::copy(bytes)});
 }
 
 void MoshpitState::keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer) return;
   copy_.before_write_all();
   values_.assign(values.begin(), values.end());
+  // The caller of set_blobs has checked them.
+  if (blobs_) (void)copy_.set_blobs(*std::exchange(blobs_, std::nullopt));
   copy_.finished(sweep, std::as_bytes(std::span(values_)));
   donor_.state_changed(now);
   keeper.set_finished(sweep, copy_.state_digest(), now);
@@ -89,6 +87,7 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
   // Sweeps may have begun meanwhile.
   newcomer_ = keeper.sweeps_opened() > 0;
   if (outcome.ok()) {
+    newcomer_ |= outcome->sweep >= 0;
     loaded_->loaded = true;
     loaded_->sweep = outcome->sweep;
     loaded_->values.resize(outcome->values.size() / sizeof(float));

@@ -29,7 +29,8 @@ class MoshpitState {
   bool newcomer() const { return newcomer_; }
   std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
 
-  void set_blobs(std::vector<NamedBlob> blobs, RosterKeeper& keeper, Nanos now);
+  // Kept together with the values of the next keep().
+  void set_blobs(std::vector<NamedBlob> blobs);
   // What joiners are given from now on; sweep -1: no sweep has been made yet.
   void keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
@@ -60,6 +61,7 @@ class MoshpitState {
   ElasticTimes times_;
   std::vector<size_t> chunk_bytes_;
   std::vector<float> values_;  // that joiners are given
+  std::optional<std::vector<StateBlob>> blobs_;
   StateCopy copy_;
   StateDonor donor_;
   std::unique_ptr<StateLoader> loader_;
