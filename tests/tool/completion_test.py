@@ -27,7 +27,7 @@ CASES = {
     ("unisono", "bench", "all-reduce", "--schedule", ""): SCHEDULES,
     ("unisono", "bench", "-d", "b"): ["bf16"],
     ("unisono", "simulate", "--faults", ""): ["none", "light", "heavy", "kill", "stop", "partition", "mixed"],
-    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform", "arc", "loss"],
+    ("unisono", "simulate", ""): ["all-reduce", "random", "wrong", "reform", "arc", "averaging", "loss", "churn-trace"],
     ("unisono", "simulate", "loss", "--estimator", "c"): ["count", "count_all"],
     ("unisono", "simulate", "arc", "--method", ""): ["dense", "arc", "exact", "random-k", "top-k"],
     ("unisono", "simulate", "arc", "--fee"): ["--feedback"],
