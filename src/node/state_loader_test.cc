@@ -106,6 +106,7 @@ TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the
   });
   world.run_all();
   const auto& state = loaded(joiner);
+  ASSERT_EQ(state.values.size(), world.vector_bytes());
   EXPECT_GT(parts_before, 20u);
   EXPECT_TRUE(state.mixed);
   EXPECT_EQ(state.donors, 2u);
