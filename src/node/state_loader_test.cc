@@ -64,6 +64,9 @@ TEST(StateLoader, prefers_the_state_that_most_donors_have) {
     const auto& state = loaded(joiner);
     EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 6));
     EXPECT_FALSE(state.mixed);
+    for (const uint64_t other : {2, 3, 5, 6, 8}) {
+      EXPECT_FALSE(world.bytes_between().contains({joiner.id, PeerId{other, 1}})) << "it asked donor " << other;
+    }
   }
 }
 
@@ -103,6 +106,7 @@ TEST(StateLoader, goes_on_with_others_when_its_only_donor_dies_and_says_that_the
   });
   world.run_all();
   const auto& state = loaded(joiner);
+  ASSERT_EQ(state.values.size(), world.vector_bytes());
   EXPECT_GT(parts_before, 20u);
   EXPECT_TRUE(state.mixed);
   EXPECT_EQ(state.donors, 2u);
@@ -139,6 +143,39 @@ TEST(StateLoader, asks_faster_donors_for_more) {
   EXPECT_GT(bytes(1), 5 * bytes(2));
   // 20 MB at 27.5 MB/s; a slow one is not waited for at the end.
   EXPECT_LT(joiner.ended_at, 1000 * millisecond);
+}
+
+TEST(StateLoader, does_not_wait_at_the_end_for_what_a_slow_donor_was_asked_for) {
+  StateWorld world(chunks(20));
+  world.add_donor(1, 8 * bandwidth);
+  world.add_donor(2, bandwidth / 100);  // 2 s per chunk
+  auto& joiner = world.add_joiner(100);
+  world.run_all();
+  (void)loaded(joiner);
+  EXPECT_LT(joiner.ended_at, second);
+}
+
+TEST(StateLoader, lets_a_donor_go_for_whom_there_is_nothing_to_do) {
+  StateWorld world(chunks(1));
+  for (uint64_t id = 1; id <= 3; ++id) world.add_donor(id, bandwidth / 100);
+  auto& joiner = world.add_joiner(100);
+  world.run(100 * millisecond);
+  uint32_t serving = 0;
+  for (auto& [id, donor] : world.donors()) serving += donor->machine->serving();
+  EXPECT_EQ(serving, 2u) << "one, and one in case that it does not";
+  world.run_all();
+  (void)loaded(joiner);
+}
+
+TEST(StateLoader, and_its_donor_know_of_each_other_however_slowly_parts_come) {
+  StateWorld world(chunks(10));
+  auto& donor = world.add_donor(1, bandwidth / 120);  // 2.4 s per chunk, and who is silent for 2 s is given up
+  auto& joiner = world.add_joiner(100);
+  world.run_all();
+  (void)loaded(joiner);
+  EXPECT_EQ(joiner.machine->counters().stalled, 0u);
+  EXPECT_EQ(donor.machine->counters().stalled, 0u);
+  EXPECT_EQ(donor.machine->counters().granted, 1u);
 }
 
 TEST(StateLoader, without_damage_from_parts_that_are_damaged) {
