@@ -84,10 +84,11 @@ class Sums(unittest.TestCase):
         self.assertIn("shares add up", self.wrong_of(FakePeer(0, swept(3, 0.3, kind({0: 1}, 0.3), wrong="shares add up to 0.9")))[0])
 
     def test_what_a_killed_one_gave_may_be_in_sweeps_that_it_did_not_finish(self):
-        dead = FakePeer(1, swept(2, 0.6, kind({1: 1}, 0.6)), enter(0.5), killed_at=10.0)
-        self.assertEqual(self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=9.0)), dead), [])
-        self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=11.0)), dead)[0])
-        self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(1, 0.3, self.mean, begin=9.0)), dead)[0])
+        dead = FakePeer(1, swept(2, 0.6, kind({1: 1}, 0.6)), enter(0.5, time=8.0), killed_at=10.0)
+        self.assertEqual(self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=7.5, end=9.0)), dead), [])
+        self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=7.0, end=7.5)), dead)[0])
+        self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=11.0, end=12.0)), dead)[0])
+        self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(1, 0.3, self.mean, begin=9.0, end=9.5)), dead)[0])
 
     def test_a_place_with_two_numbers_is_told_and_not_judged(self):
         dead = FakePeer(1, enter(0.5), killed_at=10.0)

@@ -22,9 +22,12 @@ class Sweep:
     def begin(self):
         return min(line["begin"] for line in self.lines.values())
 
+    def end(self):
+        return max(line["end"] for line in self.lines.values())
+
 
 def sweeps_of(peers):
-    """Ascending. What a process that never came back from a sweep gave may be in any that began before it was killed and that it had not finished."""
+    """Ascending. What a process that never came back from a sweep gave may be in any that went on between then and when it was killed, and that it had not finished."""
     found = {}
     for peer in peers:
         for line in peer.of_kind("sweep"):
@@ -37,7 +40,7 @@ def sweeps_of(peers):
             continue
         last = max((line["sweep"] for line in moments if line["kind"] == "sweep"), default=-1)
         for sweep in found.values():
-            if sweep.number > last and sweep.begin() < getattr(peer, "killed_at", math.inf):
+            if sweep.number > last and sweep.end() >= moments[-1]["time"] and sweep.begin() < getattr(peer, "killed_at", math.inf):
                 sweep.numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
     return [found[number] for number in sorted(found)]
 
