@@ -165,7 +165,7 @@ void MoshpitRound::give_up_if_hopeless(Nanos now) {
   if (!hopeless(false)) return;
   // Their last words may be on the way.
   if (hopeless_since_ == never) hopeless_since_ = now;
-  if (now - hopeless_since_ >= 2 * request_.times.ballot_timeout) give_up("too few members are left", now);
+  if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) give_up("too few members are left", now);
 }
 
 Nanos MoshpitRound::gathering_deadline() const {
@@ -187,7 +187,7 @@ Nanos MoshpitRound::next_deadline() const {
   if (ended()) return ended_ + request_.round_timeout;
   Nanos next = std::min({keep_alive_at_, started_ + request_.round_timeout, repair_.next_deadline(), gathering_deadline()});
   if (verdict_) next = std::min(next, verdict_->next_deadline());
-  if (hopeless_since_ != never) next = std::min(next, hopeless_since_ + 2 * request_.times.ballot_timeout);
+  if (hopeless_since_ != never) next = std::min(next, hopeless_since_ + request_.times.ballot_timeout / 2);
   return next;
 }
 

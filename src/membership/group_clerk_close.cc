@@ -49,8 +49,11 @@ Nanos GroupClerk::when_to_close(const Seat& seat) const {
   // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only then.
   const auto gathered = seat.first_register + options_.times.gather_timeout + (seat.round > 0 ? options_.times.clerk_timeout / 2 : 0);
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
+  // A member that would be alone waits for those who lag, too: else it would run ahead through one sweep after the other, and the others' numbers with it.
+  const auto registered = std::ranges::count_if(seat.entries, [](const Entry& entry) { return entry.registered; });
   for (const auto& peer : seat.line) {
-    if (!has_registered(seat, peer) && !seat.lagging.contains(peer) && !view_.gone(peer)) return std::max(at, gathered);
+    if (has_registered(seat, peer) || view_.gone(peer) || seat.withdrawn.contains(peer)) continue;
+    if (registered < 2 || !seat.lagging.contains(peer)) return std::max(at, gathered);
   }
   return at;
 }
