@@ -77,8 +77,10 @@ class Sums(unittest.TestCase):
         unequal = kind({0: 0.75, 1: 0.25}, 0.35)
         peers = [FakePeer(slot, swept(3, number, unequal, exact=True)) for slot, number in ((0, 0.3), (1, 0.5))]
         self.assertIn("exact result has 1 kinds", self.wrong_of(*peers)[0])
-        peers = [FakePeer(slot, swept(3, number, self.mean, exact=True)) for slot, number in ((0, 0.3), (1, 0.5), (2, 0.4))]
-        self.assertIn("peer2 says exact and is not in", self.wrong_of(*peers)[0])
+        joined = [FakePeer(slot, swept(3, number, self.mean, exact=True)) for slot, number in ((0, 0.3), (1, 0.5), (2, 0.4))]
+        self.assertEqual(self.wrong_of(*joined), [], "who has just joined takes the mean and gives nothing")
+        longer = [*joined[:2], FakePeer(2, swept(2, 0.1, kind({2: 1}, 0.1)), swept(3, 0.4, self.mean, exact=True))]
+        self.assertIn("peer2 says exact and is not in", self.wrong_of(*longer)[0])
 
     def test_what_the_peer_itself_found_is_wrong(self):
         self.assertIn("shares add up", self.wrong_of(FakePeer(0, swept(3, 0.3, kind({0: 1}, 0.3), wrong="shares add up to 0.9")))[0])
