@@ -1,3 +1,4 @@
+// Acceptance check A24: when a verdict is there, and its bits; and each rule of it.
 #include "collectives/verdict.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Acceptance check A10: the dimensions, and that no cell is empty and none holds more than two.
 #include "membership/moshpit_grid.h"
 
 #include <gtest/gtest.h>

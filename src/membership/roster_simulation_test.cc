@@ -1,4 +1,4 @@
-// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped.
+// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Acceptance check A28.
 
 #include <gtest/gtest.h>
 

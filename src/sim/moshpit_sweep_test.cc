@@ -1,4 +1,4 @@
-// Whole sweeps over fitted grids: what the grid, the weights and the means of lines promise together.
+// Whole sweeps over fitted grids: what the grid, the weights and the means of lines promise together. Acceptance checks A11, A12, A13.
 #include <gtest/gtest.h>
 
 #include <bit>
