@@ -25,7 +25,7 @@ constexpr uint64_t blob_bytes_max = uint64_t{1} << 30;
 
 Status not_here() { return {Code::unavailable, "SHUTTING_DOWN: this process has left the run"}; }
 
-// Copies values [first, first + count) of the joined vector to where they belong, which may be in several tensors.
+// Each tensor, with the place of its first element in the joined vector.
 template <typename Each>
 void for_each_piece(std::span<const std::span<float>> tensors, Each each) {
   size_t at = 0;

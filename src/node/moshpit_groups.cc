@@ -60,7 +60,7 @@ void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer
   drop_at_ = std::min(drop_at_, found->second.since + settings_.times.stall_timeout);
 }
 
-// Who left, or stays here no longer than it must.
+// What came early for a group that never did, and groups that nobody asks for any more.
 void MoshpitPeer::drop_groups(Nanos now) {
   drop_at_ = never;
   for (auto one = early_.begin(); one != early_.end();) {
