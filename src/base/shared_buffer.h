@@ -1,5 +1,5 @@
 // Bytes that several owners hold at once, and that nobody changes once a second one has them: a message, or a chunk's values
-// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows.
+// inside of one. Made uninitialised, because whoever makes one fills all of it; never grows. A slice holds the memory of the whole.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,14 @@ class SharedBuffer {
     auto buffer = make(bytes.size());
     if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());
     return buffer;
+  }
+
+  // from + bytes <= size()
+  SharedBuffer slice(size_t from, size_t bytes) const {
+    SharedBuffer part;
+    part.data_ = std::shared_ptr<std::byte[]>(data_, data_.get() + from);
+    part.bytes_ = bytes;
+    return part;
   }
 
   std::byte* data() { return data_.get(); }

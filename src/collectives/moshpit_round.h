@@ -5,7 +5,8 @@
 // a result of a dead owner asks others for it. Then the members agree, bit by bit, which chunks count (collectives/verdict),
 // and each applies those, at once, or none: so a chunk's step is that of all members without those that died before it, and neither
 // values nor weight get lost or doubled. A member that died changes only the chunks that it owned or had not contributed to.
-// CPU: each element is copied once to be sent, read once by its owner, hashed once and written once: about 4·V read, 2·V written.
+// CPU: each element is copied once to be sent, read once by its owner and written once into the result, which is hashed at both ends and then
+// becomes the value.
 // Feed messages that have arrived before woke(): a process that was stopped should hear the others before it judges them.
 #pragma once
 
@@ -64,7 +65,7 @@ class MoshpitRound {
   // When woke() must be called; after the end when over() becomes true.
   Nanos next_deadline() const;
 
-  // The verdict is applied, or the round was given up; x and states are the caller's again, and report() is complete. What is left
+  // The verdict is applied, or the round was given up; values and states are the caller's again, and report() is complete. What is left
   // answers others: messages go in as before until it is over(), a round_timeout later.
   bool ended() const { return phase_ == Phase::ended; }
   bool over(Nanos now) const;

@@ -34,13 +34,14 @@ void expect_bytes_of_the_model(size_t elements, uint32_t max_group) {
   const ChunkTable table(elements, max_group);
   std::deque<Item> queue;
   std::vector<Wire> wires(members);
+  std::vector<ChunkValues> values(members, ChunkValues(table, SharedBuffer::copy(std::as_bytes(std::span(x)))));
   std::vector<std::vector<ChunkState>> states(members, std::vector<ChunkState>(table.chunks()));
   std::vector<std::unique_ptr<MoshpitRound>> rounds;
   for (uint32_t rank = 0; rank < members; ++rank) {
     wires[rank].queue = &queue;
     wires[rank].self = rank;
     RoundRequest request{.id = {1, 2}, .self = rank, .members = line_of(members), .chunk_counts = std::vector<uint32_t>(members, table.chunks() / members), .table = table,
-                         .times = {}, .contribute_timeout = 5 * second, .round_timeout = 30 * second, .contribute_codec = {}, .result_codec = {}, .x = x, .states = states[rank]};
+                         .times = {}, .contribute_timeout = 5 * second, .round_timeout = 30 * second, .contribute_codec = {}, .result_codec = {}, .values = &values[rank], .states = states[rank]};
     auto made = MoshpitRound::make(std::move(request), wires[rank]);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     rounds.push_back(std::move(*made));

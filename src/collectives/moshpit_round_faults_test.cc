@@ -354,10 +354,10 @@ TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
     void send(uint32_t, SharedBuffer, bool) override {}
     bool room(uint32_t) const override { return false; }
   } port;
-  std::vector<float> x(600);
+  ChunkValues values(ChunkTable(600, 32), SharedBuffer::make(600 * sizeof(float)));
   std::vector<ChunkState> states(3);
   const RoundRequest good{.id = {1, 2}, .self = 0, .members = line_of(3), .chunk_counts = {1, 1, 1}, .table = ChunkTable(600, 32), .times = {},
-                          .contribute_timeout = second, .round_timeout = second, .contribute_codec = {}, .result_codec = {}, .x = x, .states = states};
+                          .contribute_timeout = second, .round_timeout = second, .contribute_codec = {}, .result_codec = {}, .values = &values, .states = states};
   EXPECT_TRUE(MoshpitRound::make(good, port).ok());
   const auto refused = [&](auto change) {
     auto bad = good;
@@ -370,7 +370,9 @@ TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
   EXPECT_TRUE(refused([](auto& bad) { bad.chunk_counts = {1, 2}; }));
   EXPECT_TRUE(refused([](auto& bad) { bad.chunk_counts = {1, 1, 2}; }));
   EXPECT_TRUE(refused([](auto& bad) { bad.members[1].role = ElasticRole::client; }));
-  EXPECT_TRUE(refused([](auto& bad) { bad.x = bad.x.first(599); }));
+  ChunkValues shorter(ChunkTable(599, 32), SharedBuffer::make(599 * sizeof(float)));
+  EXPECT_TRUE(refused([&](auto& bad) { bad.values = &shorter; }));
+  EXPECT_TRUE(refused([](auto& bad) { bad.values = nullptr; }));
   EXPECT_TRUE(refused([](auto& bad) { bad.states = bad.states.first(2); }));
   EXPECT_TRUE(refused([](auto& bad) { bad.round_timeout = 0; }));
   EXPECT_TRUE(refused([](auto& bad) { bad.times.result_timeout = second; }));

@@ -42,7 +42,7 @@ bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
   auto message = contribution_message(format_, head);
   if (state.weight > 0) {
     kernels::BlockCounts counts;
-    encode({.codec = format_.contribute, .elements = request_.x.data() + format_.table.first(chunk), .count = format_.table.count(chunk),
+    encode({.codec = format_.contribute, .elements = request_.values->chunk(chunk), .count = format_.table.count(chunk),
             .message = message.data() + contribution_head_bytes}, counts);
   }
   send(rank, std::move(message), true);

@@ -63,7 +63,7 @@ void RoundOwner::add_own(uint32_t chunk, OpenChunk& open) {
   if (!format_.contribute.is_plain() && state.weight > 0) {
     own.message = contribution_message(format_, own.head);
     kernels::BlockCounts counts;
-    encode({.codec = format_.contribute, .elements = request_.x.data() + format_.table.first(chunk), .count = format_.table.count(chunk),
+    encode({.codec = format_.contribute, .elements = request_.values->chunk(chunk), .count = format_.table.count(chunk),
             .message = own.message.data() + contribution_head_bytes}, counts);
   }
   open.authors.set(request_.self);
@@ -111,7 +111,7 @@ double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const Line
   std::vector<const float*> values(line.size());
   for (const auto& held : open.contributions) {
     if (held.head.weight == 0) continue;
-    values[held.head.author] = held.message ? floats(contribution_elements(held.message)) : request_.x.data() + format_.table.first(chunk);
+    values[held.head.author] = held.message ? floats(contribution_elements(held.message)) : request_.values->chunk(chunk);
   }
   return line_mean(weights, line, values, format_.table.count(chunk), mean);
 }

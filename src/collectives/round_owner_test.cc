@@ -7,14 +7,16 @@ namespace {
 
 // Rank 1 of three owns chunks 1 … 100 of 101 small ones.
 struct Owner {
-  Owner() : x(101 * 256, 1.f), states(101) {
+  Owner() : states(101) {
+    const std::vector<float> x(101 * 256, 1.f);
     request.id = {1, 2};
     request.self = 1;
     for (uint32_t rank = 0; rank < 3; ++rank) request.members.push_back({.position = rank, .in_layout = true});
     request.chunk_counts = {1, 100, 0};
     request.table = ChunkTable(x.size(), 32);
     request.line_complete = true;
-    request.x = x;
+    values = ChunkValues(request.table, SharedBuffer::copy(std::as_bytes(std::span(x))));
+    request.values = &values;
     request.states = states;
     format = {.group = request.id, .members = 3, .table = request.table, .contribute = {}, .result = {}};
   }
@@ -24,7 +26,7 @@ struct Owner {
     if (weight > 0) std::fill_n(reinterpret_cast<float*>(const_cast<std::byte*>(message.data()) + contribution_head_bytes), 256, 10.f * static_cast<float>(author));
     return owner.take(head, message);
   }
-  std::vector<float> x;
+  ChunkValues values;
   std::vector<ChunkState> states;
   RoundRequest request;
   RoundFormat format;

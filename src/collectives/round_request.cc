@@ -13,7 +13,10 @@ Status invalid(const std::string& what) { return {Code::invalid, "a round with "
 Status check_values(const RoundRequest& request) {
   const bool reducer = request.members[request.self].role == ElasticRole::reducer;
   const size_t elements = reducer ? 0 : request.table.elements(), chunks = reducer ? 0 : request.table.chunks();
-  if (request.x.size() != elements) return invalid(std::to_string(request.x.size()) + " elements instead of " + std::to_string(elements));
+  const auto given = request.values == nullptr ? ChunkTable() : request.values->table();
+  if (given.elements() != elements || given.chunks() != chunks) {
+    return invalid(std::to_string(given.elements()) + " elements in " + std::to_string(given.chunks()) + " chunks instead of " + std::to_string(elements) + " in " + std::to_string(chunks));
+  }
   if (request.states.size() != chunks) return invalid(std::to_string(request.states.size()) + " states instead of " + std::to_string(chunks));
   for (const auto& state : request.states) {
     if (!(state.weight >= 0 && state.weight <= contribution_weight_max)) return invalid("weight " + std::to_string(state.weight));

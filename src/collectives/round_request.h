@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "codecs/codec.h"
-#include "collectives/chunk_table.h"
+#include "collectives/chunk_values.h"
 #include "unisono/status.h"
 #include "wire/elastic_message.h"
 #include "wire/elastic_times.h"
@@ -46,9 +46,9 @@ struct RoundRequest {
   CommitRule commit = CommitRule::agreed;
   WireCodec contribute_codec, result_codec;  // default: plain fp32. The members must not differ in them
   bool line_complete = false;                // every layout member of the line is in the group
-  // The member's working vector, table.elements() long, and a state per chunk; empty for a reducer. Both are read until the
-  // round has ended, so nobody else may change them, and written only by what is applied, at its end.
-  std::span<float> x;
+  // The member's values, cut by this table, and a state per chunk; none for a reducer. Both are read until the round has ended,
+  // so nobody else may change them, and written only by what is applied, at its end.
+  ChunkValues* values = nullptr;
   std::span<ChunkState> states;
 };
 

@@ -54,6 +54,7 @@ class RoundGroup {
     refused_.assign(count, std::vector<bool>(count));
     for (uint32_t rank = 0; rank < count; ++rank) {
       nodes_[rank].port = std::make_unique<Port>(*this, rank);
+      if (!options_.x[rank].empty()) nodes_[rank].values = ChunkValues(options_.table, SharedBuffer::copy(std::as_bytes(std::span(options_.x[rank]))));
       auto made = MoshpitRound::make(request(rank), *nodes_[rank].port);
       EXPECT_TRUE(made.ok()) << made.status().to_string();
       nodes_[rank].round = std::move(*made);
@@ -123,6 +124,7 @@ class RoundGroup {
   };
   struct Node {
     std::unique_ptr<Port> port;
+    ChunkValues values;
     std::unique_ptr<MoshpitRound> round;
     bool alive = true, started = false;
     Nanos wake_at = never, ended_at = never;
@@ -138,7 +140,7 @@ class RoundGroup {
     return {.id = {7, 9}, .self = rank, .members = options_.members, .chunk_counts = options_.chunk_counts, .table = options_.table, .times = options_.times,
             .contribute_timeout = options_.contribute_timeout, .round_timeout = options_.round_timeout, .commit = options_.commit,
             .contribute_codec = options_.contribute, .result_codec = options_.result, .line_complete = options_.line_complete,
-            .x = options_.x[rank], .states = options_.states[rank]};
+            .values = options_.x[rank].empty() ? nullptr : &nodes_[rank].values, .states = options_.states[rank]};
   }
   void start(uint32_t rank) {
     nodes_[rank].started = true;
@@ -158,7 +160,10 @@ class RoundGroup {
     auto& node = nodes_[rank];
     if (!node.alive || !node.started) return;
     held_bytes_max_ = std::max(held_bytes_max_, node.round->held_bytes());
-    if (node.round->ended() && node.ended_at == never) node.ended_at = now_;
+    if (node.round->ended() && node.ended_at == never) {
+      node.ended_at = now_;
+      options_.x[rank] = node.values.all();
+    }
     const Nanos deadline = node.round->next_deadline();
     if (deadline == never || deadline >= node.wake_at) return;
     node.wake_at = deadline;

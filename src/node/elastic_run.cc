@@ -38,18 +38,19 @@ void for_each_piece(std::span<const std::span<float>> tensors, Each each) {
 Result<SweepReport> ElasticCall::take() {
   taken = true;
   if (!status.ok()) return status;
-  const auto& values = sweep.values;
+  const auto values = std::exchange(sweep.values, {});
+  const auto contributed = std::exchange(sweep.contributed, {});
   if (!overlaps) {
-    for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
-      if (!tensor.empty()) std::memcpy(tensor.data(), values.data() + at, tensor.size_bytes());
-    });
+    for_each_piece(tensors, [&](std::span<float> tensor, size_t at) { values.read(at, tensor); });
     return sweep.report;
   }
-  const auto chunk_elements = std::max<size_t>(1, sweep.table.chunk_elements());
+  const auto* const given_values = reinterpret_cast<const float*>(contributed.data());
+  const auto chunk_elements = values.table().chunk_elements();
   for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
     for (size_t i = 0; i < tensor.size(); ++i) {
-      const auto mean = values[at + i], given = sweep.contributed[at + i];
-      const bool untouched = tensor[i] == given || sweep.replaced[(at + i) / chunk_elements];
+      const auto chunk = static_cast<uint32_t>((at + i) / chunk_elements);
+      const auto mean = values.chunk(chunk)[(at + i) % chunk_elements], given = given_values[at + i];
+      const bool untouched = tensor[i] == given || sweep.replaced[chunk];
       tensor[i] = untouched ? mean : tensor[i] + (mean - given);
     }
   });
@@ -192,13 +193,14 @@ Status ElasticRun::check_tensors(std::span<const std::span<float>> tensors) cons
   return {};
 }
 
-std::vector<float> ElasticRun::joined(std::span<const std::span<float>> tensors) const {
-  std::vector<float> values;
-  if (options_.role == ElasticOptions::Role::reducer) return values;
-  size_t count = 0;
-  for (const auto& tensor : tensors) count += tensor.size();
-  values.reserve(count);
-  for (const auto& tensor : tensors) values.insert(values.end(), tensor.begin(), tensor.end());
+SharedBuffer ElasticRun::joined(std::span<const std::span<float>> tensors) const {
+  if (options_.role == ElasticOptions::Role::reducer) return {};
+  size_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += tensor.size_bytes();
+  auto values = SharedBuffer::make(bytes);
+  for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
+    if (!tensor.empty()) std::memcpy(values.data() + at * sizeof(float), tensor.data(), tensor.size_bytes());
+  });
   return values;
 }
 
@@ -207,13 +209,13 @@ Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<flo
   if (!std::isfinite(weight) || weight < 0 || weight > contribution_weight_max / 4096)
     return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be finite, at least 0 and below 1e96");
   auto call = std::make_shared<ElasticCall>();
-  auto values = std::make_shared<std::vector<float>>(joined(tensors));
+  auto values = joined(tensors);
   call->tensors = options_.role == ElasticOptions::Role::reducer ? std::vector<std::span<float>>{} : std::move(tensors);
   call->overlaps = overlaps;
   call->run = weak_from_this();
   const bool taken = command([this, call, values, weight, overlaps](Nanos now) {
     auto status = call_ != nullptr ? Status(Code::invalid, "another sweep is under way at this peer")
-                                   : driver_->peer().begin_sweep({.values = std::move(*values), .weight = weight, .keep_contributed = overlaps}, now);
+                                   : driver_->peer().begin_sweep({.values = values, .weight = weight, .keep_contributed = overlaps}, now);
     if (status.ok()) {
       call_ = call;
       return;
@@ -247,8 +249,8 @@ Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {
 
 Status ElasticRun::offer(std::span<const std::span<float>> tensors) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
-  auto values = std::make_shared<std::vector<float>>(joined(tensors));
-  return command([this, values](Nanos now) { driver_->peer().offer_values(std::move(*values), now); }) ? Status() : not_here();
+  auto values = joined(tensors);
+  return command([this, values = std::move(values)](Nanos now) { driver_->peer().offer_values(values, now); }) ? Status() : not_here();
 }
 
 template <typename Answer>

@@ -57,7 +57,8 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
 
   ElasticRun(const ElasticOptions& options, std::unique_ptr<ElasticDriver> driver, int wake_fd);
   Status check_tensors(std::span<const std::span<float>> tensors) const;
-  std::vector<float> joined(std::span<const std::span<float>> tensors) const;
+  // Their values, one after the other.
+  SharedBuffer joined(std::span<const std::span<float>> tensors) const;
   // False, and it will never run: the thread has ended.
   bool command(Command what);
   Status wait_joined();

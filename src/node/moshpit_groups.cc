@@ -87,7 +87,7 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
                        .times = settings_.times, .commit = settings_.commit,
                        .contribute_codec = wire_codec(settings_.contribute, DType::f32, DType::f32, false),
                        .result_codec = wire_codec(settings_.result, DType::f32, DType::f32, false),
-                       .line_complete = descriptor.line_complete, .x = sweep.x, .states = sweep.states};
+                       .line_complete = descriptor.line_complete, .values = settings_.role == ElasticRole::reducer ? nullptr : &sweep.values, .states = sweep.states};
   double slowest = 0;
   for (const auto& member : descriptor.members) {
     request.members.push_back({.position = member.position, .role = member.role, .in_layout = member.in_layout});

@@ -140,7 +140,7 @@ void MoshpitPeer::act(Nanos now) {
     more |= act_sweep(now);
     more |= state_.act(keeper_, port_, now);
     if (leave_by_ != never && group_ == nullptr && sweep_ == nullptr) {
-      state_.leave(now);
+      state_.leave();
       (void)state_.act(keeper_, port_, now);
       (void)act_formation(now);
       keeper_.leave(now);
@@ -211,9 +211,9 @@ void MoshpitPeer::set_bandwidth(double bytes_per_second, Nanos now) {
   act(now);
 }
 
-void MoshpitPeer::offer_values(std::vector<float> values, Nanos now) {
-  if (left_ || next_sweep_ > 0) return;
-  state_.keep(-1, values, keeper_, now);
+void MoshpitPeer::offer_values(const SharedBuffer& values, Nanos now) {
+  if (left_ || next_sweep_ > 0 || settings_.role == ElasticRole::reducer) return;
+  state_.keep(-1, ChunkValues(table_, values), keeper_, now);
   act(now);
 }
 

@@ -57,7 +57,7 @@ class MoshpitPeer {
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 
   // Sweeps. -------------------------------------------------------------------------------------------------------------
-  // values: `elements` of them (reducers: none). invalid while one is under way; unavailable after leave().
+  // values: `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
   Status begin_sweep(SweepInput input, Nanos now);
   // Ends the sweep that is under way after the round that has begun, or at once if none has.
   void cancel_sweep(Nanos now);
@@ -68,7 +68,7 @@ class MoshpitPeer {
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
   // As measured, in bytes/s: for its share of the chunks of a group.
   void set_bandwidth(double bytes_per_second, Nanos now);
-  void offer_values(std::vector<float> values, Nanos now);
+  void offer_values(const SharedBuffer& values, Nanos now);
 
   // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
   void leave(Nanos now);

@@ -41,16 +41,15 @@ struct MoshpitSettings {
 };
 
 struct SweepInput {
-  std::vector<float> values{};           // of all tensors; none for a reducer
+  SharedBuffer values{};                 // fp32, of all tensors; none for a reducer. Nobody changes them any more
   double weight = 1;                     // finite, at least 0
   bool keep_contributed = false;         // give them back beside the result
 };
 
 struct FinishedSweep {
-  std::vector<float> values{};
-  std::vector<float> contributed{};      // as they were given; empty unless asked for
+  ChunkValues values{};
+  SharedBuffer contributed{};            // as they were given; empty unless asked for
   std::vector<bool> replaced{};          // by chunk: this peer's own values had weight 0, and a mean stands in their place
-  ChunkTable table;
   SweepReport report;
 };
 

@@ -17,7 +17,7 @@ std::vector<size_t> chunk_bytes_of(const ChunkTable& table) {
 }  // namespace
 
 MoshpitState::MoshpitState(const MoshpitSettings& settings, const ChunkTable& table)
-    : self_(settings.self), role_(settings.role), schema_(settings.schema), times_(settings.times), chunk_bytes_(chunk_bytes_of(table)),
+    : self_(settings.self), role_(settings.role), schema_(settings.schema), times_(settings.times), table_(table), chunk_bytes_(chunk_bytes_of(table)),
       copy_(settings.schema, chunk_bytes_), donor_({.schema = settings.schema, .times = settings.times}, copy_) {}
 
 void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
@@ -25,14 +25,11 @@ void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
   for (auto& [name, bytes] : blobs) blobs_->push_back({std::move(name), SharedBuffer::copy(bytes)});
 }
 
-void MoshpitState::keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now) {
+void MoshpitState::keep(int64_t sweep, const ChunkValues& values, RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer) return;
-  copy_.before_write_all();
-  values_.assign(values.begin(), values.end());
   // The caller of set_blobs has checked them.
   if (blobs_) (void)copy_.set_blobs(*std::exchange(blobs_, std::nullopt));
-  copy_.finished(sweep, std::as_bytes(std::span(values_)));
-  donor_.state_changed(now);
+  copy_.finished(sweep, values.buffers(), values.digests());
   keeper.set_finished(sweep, copy_.state_digest(), now);
 }
 
@@ -44,7 +41,7 @@ Status MoshpitState::message(const PeerId& from, const SharedBuffer& message, Na
 }
 
 void MoshpitState::peer_gone(const PeerId& peer, Nanos now) {
-  donor_.peer_gone(peer, now);
+  donor_.peer_gone(peer);
   if (loader_ != nullptr) loader_->peer_gone(peer, now);
 }
 
@@ -97,7 +94,7 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
     loaded_->donors = outcome->donors;
     loaded_->bytes = outcome->bytes;
     // It can be handed on at once.
-    keep(outcome->sweep, loaded_->values, keeper, now);
+    keep(outcome->sweep, ChunkValues(table_, SharedBuffer::copy(std::as_bytes(std::span(loaded_->values)))), keeper, now);
   } else {
     loaded_->note = outcome.status().message();
   }

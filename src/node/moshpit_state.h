@@ -1,14 +1,14 @@
 // What a peer of an elastic run has for joiners, and what it loads itself when it joins.
 //
 // From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each sweep the values are kept
-// for joiners, in memory of their own, so that neither averaging nor the user's tensors wait for whoever loads.
+// for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait for whoever loads.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "collectives/chunk_table.h"
+#include "collectives/chunk_values.h"
 #include "membership/roster_keeper.h"
 #include "node/elastic_port.h"
 #include "node/moshpit_settings.h"
@@ -32,14 +32,14 @@ class MoshpitState {
   // Kept together with the values of the next keep().
   void set_blobs(std::vector<NamedBlob> blobs);
   // What joiners are given from now on; sweep -1: no sweep has been made yet.
-  void keep(int64_t sweep, std::span<const float> values, RosterKeeper& keeper, Nanos now);
+  void keep(int64_t sweep, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
 
   // Corrupt: what no peer would send.
   Status message(const PeerId& from, const SharedBuffer& message, Nanos now);
   void peer_gone(const PeerId& peer, Nanos now);
   void roster_changed() { sources_changed_ = true; }
-  void leave(Nanos now) { donor_.leave(now); }
+  void leave() { donor_.leave(); }
   void woke(Nanos now);
   Nanos next_deadline() const;
   // Sends what is to be sent, and goes from the roster to the state. True if anything happened.
@@ -59,8 +59,8 @@ class MoshpitState {
   ElasticRole role_;
   uint64_t schema_;
   ElasticTimes times_;
+  ChunkTable table_;
   std::vector<size_t> chunk_bytes_;
-  std::vector<float> values_;  // that joiners are given
   std::optional<std::vector<StateBlob>> blobs_;
   StateCopy copy_;
   StateDonor donor_;

@@ -27,11 +27,11 @@ Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
   if (sweep_ != nullptr || finished_) return {Code::invalid, "another sweep is under way at this peer"};
   if (!joined()) return {Code::unavailable, "this peer has not joined the run yet"};
   const auto expected = settings_.role == ElasticRole::reducer ? 0 : settings_.elements;
-  if (input.values.size() != expected) return {Code::invalid, std::to_string(input.values.size()) + " values were given for a sweep over " + std::to_string(expected)};
+  if (input.values.size() != expected * sizeof(float)) return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) + " values were given for a sweep over " + std::to_string(expected)};
   sweep_ = std::make_unique<MoshpitSweep>();
+  if (settings_.role != ElasticRole::reducer) sweep_->values = ChunkValues(table_, input.values);
+  if (!input.keep_contributed) input.values = {};
   sweep_->input = std::move(input);
-  if (sweep_->input.keep_contributed) sweep_->x = sweep_->input.values;
-  else sweep_->x = std::move(sweep_->input.values);
   if (settings_.role != ElasticRole::reducer) {
     sweep_->states.resize(table_.chunks());
     if (next_sweep_ == 0 && state_.newcomer()) newcomer_.assign(table_.chunks(), true);
@@ -228,7 +228,7 @@ void MoshpitPeer::end_round(RoundSummary summary, Nanos now) {
 
 void MoshpitPeer::end_sweep(Nanos now) {
   auto& sweep = *sweep_;
-  FinishedSweep done{.table = table_, .report = std::move(sweep.report)};
+  FinishedSweep done{.report = std::move(sweep.report)};
   auto& report = done.report;
   report.sweep = sweep.number;
   report.layout = sweep.layout.version;
@@ -249,10 +249,10 @@ void MoshpitPeer::end_sweep(Nanos now) {
     next_sweep_ = sweep.number + 1;
     ++sweeps_done_;
     exact_sweeps_ += report.exact ? 1 : 0;
-    state_.keep(static_cast<int64_t>(sweep.number), sweep.x, keeper_, now);
+    state_.keep(static_cast<int64_t>(sweep.number), sweep.values, keeper_, now);
   }
-  if (sweep.input.keep_contributed) done.contributed = std::move(sweep.input.values);
-  done.values = std::move(sweep.x);
+  done.contributed = std::move(sweep.input.values);
+  done.values = std::move(sweep.values);
   finished_ = std::move(done);
   sweep_.reset();
 }

@@ -14,7 +14,7 @@ struct MoshpitSweep {
   enum class Phase : uint8_t { choosing, seeking, averaging };  // choosing: no layout in effect is known yet
 
   SweepInput input;
-  std::vector<float> x;            // the working vector
+  ChunkValues values;              // as far as they are averaged
   std::vector<ChunkState> states;  // by chunk
   uint64_t number = 0;
   uint32_t round = 0, rounds = 0;

@@ -10,9 +10,7 @@ namespace unisono {
 
 StateCopy::StateCopy(uint64_t schema, std::vector<size_t> chunk_bytes) : schema_(schema), chunk_bytes_(std::move(chunk_bytes)) {
   UNISONO_CHECK(chunk_bytes_.size() <= state_chunks_max);
-  offsets_.push_back(0);
-  for (const auto bytes : chunk_bytes_) offsets_.push_back(offsets_.back() + bytes);
-  saved_.resize(chunk_bytes_.size());
+  for (const auto bytes : chunk_bytes_) bytes_ += bytes;
 }
 
 Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
@@ -39,63 +37,38 @@ Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
     entries_.push_back(std::move(entry));
     blobs_.push_back(std::move(blob.bytes));
   }
-  if (newest_) remake_newest(newest_->manifest.sweep, newest_->manifest.chunk_digests);
+  if (newest_) remake_newest(newest_->manifest.sweep, newest_->chunks, newest_->manifest.chunk_digests);
   return {};
 }
 
-void StateCopy::finished(int64_t sweep, ByteView values, std::vector<uint64_t> digests) {
-  UNISONO_CHECK(values.size() == offsets_.back() && sweep >= -1);
-  if (digests.empty()) {
-    for (size_t chunk = 0; chunk < chunk_bytes_.size(); ++chunk) {
-      digests.push_back(digest64(values.subspan(offsets_[chunk], chunk_bytes_[chunk])));
-    }
-  }
-  UNISONO_CHECK(digests.size() == chunk_bytes_.size());
-  values_ = values;
-  intact_ = true;
-  remake_newest(sweep, std::move(digests));
+void StateCopy::finished(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
+  UNISONO_CHECK(sweep >= -1 && digests.size() == chunk_bytes_.size());
+  UNISONO_CHECK(std::ranges::equal(chunks, chunk_bytes_, {}, &SharedBuffer::size));
+  remake_newest(sweep, std::move(chunks), std::move(digests));
 }
 
-void StateCopy::remake_newest(int64_t sweep, std::vector<uint64_t> digests) {
+void StateCopy::remake_newest(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
   auto version = std::make_shared<Version>();
-  version->manifest = {sweep, schema_, offsets_.back(), std::move(digests), entries_};
+  version->manifest = {sweep, schema_, bytes_, std::move(digests), entries_};
   version->digest = digest(version->manifest);
+  version->chunks = std::move(chunks);
   version->blobs = blobs_;
   newest_ = std::move(version);
-}
-
-void StateCopy::before_write(size_t chunk) {
-  UNISONO_CHECK(chunk < chunk_bytes_.size());
-  intact_ = false;
-  if (held_ && !saved_[chunk]) saved_[chunk] = SharedBuffer::copy(held_values_.subspan(offsets_[chunk], chunk_bytes_[chunk]));
-}
-
-void StateCopy::before_write_all() {
-  intact_ = false;
-  for (size_t chunk = 0; held_ && chunk < chunk_bytes_.size(); ++chunk) before_write(chunk);
 }
 
 uint64_t StateCopy::state_digest() const { return held_ ? held_->digest : newest_ ? newest_->digest : 0; }
 
 int64_t StateCopy::sweep() const { return held_ ? held_->manifest.sweep : newest_ ? newest_->manifest.sweep : -1; }
 
-bool StateCopy::hold() {
-  if (held_) return true;
-  if (!newest_ || !intact_) return false;
-  held_ = newest_;
-  held_values_ = values_;
-  return true;
+void StateCopy::hold() {
+  UNISONO_CHECK(newest_ != nullptr);
+  if (!held_) held_ = newest_;
 }
 
-void StateCopy::release() {
-  held_.reset();
-  saved_.assign(chunk_bytes_.size(), {});
-}
+void StateCopy::release() { held_.reset(); }
 
 ByteView StateCopy::piece_of(uint32_t part) const {
-  if (part < chunk_bytes_.size()) {
-    return saved_[part] ? saved_[part].view() : held_values_.subspan(offsets_[part], chunk_bytes_[part]);
-  }
+  if (part < chunk_bytes_.size()) return held_->chunks[part].view();
   size_t piece = part - chunk_bytes_.size();
   for (size_t blob = 0; blob < held_->blobs.size(); ++blob) {
     const auto pieces = held_->manifest.blobs[blob].digests.size();

@@ -23,63 +23,45 @@ TEST(StateCopy, has_nothing_to_give_before_the_first_sweep) {
   StateCopy copy(1, sizes);
   EXPECT_TRUE(copy.empty());
   EXPECT_EQ(copy.state_digest(), 0u);
-  EXPECT_FALSE(copy.hold());
 }
 
-TEST(StateCopy, gives_what_was_there_at_the_end_of_the_sweep_although_it_is_overwritten) {
+TEST(StateCopy, gives_the_chunks_of_the_sweep) {
   StateCopy copy(1, sizes);
-  const auto original = test::random_bytes(150, 1);
-  auto values = original;
-  copy.finished(3, values);
-  ASSERT_TRUE(copy.hold());
-  for (const size_t chunk : {0, 2}) {
-    copy.before_write(chunk);
-    std::fill(values.begin() + (chunk == 0 ? 0 : 100), values.begin() + (chunk == 0 ? 100 : 150), std::byte{0});
-    copy.before_write(chunk);  // later writes of the same sweep
-    EXPECT_EQ(part_of(copy, 0), slice(original, 0, 100));
-    EXPECT_EQ(part_of(copy, 1), Bytes{});
-    EXPECT_EQ(part_of(copy, 2), slice(original, 100, 50));
-  }
-  EXPECT_EQ(copy.manifest().chunk_digests[2], digest64(slice(original, 100, 50)));
+  const auto values = test::random_bytes(150, 1);
+  test::finish(copy, 3, values, sizes);
+  copy.hold();
+  EXPECT_EQ(part_of(copy, 0), slice(values, 0, 100));
+  EXPECT_EQ(part_of(copy, 1), Bytes{});
+  EXPECT_EQ(part_of(copy, 2), slice(values, 100, 50));
+  EXPECT_EQ(copy.manifest().chunk_digests[2], digest64(slice(values, 100, 50)));
   EXPECT_EQ(digest(copy.manifest()), copy.held_digest());
 }
 
 TEST(StateCopy, offers_a_newer_state_once_the_held_one_is_let_go) {
   StateCopy copy(1, sizes);
-  auto values = test::random_bytes(150, 1);
-  copy.finished(3, values);
-  const auto first = copy.state_digest();
-  ASSERT_TRUE(copy.hold());
-  copy.before_write_all();
-  values = test::random_bytes(150, 2);
-  copy.finished(4, values);
-  EXPECT_EQ(copy.state_digest(), first);
+  const auto first = test::random_bytes(150, 1), second = test::random_bytes(150, 2);
+  test::finish(copy, 3, first, sizes);
+  const auto digest = copy.state_digest();
+  copy.hold();
+  test::finish(copy, 4, second, sizes);
+  copy.hold();  // by another joiner
+  EXPECT_EQ(copy.state_digest(), digest);
   EXPECT_EQ(copy.sweep(), 3);
+  EXPECT_EQ(part_of(copy, 0), slice(first, 0, 100));
   copy.release();
-  EXPECT_NE(copy.state_digest(), first);
+  EXPECT_NE(copy.state_digest(), digest);
   EXPECT_EQ(copy.sweep(), 4);
-  ASSERT_TRUE(copy.hold());
-  EXPECT_EQ(part_of(copy, 0), slice(values, 0, 100));
+  copy.hold();
+  EXPECT_EQ(part_of(copy, 0), slice(second, 0, 100));
 }
 
-TEST(StateCopy, cannot_be_held_while_it_is_overwritten_and_nobody_had_asked_before) {
-  StateCopy copy(1, sizes);
-  auto values = test::random_bytes(150, 1);
-  copy.finished(3, values);
-  copy.before_write(2);
-  EXPECT_FALSE(copy.hold());
-  EXPECT_NE(copy.state_digest(), 0u);
-  copy.finished(4, values);
-  EXPECT_TRUE(copy.hold());
-}
-
-TEST(StateCopy, names_equal_states_alike_and_takes_digests_that_are_known) {
+TEST(StateCopy, names_equal_states_alike) {
   const auto values = test::random_bytes(150, 1);
   StateCopy one(1, sizes), other(1, sizes);
-  one.finished(3, values);
-  other.finished(3, values, {digest64(slice(values, 0, 100)), digest64({}), digest64(slice(values, 100, 50))});
+  test::finish(one, 3, values, sizes);
+  test::finish(other, 3, values, sizes);
   EXPECT_EQ(one.state_digest(), other.state_digest());
-  other.finished(4, values);
+  test::finish(other, 4, values, sizes);
   EXPECT_NE(one.state_digest(), other.state_digest());
 }
 
@@ -87,11 +69,11 @@ TEST(StateCopy, blobs_are_cut_into_pieces_and_new_ones_count_at_once_but_for_a_h
   StateCopy copy(1, sizes);
   const auto values = test::random_bytes(150, 1);
   const auto large = test::random_bytes(state_piece_bytes + 10, 2), small = test::random_bytes(5, 3);
-  copy.finished(3, values);
+  test::finish(copy, 3, values, sizes);
   const auto without = copy.state_digest();
   ASSERT_TRUE(copy.set_blobs({test::blob("z", small), test::blob("a", large)}).ok());
   EXPECT_NE(copy.state_digest(), without);
-  ASSERT_TRUE(copy.hold());
+  copy.hold();
   ASSERT_EQ(copy.manifest().part_count(), 6u);
   EXPECT_EQ(part_of(copy, 3), slice(large, 0, state_piece_bytes));
   EXPECT_EQ(part_of(copy, 4), slice(large, state_piece_bytes, 10));
@@ -104,7 +86,7 @@ TEST(StateCopy, blobs_are_cut_into_pieces_and_new_ones_count_at_once_but_for_a_h
 TEST(StateCopy, refuses_blobs_over_a_limit_and_keeps_what_it_had) {
   StateCopy copy(1, sizes);
   const auto values = test::random_bytes(150, 1);
-  copy.finished(3, values);
+  test::finish(copy, 3, values, sizes);
   ASSERT_TRUE(copy.set_blobs({test::blob("a", values)}).ok());
   const auto before = copy.state_digest();
   EXPECT_EQ(copy.set_blobs({test::blob("b", values), test::blob("b", values)}).code(), Code::invalid);

@@ -25,7 +25,7 @@ Status StateDonor::message(const PeerId& from, const StateMessage& message, Nano
   } else if (const auto* want = std::get_if<StateWant>(&message)) {
     status = on(from, *want, now);
   } else if (std::holds_alternative<StateDone>(message)) {
-    peer_gone(from, now);
+    peer_gone(from);
   } else {
     status = {Code::corrupt, "state message: for a joiner, not for a donor"};
   }
@@ -38,7 +38,7 @@ void StateDonor::on(const PeerId& from, const StateAsk& ask, Nanos now) {
   Slot* slot = slot_of(from);
   if (slot != nullptr && ask.wanted != 0 && ask.wanted != copy_.held_digest()) {
     refuse(from, StateRefusal::other_state);
-    return peer_gone(from, now);
+    return peer_gone(from);
   }
   if (slot == nullptr) slot = grant(from, ask.wanted, now);
   if (slot == nullptr) return;
@@ -61,11 +61,7 @@ StateDonor::Slot* StateDonor::grant(const PeerId& joiner, uint64_t wanted, Nanos
     say_busy(joiner, options_.times.stall_timeout / 2);
     return nullptr;
   }
-  if (!copy_.hold()) {
-    awaited_ = true;
-    say_busy(joiner, options_.times.stall_timeout / 4);
-    return nullptr;
-  }
+  copy_.hold();
   ++counters_.granted;
   slots_.push_back({joiner, {}, now, now, now});
   return &slots_.back();
@@ -84,7 +80,7 @@ Status StateDonor::on(const PeerId& from, const StateWant& want, Nanos now) {
   }
   if (want.state != copy_.held_digest()) {
     refuse(from, StateRefusal::other_state);
-    peer_gone(from, now);
+    peer_gone(from);
     return {};
   }
   const auto count = copy_.manifest().part_count();
@@ -119,32 +115,22 @@ void StateDonor::serve(Nanos now) {
   }
 }
 
-void StateDonor::state_changed(Nanos now) {
-  if (!std::exchange(awaited_, false) || leaving_ || !copy_.hold()) return;
-  reserved_until_ = now + options_.times.stall_timeout;
-}
-
-void StateDonor::peer_gone(const PeerId& peer, Nanos now) {
+void StateDonor::peer_gone(const PeerId& peer) {
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].joiner == peer) return drop(i, now);
+    if (slots_[i].joiner == peer) return drop(i);
   }
 }
 
-void StateDonor::leave(Nanos now) {
+void StateDonor::leave() {
   leaving_ = true;
-  reserved_until_ = now;
   for (const auto& slot : slots_) refuse(slot.joiner, StateRefusal::leaving);
   slots_.clear();
-  let_go(now);
+  copy_.release();
 }
 
-void StateDonor::drop(size_t slot, Nanos now) {
+void StateDonor::drop(size_t slot) {
   slots_.erase(slots_.begin() + static_cast<std::ptrdiff_t>(slot));
-  let_go(now);
-}
-
-void StateDonor::let_go(Nanos now) {
-  if (slots_.empty() && copy_.held() && now >= reserved_until_) copy_.release();
+  if (slots_.empty()) copy_.release();
 }
 
 // Who waits for parts is to say now and then that it does; who wants none has no use for the slot.
@@ -157,7 +143,7 @@ void StateDonor::woke(Nanos now) {
     if (now < silence_ends(slots_[i])) continue;
     ++counters_.stalled;
     say_busy(slots_[i].joiner, options_.times.stall_timeout / 4);
-    drop(i, now);
+    drop(i);
   }
   serve(now);
   for (auto& slot : slots_) {
@@ -165,11 +151,10 @@ void StateDonor::woke(Nanos now) {
     slot.told = now;
     say(slot.joiner, StateAlive{});
   }
-  let_go(now);
 }
 
 Nanos StateDonor::next_deadline() const {
-  Nanos next = slots_.empty() && copy_.held() ? reserved_until_ : never;
+  Nanos next = never;
   for (const auto& slot : slots_) {
     next = std::min(next, silence_ends(slot));
     if (!slot.wanted.empty()) next = std::min({next, next_part_, slot.told + options_.times.stall_timeout / 4});

@@ -49,11 +49,9 @@ class StateDonor {
   void set_bandwidth(double bytes_per_second) { bandwidth_ = bytes_per_second; }
   // A message with for_donor(). Corrupt, counted and without effect: what no joiner would send.
   Status message(const PeerId& from, const StateMessage& message, Nanos now);
-  // StateCopy::finished() or set_blobs() was called.
-  void state_changed(Nanos now);
-  void peer_gone(const PeerId& peer, Nanos now);
+  void peer_gone(const PeerId& peer);
   // No new joiners; those that are served are sent away.
-  void leave(Nanos now);
+  void leave();
   void woke(Nanos now);
   Nanos next_deadline() const;
   std::vector<StateSend> take_sends() { return std::exchange(sends_, {}); }
@@ -77,8 +75,7 @@ class StateDonor {
   void say(const PeerId& to, const StateMessage& message);
   void say_busy(const PeerId& to, Nanos retry_after);
   void refuse(const PeerId& to, StateRefusal reason);
-  void drop(size_t slot, Nanos now);
-  void let_go(Nanos now);
+  void drop(size_t slot);
   void serve(Nanos now);
   Nanos silence_ends(const Slot& slot) const;
 
@@ -88,8 +85,6 @@ class StateDonor {
   bool leaving_ = false;
   std::vector<Slot> slots_;      // at most serve_slots; in turn: who was served goes to the end
   Nanos next_part_ = 0;          // not before, for the bandwidth's sake
-  bool awaited_ = false;         // joiners came while the state was being overwritten
-  Nanos reserved_until_ = 0;     // so long the next one is held for them
   std::vector<StateSend> sends_;
   StateDonorCounters counters_;
 };

@@ -12,7 +12,7 @@ const std::vector<size_t> sizes(20, 10'000);
 
 class StateDonorServes : public ::testing::Test {
  protected:
-  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, sizes), donor(options(), copy) { copy.finished(7, values); }
+  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, sizes), donor(options(), copy) { test::finish(copy, 7, values, sizes); }
   static StateDonorOptions options() {
     StateDonorOptions options;
     options.schema = test::state_schema;
@@ -148,41 +148,23 @@ TEST_F(StateDonorServes, again_who_lost_its_slot_and_goes_on_asking_for_the_same
 TEST_F(StateDonorServes, the_same_state_until_the_last_joiner_is_done) {
   const auto state = copy.state_digest();
   ask(alice);
-  copy.before_write_all();
   values = test::random_bytes(200'000, 2);
-  copy.finished(8, values);
-  donor.state_changed(0);
+  test::finish(copy, 8, values, sizes);
   ask(bert, 0, state);
   EXPECT_EQ(count<StateOffer>(bert), 1u);
-  donor.peer_gone(alice, 0);
-  donor.peer_gone(bert, 0);
+  donor.peer_gone(alice);
+  donor.peer_gone(bert);
   ask(carla, 0, state);
   expect_refused(carla, StateRefusal::other_state);
   ask(carla);
   EXPECT_EQ(count<StateOffer>(carla), 1u);
 }
 
-TEST_F(StateDonorServes, joiners_that_came_in_the_middle_of_a_sweep_with_the_next_state) {
-  const Nanos stall = options().times.stall_timeout;
-  copy.before_write(0);
-  ask(alice);
-  EXPECT_EQ(count<StateBusy>(alice), 1u);
-  copy.finished(8, values);
-  donor.state_changed(second);
-  copy.before_write_all();
-  ask(alice, second + stall / 2);
-  EXPECT_EQ(count<StateOffer>(alice), 1u);
-  ASSERT_TRUE(donor.message(alice, StateDone{}, second + stall / 2).ok());
-  EXPECT_EQ(donor.next_deadline(), second + stall);
-  donor.woke(second + stall);
-  EXPECT_FALSE(copy.held()) << "nobody came: what is overwritten need not be kept";
-}
-
 TEST_F(StateDonorServes, nobody_of_other_tensors_and_nobody_once_it_leaves) {
   ASSERT_TRUE(donor.message(alice, StateAsk{test::state_schema + 1, 0}, 0).ok());
   expect_refused(alice, StateRefusal::other_schema);
   ask(bert);
-  donor.leave(0);
+  donor.leave();
   expect_refused(bert, StateRefusal::leaving);
   EXPECT_EQ(donor.serving(), 0u);
   ask(bert);

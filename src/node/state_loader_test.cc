@@ -304,8 +304,8 @@ TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
   const PeerId donor{1, 1};
   StateCopy copy(test::state_schema, sizes);
   const auto values = test::random_bytes(2 * chunk + 4, 1);
-  copy.finished(1, values);
-  ASSERT_TRUE(copy.hold());
+  test::finish(copy, 1, values, sizes);
+  copy.hold();
   StateLoader loader(options, {{donor, copy.state_digest()}}, 0);
   const auto state = copy.state_digest();
   EXPECT_EQ(loader.message(donor, StateAsk{}, 0).code(), Code::corrupt);

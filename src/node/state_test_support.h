@@ -16,6 +16,7 @@
 #include "node/state_copy.h"
 #include "node/state_donor.h"
 #include "node/state_loader.h"
+#include "wire/digest.h"
 
 namespace unisono::test {
 
@@ -29,6 +30,23 @@ inline Bytes random_bytes(size_t size, uint64_t seed) {
     std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size - at));
   }
   return bytes;
+}
+// A vector as its chunks, and their digests.
+inline std::vector<SharedBuffer> cut(const Bytes& values, const std::vector<size_t>& chunk_bytes) {
+  std::vector<SharedBuffer> chunks;
+  size_t at = 0;
+  for (const auto bytes : chunk_bytes) chunks.push_back(SharedBuffer::copy(ByteView(values).subspan(at, bytes))), at += bytes;
+  return chunks;
+}
+inline std::vector<uint64_t> digests_of(const std::vector<SharedBuffer>& chunks) {
+  std::vector<uint64_t> digests;
+  for (const auto& chunk : chunks) digests.push_back(digest64(chunk.view()));
+  return digests;
+}
+inline void finish(StateCopy& copy, int64_t sweep, const Bytes& values, const std::vector<size_t>& chunk_bytes) {
+  auto chunks = cut(values, chunk_bytes);
+  auto digests = digests_of(chunks);
+  copy.finished(sweep, std::move(chunks), std::move(digests));
 }
 inline StateBlob blob(std::string name, const Bytes& bytes) { return {std::move(name), SharedBuffer::copy(bytes)}; }
 
@@ -75,7 +93,7 @@ class StateWorld {
     donor->values = random_bytes(vector_bytes(), values_seed);
     donor->copy = std::make_unique<StateCopy>(state_schema, chunk_bytes_);
     (void)donor->copy->set_blobs(std::move(blobs));
-    donor->copy->finished(7, donor->values);
+    finish(*donor->copy, 7, donor->values, chunk_bytes_);
     donor->bandwidth = bandwidth;
     StateDonorOptions options;
     options.schema = state_schema;
@@ -125,14 +143,8 @@ class StateWorld {
   }
   // A sweep that changes everything.
   void sweep(Donor& donor, int64_t number, uint64_t values_seed) {
-    begin_sweep(donor);
     donor.values = random_bytes(vector_bytes(), values_seed);
-    end_sweep(donor, number);
-  }
-  void begin_sweep(Donor& donor) { donor.copy->before_write_all(); }
-  void end_sweep(Donor& donor, int64_t number) {
-    donor.copy->finished(number, donor.values);
-    donor.machine->state_changed(now_);
+    finish(*donor.copy, number, donor.values, chunk_bytes_);
     settle(donor);
   }
 

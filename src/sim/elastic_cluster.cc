@@ -57,7 +57,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   void step(Nanos now) {
     if (const auto loaded = peer.take_state(); loaded && loaded->loaded) values = loaded->values;
     if (auto done = peer.take_sweep()) {
-      values = done->values;
+      values = done->values.all();
       if (cluster.on_sweep) cluster.on_sweep(index, *done);
       train_until = now + cluster.options_.compute + static_cast<Nanos>(cluster.random_.below(static_cast<uint64_t>(cluster.options_.compute_jitter)));
       started_sweep = false;
@@ -68,7 +68,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     const double weight = cluster.prepare ? cluster.prepare(index, values) : 1;
     started_sweep = peer.begin_sweep({.values = peer_values(), .weight = weight}, now).ok();
   }
-  std::vector<float> peer_values() const { return role == ElasticRole::reducer ? std::vector<float>{} : values; }
+  SharedBuffer peer_values() const { return role == ElasticRole::reducer ? SharedBuffer{} : SharedBuffer::copy(std::as_bytes(std::span(values))); }
 
   ElasticCluster& cluster;
   uint32_t index;

@@ -75,11 +75,11 @@ TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_w
     return 1.0;
   };
   run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
-    if (index != joiner) of_sweep[sweep.report.sweep] = sweep.values;
+    if (index != joiner) of_sweep[sweep.report.sweep] = sweep.values.all();
     if (index != joiner || compared || !sweep.report.exact) return;
     compared = true;
     EXPECT_TRUE(std::ranges::all_of(sweep.replaced, [](bool replaced) { return replaced; }));
-    for (const float value : sweep.values) EXPECT_TRUE(std::isfinite(value));
+    for (const float value : sweep.values.all()) EXPECT_TRUE(std::isfinite(value));
   };
   ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
 }

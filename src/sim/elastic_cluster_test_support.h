@@ -38,7 +38,7 @@ struct CountedRun {
       if (index >= sweeps.size()) return;
       ++sweeps[index];
       reports[index] = sweep.report;
-      results[index] = sweep.values;
+      results[index] = sweep.values.all();
     };
     for (uint32_t index = 0; index < peers; ++index) cluster.add();
   }

@@ -15,8 +15,9 @@ struct Deaths {
       longest = std::max(longest, sweep.report.seconds);
       exact += sweep.report.exact ? 1 : 0;
       ++sweeps;
-      wrong += sweep.values[0] != 1 ? 1 : 0;
-      for (const float value : sweep.values) wrong += value < -1 || value > 1 ? 1 : 0;
+      const auto values = sweep.values.all();
+      wrong += values[0] != 1 ? 1 : 0;
+      for (const float value : values) wrong += value < -1 || value > 1 ? 1 : 0;
     };
   }
   static std::vector<float> begin(uint32_t index) {

@@ -3,8 +3,16 @@
 #define XXH_INLINE_ALL  // the header holds all of it: programs that link us need not link libxxhash
 #include <xxhash.h>
 
+#include "wire/digest_avx2.h"
+
 namespace unisono {
 
-uint64_t digest64(ByteView bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t digest64(ByteView bytes) {
+#ifdef UNISONO_DIGEST_AVX2
+  static const bool avx2 = __builtin_cpu_supports("avx2");
+  if (avx2) return digest64_avx2(bytes.data(), bytes.size());
+#endif
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 }  // namespace unisono

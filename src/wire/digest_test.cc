@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <vector>
+
+#include "base/random.h"
 
 namespace unisono {
 
@@ -23,6 +28,14 @@ TEST(Digest, every_byte_and_the_length_count) {
     EXPECT_NE(digest64(changed), all_zero) << at;
   }
   EXPECT_NE(digest64(std::span(bytes).first(999)), all_zero);
+}
+
+TEST(Digest, whatever_the_processor_has_it_is_the_same) {
+  Random random(1);
+  std::vector<std::byte> bytes(300'000);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  for (size_t size = 0; size < 4000; ++size) ASSERT_EQ(digest64(std::span(bytes).first(size)), XXH3_64bits(bytes.data(), size)) << size;
+  for (const size_t size : {65536u, 262144u, 299'999u}) ASSERT_EQ(digest64(std::span(bytes).subspan(1).first(size)), XXH3_64bits(bytes.data() + 1, size)) << size;
 }
 
 }  // namespace unisono

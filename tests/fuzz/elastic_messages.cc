@@ -200,7 +200,8 @@ SharedBuffer make_round_message(Input& input, const RoundFormat& format) {
 }
 
 SharedBuffer make_state_message(Input& input, StateCopy& known) {
-  const bool held = known.hold();
+  const bool held = !known.empty();
+  if (held) known.hold();
   const auto state = input.byte() >= 0xf0 ? input.number() : known.state_digest();
   StateMessage message;
   switch (input.below(8)) {

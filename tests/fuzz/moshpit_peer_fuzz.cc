@@ -73,10 +73,11 @@ struct Port final : ElasticPort {
 };
 
 struct Desk {
-  explicit Desk(Input& choices) : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), state(elements), peer(settings, port) {
+  explicit Desk(Input& choices) : input(choices), settings(settings_of(choices)), others(0, chunk_bytes()), peer(settings, port) {
     port.format = {.members = round_members_max, .table = ChunkTable(elements, settings.max_group),
                    .contribute = wire_codec(settings.contribute, DType::f32, DType::f32, false), .result = wire_codec(settings.result, DType::f32, DType::f32, false)};
-    others.finished(0, std::as_bytes(std::span(state)));
+    const ChunkValues values(ChunkTable(elements, 4), all(0));
+    others.finished(0, values.buffers(), values.digests());
     std::vector<PeerId> ids;
     for (uint32_t i = 0; i < 4; ++i) ids.push_back(peer_id(i));
     auto made = unisono::make_layout({.run = "run", .version = 1, .max_group = 4, .dims = {}}, ids);
@@ -113,8 +114,9 @@ struct Desk {
     peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
   }
 
+  static SharedBuffer all(float value) { return SharedBuffer::copy(std::as_bytes(std::span(std::vector<float>(elements, value)))); }
   void begin_sweep() {
-    SweepInput sweep{.values = std::vector<float>(settings.role == ElasticRole::reducer ? 0 : elements, 1.0f)};
+    SweepInput sweep{.values = settings.role == ElasticRole::reducer ? SharedBuffer{} : all(1)};
     sweep.weight = std::min(std::abs(input.real()), contribution_weight_max);
     sweep.keep_contributed = input.flag();
     (void)peer.begin_sweep(std::move(sweep), now);
@@ -174,7 +176,7 @@ struct Desk {
         if (input.below(8) == 7) peer.leave(now);
         break;
       case 3:
-        if (settings.role != ElasticRole::reducer) peer.offer_values(std::vector<float>(elements, 2.0f), now);
+        if (settings.role != ElasticRole::reducer) peer.offer_values(all(2), now);
         break;
       default: begin_sweep();
     }
@@ -195,7 +197,6 @@ struct Desk {
   Nanos now = fuzz_start;
   MoshpitSettings settings;
   StateCopy others;  // what other peers could give
-  std::vector<float> state;
   Layout layout;
   Port port;
   MoshpitPeer peer;

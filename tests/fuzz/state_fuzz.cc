@@ -7,6 +7,7 @@
 #include "elastic_input.h"
 #include "node/state_donor.h"
 #include "node/state_loader.h"
+#include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {
 namespace {
@@ -22,7 +23,7 @@ std::vector<size_t> chunk_bytes() { return {1024, 1024, 752}; }
 
 // A state that all have, until the donor's vector goes on.
 struct State {
-  explicit State(int64_t sweep) : copy(0, chunk_bytes()), values(2800) {
+  explicit State(int64_t sweep) : copy(0, chunk_bytes()) {
     std::vector<StateBlob> blobs(2);
     blobs[0] = {.name = "a", .bytes = SharedBuffer::copy(Bytes(100))};
     blobs[1] = {.name = "b", .bytes = {}};
@@ -30,13 +31,16 @@ struct State {
     go_on(sweep);
   }
   void go_on(int64_t sweep) {
-    copy.before_write_all();
-    std::fill(values.begin(), values.end(), static_cast<std::byte>(sweep));
-    copy.finished(sweep, values);
+    std::vector<SharedBuffer> chunks;
+    std::vector<uint64_t> digests;
+    for (const auto bytes : chunk_bytes()) {
+      chunks.push_back(SharedBuffer::copy(Bytes(bytes, static_cast<std::byte>(sweep))));
+      digests.push_back(digest64(chunks.back().view()));
+    }
+    copy.finished(sweep, std::move(chunks), std::move(digests));
   }
 
   StateCopy copy;
-  Bytes values;
 };
 
 struct Desk {
@@ -76,7 +80,7 @@ struct Desk {
       case 6: now += input.step(now, std::min(donor.next_deadline(), loader->next_deadline())); break;
       case 7: {
         const auto peer = input.any_peer();
-        donor.peer_gone(peer, now);
+        donor.peer_gone(peer);
         loader->peer_gone(peer, now);
         break;
       }
@@ -92,15 +96,12 @@ struct Desk {
   }
   void own_changes() {
     switch (input.below(6)) {
-      case 0: own.copy.before_write(input.below(3)); break;
-      case 1:
-        own.go_on(++sweep);
-        donor.state_changed(now);
-        break;
+      case 0:
+      case 1: own.go_on(++sweep); break;
       case 2: others.go_on(++sweep); break;
       case 3: donor.set_bandwidth(input.real()); break;
       case 4:
-        if (input.below(8) == 7) donor.leave(now);
+        if (input.below(8) == 7) donor.leave();
         break;
       default: break;
     }
