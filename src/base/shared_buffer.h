@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -43,6 +44,24 @@ class SharedBuffer {
  private:
   std::shared_ptr<std::byte[]> data_;
   size_t bytes_ = 0;
+};
+
+// A message whose end may lie in other memory than its beginning; it arrives in one piece.
+struct SharedMessage {
+  SharedMessage(SharedBuffer whole) : head(std::move(whole)) {}  // implicit: most are in one piece
+  SharedMessage(SharedBuffer beginning, SharedBuffer end) : head(std::move(beginning)), rest(std::move(end)) {}
+
+  size_t size() const { return head.size() + rest.size(); }
+  // In one piece; without a rest nothing is copied.
+  SharedBuffer whole() const {
+    if (rest.size() == 0) return head;
+    auto all = SharedBuffer::make(size());
+    std::memcpy(all.data(), head.data(), head.size());
+    std::memcpy(all.data() + head.size(), rest.data(), rest.size());
+    return all;
+  }
+
+  SharedBuffer head, rest;
 };
 
 }  // namespace unisono

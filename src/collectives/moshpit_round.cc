@@ -189,7 +189,7 @@ RankSet MoshpitRound::excused(Nanos now) const {
 }
 
 // Elements are not sent to who is gone; if that was a mistake, it asks others for them.
-void MoshpitRound::send(uint32_t rank, SharedBuffer message, bool bulk) {
+void MoshpitRound::send(uint32_t rank, SharedMessage message, bool bulk) {
   const auto gone = members_[rank].gone;
   if (!reachable(rank) || gone == Gone::left || gone == Gone::declined || gone == Gone::abandoned || (bulk && gone != Gone::no)) return;
   if (!ended()) report_.sent_bytes += message.size();

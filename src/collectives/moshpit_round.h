@@ -5,8 +5,8 @@
 // a result of a dead owner asks others for it. Then the members agree, bit by bit, which chunks count (collectives/verdict),
 // and each applies those, at once, or none: so a chunk's step is that of all members without those that died before it, and neither
 // values nor weight get lost or doubled. A member that died changes only the chunks that it owned or had not contributed to.
-// CPU: each element is copied once to be sent, read once by its owner and written once into the result, which is hashed at both ends and then
-// becomes the value.
+// CPU: with fp32 on the wire each element is read once by its owner and written once into the result, which is hashed at both ends and then becomes
+// the value; nothing is copied.
 // Feed messages that have arrived before woke(): a process that was stopped should hear the others before it judges them.
 #pragma once
 
@@ -34,7 +34,7 @@ class RoundPort {
  public:
   virtual ~RoundPort() = default;
   // Queues the message; in order per member, lost only with the link. Must not call the round back. bulk: it carries elements.
-  virtual void send(uint32_t rank, SharedBuffer message, bool bulk) = 0;
+  virtual void send(uint32_t rank, SharedMessage message, bool bulk) = 0;
   // Whether contributions may be sent now. After a `false` the round hears of it by room().
   virtual bool room(uint32_t rank) const = 0;
 };
@@ -125,7 +125,7 @@ class MoshpitRound {
   void serve(uint32_t rank, uint32_t chunk);
   void serve_wanted(uint32_t rank);
   void answer_ended(uint32_t rank);
-  void send(uint32_t rank, SharedBuffer message, bool bulk);
+  void send(uint32_t rank, SharedMessage message, bool bulk);
   void send_to_all(const SharedBuffer& message, bool bulk);
   bool reachable(uint32_t rank) const;
   bool silent(uint32_t rank, Nanos limit, Nanos now) const;

@@ -20,7 +20,7 @@ struct Item {
   SharedBuffer message;
 };
 struct Wire final : RoundPort {
-  void send(uint32_t rank, SharedBuffer message, bool) override { queue->push_back({self, rank, std::move(message)}); }
+  void send(uint32_t rank, SharedMessage message, bool) override { queue->push_back({self, rank, message.whole()}); }
   bool room(uint32_t) const override { return true; }
   std::deque<Item>* queue = nullptr;
   uint32_t self = 0;

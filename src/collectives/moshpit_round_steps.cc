@@ -39,6 +39,10 @@ bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
   const uint32_t chunk = owner.first_chunk + owner.sent++;
   const auto& state = request_.states[chunk];
   const Contribution head{.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers};
+  if (format_.contribute.is_plain() && state.weight > 0) {
+    send(rank, {contribution_head(format_, head), request_.values->buffer(chunk)}, true);
+    return true;
+  }
   auto message = contribution_message(format_, head);
   if (state.weight > 0) {
     kernels::BlockCounts counts;

@@ -99,17 +99,26 @@ std::optional<GroupId> round_group(ByteView message) {
   return group;
 }
 
-SharedBuffer contribution_message(const RoundFormat& format, const Contribution& head) {
+namespace {
+
+SharedBuffer contribution_of(const RoundFormat& format, const Contribution& head, size_t element_bytes) {
   UNISONO_CHECK(head.chunk < format.table.chunks());
   ByteWriter writer;
   write_head(writer, {Kind::contribution, number(format.contribute), static_cast<uint8_t>(head.full ? flag : 0), head.chunk}, format.group);
   writer.write(head.weight).write(static_cast<uint16_t>(head.sharers)).write(static_cast<uint16_t>(head.author));
-  const size_t count = head.weight > 0 ? format.table.count(head.chunk) : 0;
-  auto message = SharedBuffer::make(contribution_head_bytes + format.contribute.message_bytes(count));
+  auto message = SharedBuffer::make(contribution_head_bytes + element_bytes);
   std::memset(message.data(), 0, contribution_head_bytes);
   std::memcpy(message.data(), writer.view().data(), writer.view().size());
   return message;
 }
+
+}  // namespace
+
+SharedBuffer contribution_message(const RoundFormat& format, const Contribution& head) {
+  return contribution_of(format, head, format.contribute.message_bytes(head.weight > 0 ? format.table.count(head.chunk) : 0));
+}
+
+SharedBuffer contribution_head(const RoundFormat& format, const Contribution& head) { return contribution_of(format, head, 0); }
 
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message) {
   ByteWriter writer;

@@ -78,6 +78,8 @@ std::optional<GroupId> round_group(ByteView message);
 
 // The head, and room for the elements behind it, which the caller fills.
 SharedBuffer contribution_message(const RoundFormat& format, const Contribution& head);
+// Without them: what they are sent behind.
+SharedBuffer contribution_head(const RoundFormat& format, const Contribution& head);
 SharedBuffer result_message(const RoundFormat& format, const ChunkResult& head);
 // Again over a message that result_message made: its variance and digest are known once the elements are there.
 void write_result_head(const RoundFormat& format, const ChunkResult& head, SharedBuffer& message);

@@ -113,7 +113,7 @@ class RoundGroup {
  private:
   struct Port final : RoundPort {
     Port(RoundGroup& group, uint32_t self) : group_(group), self_(self) {}
-    void send(uint32_t rank, SharedBuffer message, bool bulk) override { group_.send(self_, rank, std::move(message), bulk); }
+    void send(uint32_t rank, SharedMessage message, bool bulk) override { group_.send(self_, rank, message.whole(), bulk); }
     bool room(uint32_t rank) const override {
       const bool free = group_.on_the_way_[self_][rank] < group_.options_.room_bytes;
       if (!free) group_.refused_[self_][rank] = true;

@@ -21,9 +21,12 @@ enum class ElasticFrame : uint16_t {
   message = 0,
   greeting = 1,  // the payload is a LinkNonce; the first frame in each direction, with a run key only, and without a tag
   parting = 2,   // the sender sends nothing more over this link
+  beginning = 3, // of the message that the next frame ends
 };
 
 enum class LinkPhase : uint8_t { none, connecting, greeting, up };
+
+inline constexpr size_t beginning_bytes_max = 4096;  // copied by both sides
 
 struct ElasticContact {
   PeerIndex index = 0;
@@ -33,8 +36,8 @@ struct ElasticContact {
   std::vector<std::string> addresses;
   bool known = false, dialable = false;  // as know() said
 
-  std::deque<SharedBuffer> queue;  // not yet handed to the transport
-  size_t waiting_bytes = 0;        // of these, and of those that the transport still holds; each with its overhead
+  std::deque<SharedMessage> queue;  // not yet handed to the transport
+  size_t waiting_bytes = 0;         // of these, and of those that the transport still holds; each with its overhead
   bool room_refused = false;
 
   LinkPhase phase = LinkPhase::none;
@@ -52,7 +55,8 @@ struct ElasticContact {
 
   LinkNonce nonce{};  // ours
   LinkSeal out, in;
-  SharedBuffer landing;  // of the message whose bytes are coming
+  SharedBuffer landing;    // of the frame whose bytes are coming; with the beginning of its message, if that came before
+  SharedBuffer beginning;
 };
 
 }  // namespace unisono

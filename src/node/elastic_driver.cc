@@ -16,7 +16,7 @@ class ElasticDriver::Port final : public ElasticPort {
  public:
   explicit Port(ElasticLinks& links) : links_(links) {}
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) override { links_.know(peer, addresses, dialable); }
-  void send(const PeerId& to, SharedBuffer message) override {
+  void send(const PeerId& to, SharedMessage message) override {
     if (!links_.send(to, std::move(message), now)) undeliverable.push_back(to);
   }
   void send_to_address(const std::string& address, SharedBuffer message) override {

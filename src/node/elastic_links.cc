@@ -91,7 +91,8 @@ void ElasticLinks::know(const PeerId& peer, const std::vector<std::string>& addr
   }
 }
 
-bool ElasticLinks::enqueue(ElasticContact& contact, SharedBuffer message, Nanos now) {
+bool ElasticLinks::enqueue(ElasticContact& contact, SharedMessage message, Nanos now) {
+  UNISONO_CHECK(message.rest.size() == 0 || (message.head.size() > 0 && message.head.size() <= beginning_bytes_max));
   const size_t cost = message.size() + overhead_bytes;
   if (message.size() > message_bytes_max || contact.waiting_bytes + cost > options_.queue_bytes_max) return false;
   contact.waiting_bytes += cost;
@@ -100,7 +101,7 @@ bool ElasticLinks::enqueue(ElasticContact& contact, SharedBuffer message, Nanos 
   return true;
 }
 
-bool ElasticLinks::send(const PeerId& peer, SharedBuffer message, Nanos now) {
+bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
   auto* contact = find(peer);
   if (contact == nullptr || contact->closing || contact->broken) return false;
   const bool can_dial = contact->dialable && !contact->addresses.empty();

@@ -90,7 +90,7 @@ class ElasticLinks final : private Sink, private GuestBook {
   void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
   // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too long, or the peer
   // has no link and cannot be dialled.
-  [[nodiscard]] bool send(const PeerId& peer, SharedBuffer message, Nanos now);
+  [[nodiscard]] bool send(const PeerId& peer, SharedMessage message, Nanos now);
   // To whoever listens there. False: no address, too many at a time, or a message as above.
   [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);
   // Little waits for this peer: bulk may be sent. After false, ElasticSink::room follows, or lost.
@@ -142,7 +142,7 @@ class ElasticLinks final : private Sink, private GuestBook {
   void forget(ElasticContact& contact);
   void touch(ElasticContact& contact);
   static std::string label(const ElasticContact& contact);
-  [[nodiscard]] bool enqueue(ElasticContact& contact, SharedBuffer message, Nanos now);
+  [[nodiscard]] bool enqueue(ElasticContact& contact, SharedMessage message, Nanos now);
   void drop_queue(ElasticContact& contact);
 
   // Driving.
@@ -157,7 +157,8 @@ class ElasticLinks final : private Sink, private GuestBook {
   void made(ElasticContact& contact);
   void came_up(ElasticContact& contact);
   void pump(ElasticContact& contact);
-  void send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload);
+  // bytes: that wait no more once it is written.
+  void send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload, size_t bytes);
   void say_parting(ElasticContact& contact, Nanos now);
   void ended(ElasticContact& contact, const Status& why);
   void failed(ElasticContact& contact, const Status& why, bool refused);

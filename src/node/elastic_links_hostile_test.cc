@@ -202,7 +202,15 @@ TEST_F(Intruder, a_message_behind_the_farewell_is_refused) {
 
 TEST_F(Intruder, a_farewell_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
 
-TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) { expect_refused("", {frame(static_cast<ElasticFrame>(3))}, "no frame of an elastic run"); }
+TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
+  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
+}
+TEST_F(Intruder, a_beginning_before_a_parting_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::parting)}, "without its end"); }
+TEST_F(Intruder, a_beginning_before_an_end_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::message)}, "without its end"); }
+TEST_F(Intruder, a_beginning_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning)}, "too many bytes"); }
+TEST_F(Intruder, a_long_beginning_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, beginning_bytes_max + 1)}, "too many bytes"); }
+
+TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) { expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run"); }
 
 TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
   auto other = frame(ElasticFrame::message, 1000);

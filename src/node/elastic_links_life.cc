@@ -96,7 +96,7 @@ void ElasticLinks::made(ElasticContact& contact) {
   if (!key_.authenticates()) return came_up(contact);
   contact.phase = LinkPhase::greeting;
   contact.nonce = RunKey::draw_nonce();
-  send_frame(contact, ElasticFrame::greeting, SharedBuffer::copy(contact.nonce));
+  send_frame(contact, ElasticFrame::greeting, SharedBuffer::copy(contact.nonce), 0);
 }
 
 void ElasticLinks::came_up(ElasticContact& contact) {
@@ -113,11 +113,17 @@ void ElasticLinks::pump(ElasticContact& contact) {
     contact.queue.pop_front();
     ++counters_.sent_messages;
     counters_.sent_bytes += message.size();
-    send_frame(contact, ElasticFrame::message, std::move(message));
+    const size_t bytes = message.size() + overhead_bytes;
+    if (message.rest.size() == 0) {
+      send_frame(contact, ElasticFrame::message, std::move(message.head), bytes);
+    } else {
+      send_frame(contact, ElasticFrame::beginning, std::move(message.head), 0);
+      send_frame(contact, ElasticFrame::message, std::move(message.rest), bytes);
+    }
   }
 }
 
-void ElasticLinks::send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload) {
+void ElasticLinks::send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload, size_t bytes) {
   FrameHeader header;
   header.kind = FrameKind::elastic;
   header.round = static_cast<uint16_t>(kind);
@@ -125,7 +131,6 @@ void ElasticLinks::send_frame(ElasticContact& contact, ElasticFrame kind, Shared
     header.operation = contact.out.next();
     write_tag(contact.out.seal(header.round, payload.view()), header);
   }
-  const size_t bytes = kind == ElasticFrame::message ? payload.size() + overhead_bytes : 0;
   const auto id = next_flight_++;
   if (transport_->send(contact.index, header, payload.view(), id)) return settle(contact, bytes);
   flights_[id] = {contact.index, contact.serial, bytes, std::move(payload)};
@@ -150,8 +155,10 @@ void ElasticLinks::room(PeerIndex peer) {
 std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
   auto* contact = at(from);
   if (contact == nullptr || contact->broken || header.kind != FrameKind::elastic) return nullptr;
-  contact->landing = SharedBuffer::make(header.payload_bytes);
-  return contact->landing.data();
+  const auto& beginning = contact->beginning;
+  contact->landing = SharedBuffer::make(beginning.size() + header.payload_bytes);
+  if (beginning.size() > 0) std::memcpy(contact->landing.data(), beginning.data(), beginning.size());
+  return contact->landing.data() + beginning.size();
 }
 
 void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const View& view) {
@@ -161,12 +168,13 @@ void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const Vie
   if (contact == nullptr || contact->broken) return;
   auto payload = std::exchange(contact->landing, {});
   if (contact->phase == LinkPhase::connecting) made(*contact);
-  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::parting)) return refuse(*contact, "no frame of an elastic run");
+  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning)) return refuse(*contact, "no frame of an elastic run");
   landed(*contact, header, std::move(payload));
 }
 
 void ElasticLinks::landed(ElasticContact& contact, const FrameHeader& header, SharedBuffer payload) {
   const auto kind = static_cast<ElasticFrame>(header.round);
+  const size_t begun = std::exchange(contact.beginning, {}).size();
   if (kind == ElasticFrame::greeting) {
     LinkEnd self{options_.self, contact.nonce}, other{contact.id, {}};
     if (contact.phase != LinkPhase::greeting || payload.size() != other.nonce.size()) return refuse(contact, "a greeting that is none");
@@ -177,10 +185,16 @@ void ElasticLinks::landed(ElasticContact& contact, const FrameHeader& header, Sh
   }
   if (contact.phase != LinkPhase::up) return refuse(contact, "a message before the greeting");
   if (contact.heard_parting) return refuse(contact, "a message after the parting");
+  if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun)) return refuse(contact, "a beginning without its end");
   if (key_.authenticates()) {
-    if (!contact.in.open(header.round, header.operation, read_tag(header), payload.view())) return refuse(contact, "a message that is not the next one of who knows the run key");
+    if (!contact.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun))) return refuse(contact, "a message that is not the next one of who knows the run key");
   } else if (has_tag(header)) {
     return refuse(contact, "a message with a tag, in a run without a key");
+  }
+  if (kind == ElasticFrame::beginning) {
+    if (payload.size() == 0 || payload.size() > beginning_bytes_max) return refuse(contact, "a beginning of no or too many bytes");
+    contact.beginning = std::move(payload);
+    return;
   }
   if (kind == ElasticFrame::parting) {
     if (payload.size() > 0) return refuse(contact, "a parting with more to say");
@@ -211,7 +225,7 @@ void ElasticLinks::refuse(ElasticContact& contact, const char* what) {
 
 void ElasticLinks::say_parting(ElasticContact& contact, Nanos now) {
   if (contact.said_parting) return;
-  send_frame(contact, ElasticFrame::parting, {});
+  send_frame(contact, ElasticFrame::parting, {}, 0);
   contact.said_parting = true;
   contact.parting_until = now + parting_patience;
   next_clock_ = std::min(next_clock_, contact.parting_until);
@@ -234,7 +248,7 @@ void ElasticLinks::ended(ElasticContact& contact, const Status& why) {
   contact.phase = LinkPhase::none;
   contact.parting_until = never;
   contact.said_parting = contact.heard_parting = false;
-  contact.landing = {};
+  contact.landing = contact.beginning = {};
   contact.out = contact.in = {};
   const bool suspicious = std::exchange(contact.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
   const bool can_dial = contact.dialable && !contact.addresses.empty();

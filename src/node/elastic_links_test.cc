@@ -36,6 +36,30 @@ TEST_F(Elastic, messages_of_all_sizes_arrive_whole_and_in_order_with_and_without
   }
 }
 
+TEST_F(Elastic, a_message_in_two_pieces_arrives_as_one) {
+  for (const auto* key : {"", "secret"}) {
+    SCOPED_TRACE(key);
+    members.clear();
+    add({.run_key = key}), add({.run_key = key});
+    introduce_all();
+    const auto whole = message_of(1'000'003, test_seed());
+    const size_t cuts[] = {1, 64, beginning_bytes_max};
+    for (const auto cut : cuts) {
+      EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, cut), whole.slice(cut, whole.size() - cut)), now));
+      say(0, 1, message_of(10, cut));
+    }
+    EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, 1)), now));
+    ASSERT_TRUE(hears(1, 2 * std::size(cuts) + 1));
+    for (size_t i = 0; i < std::size(cuts); ++i) {
+      EXPECT_TRUE(same(ears(1).messages[2 * i].second.view(), pattern(whole.size(), test_seed()))) << cuts[i] << ", seed " << test_seed();
+      EXPECT_TRUE(same(ears(1).messages[2 * i + 1].second.view(), pattern(10, cuts[i]))) << cuts[i];
+    }
+    EXPECT_EQ(ears(1).messages.back().second.size(), 65u);
+    EXPECT_TRUE(losses_none());
+    EXPECT_EQ(links(0).counters().sent_bytes, links(1).counters().received_bytes);
+  }
+}
+
 TEST_F(Elastic, many_peers_that_all_dial_each_other_at_once_have_one_link_per_pair) {
   constexpr size_t count = 10;
   for (size_t i = 0; i < count; ++i) add();

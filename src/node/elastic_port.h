@@ -16,7 +16,7 @@ class ElasticPort {
   // Where a peer can be reached; told whenever that changes. dialable: false for clients, which only ever dial themselves.
   virtual void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) = 0;
   // Goes out in order, whole, or the link is lost. Queued while the link is being made.
-  virtual void send(const PeerId& to, SharedBuffer message) = 0;
+  virtual void send(const PeerId& to, SharedMessage message) = 0;
   // To whoever listens there.
   virtual void send_to_address(const std::string& address, SharedBuffer message) = 0;
   // Little is queued for the peer: large messages may be sent. A refusal is followed by room news.

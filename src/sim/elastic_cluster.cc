@@ -17,8 +17,8 @@ struct ElasticMember final : ElasticActor, ElasticPort {
 
   // ElasticPort
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
-  void send(const PeerId& to, SharedBuffer message) override {
-    if (const auto found = cluster.indices_.find(to); found != cluster.indices_.end()) cluster.network_.send(index, found->second, std::move(message));
+  void send(const PeerId& to, SharedMessage message) override {
+    if (const auto found = cluster.indices_.find(to); found != cluster.indices_.end()) cluster.network_.send(index, found->second, message.whole());
   }
   void send_to_address(const std::string& address, SharedBuffer message) override {
     cluster.network_.send(index, static_cast<uint32_t>(std::stoul(address.substr(address_begin.size()))), std::move(message));

@@ -41,9 +41,9 @@ struct Port final : ElasticPort {
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void close(const PeerId&) override {}
   bool room(const PeerId&) override { return roomy; }
-  void send(const PeerId& to, SharedBuffer message) override {
+  void send(const PeerId& to, SharedMessage message) override {
     UNISONO_CHECK(to != peer_id(0));
-    look(message);
+    look(message.whole());
   }
   void send_to_address(const std::string& address, SharedBuffer message) override {
     UNISONO_CHECK(!address.empty());

@@ -58,9 +58,9 @@ SharedBuffer with_head(Input& input, const RoundFormat& format) {
 
 struct Port final : RoundPort {
   explicit Port(Input& choices) : input(choices) {}
-  void send(uint32_t rank, SharedBuffer message, bool) override {
+  void send(uint32_t rank, SharedMessage message, bool) override {
     UNISONO_CHECK(rank < members);
-    UNISONO_CHECK(decode(format, message.view()));
+    UNISONO_CHECK(decode(format, message.whole().view()));
   }
   bool room(uint32_t) const override { return roomy; }
   Input& input;
