@@ -220,8 +220,8 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
   rests_on_links_ = false;  // what is left to write when this is over, it does not know
   while (!stop_) {
     bool progress = engine_.poll(now);
-    // Reading the clock costs as much as an empty poll; a few polls may share one reading.
-    for (int i = 0; i < polls_per_reading && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0; ++i) progress = engine_.poll(now);
+    // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom for polling.
+    for (int i = 0; i < polls_per_reading && !thin_ && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0; ++i) progress = engine_.poll(now);
     if (progress && waiters_ > 1) free_.notify_all();
     if (done()) return;
     now = monotonic_now();
