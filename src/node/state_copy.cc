@@ -1,7 +1,6 @@
 #include "node/state_copy.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "wire/digest.h"
@@ -67,8 +66,8 @@ void StateCopy::hold() {
 
 void StateCopy::release() { held_.reset(); }
 
-ByteView StateCopy::piece_of(uint32_t part) const {
-  if (part < chunk_bytes_.size()) return held_->chunks[part].view();
+SharedBuffer StateCopy::part(uint32_t part) const {
+  if (part < chunk_bytes_.size()) return held_->chunks[part];
   size_t piece = part - chunk_bytes_.size();
   for (size_t blob = 0; blob < held_->blobs.size(); ++blob) {
     const auto pieces = held_->manifest.blobs[blob].digests.size();
@@ -76,18 +75,10 @@ ByteView StateCopy::piece_of(uint32_t part) const {
       piece -= pieces;
       continue;
     }
-    const auto bytes = held_->blobs[blob].view().subspan(piece * state_piece_bytes);
-    return bytes.first(std::min(bytes.size(), state_piece_bytes));
+    const size_t from = piece * state_piece_bytes;
+    return held_->blobs[blob].slice(from, std::min(held_->blobs[blob].size() - from, state_piece_bytes));
   }
   return {};
-}
-
-size_t StateCopy::part_bytes(uint32_t part) const { return piece_of(part).size(); }
-
-void StateCopy::read_part(uint32_t part, std::span<std::byte> into) const {
-  const auto from = piece_of(part);
-  UNISONO_CHECK(from.size() == into.size());
-  if (!from.empty()) std::memcpy(into.data(), from.data(), from.size());
 }
 
 }  // namespace unisono

@@ -46,8 +46,7 @@ class StateCopy {
   const StateManifest& manifest() const { return held_->manifest; }
   uint64_t held_digest() const { return held_->digest; }
   // part < manifest().part_count()
-  size_t part_bytes(uint32_t part) const;
-  void read_part(uint32_t part, std::span<std::byte> into) const;  // as long as part_bytes
+  SharedBuffer part(uint32_t part) const;
 
  private:
   struct Version {
@@ -57,7 +56,6 @@ class StateCopy {
   };
 
   void remake_newest(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
-  ByteView piece_of(uint32_t part) const;
 
   uint64_t schema_;
   std::vector<size_t> chunk_bytes_;

@@ -11,9 +11,8 @@ namespace {
 const std::vector<size_t> sizes = {100, 0, 50};
 
 Bytes part_of(const StateCopy& copy, uint32_t part) {
-  Bytes bytes(copy.part_bytes(part));
-  copy.read_part(part, bytes);
-  return bytes;
+  const auto bytes = copy.part(part);
+  return {bytes.view().begin(), bytes.view().end()};
 }
 Bytes slice(const Bytes& values, size_t at, size_t size) {
   return {values.begin() + static_cast<std::ptrdiff_t>(at), values.begin() + static_cast<std::ptrdiff_t>(at + size)};

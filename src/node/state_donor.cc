@@ -103,10 +103,9 @@ void StateDonor::serve(Nanos now) {
     if (turn == slots_.end()) return;
     const auto part = turn->wanted.front();
     turn->wanted.pop_front();
-    auto unfilled = make_part(copy_.held_digest(), part, copy_.part_bytes(part));
-    copy_.read_part(part, unfilled.bytes);
-    const auto bytes = unfilled.message.size();
-    sends_.push_back({turn->joiner, std::move(unfilled.message)});
+    auto message = part_message(copy_.held_digest(), part, copy_.part(part));
+    const auto bytes = message.size();
+    sends_.push_back({turn->joiner, std::move(message)});
     ++counters_.parts;
     counters_.part_bytes += bytes;
     turn->wanting = turn->told = now;

@@ -23,7 +23,7 @@ namespace unisono {
 
 struct StateSend {
   PeerId to;
-  SharedBuffer message;
+  SharedMessage message;
 };
 
 struct StateDonorOptions {

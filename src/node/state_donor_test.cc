@@ -20,10 +20,10 @@ class StateDonorServes : public ::testing::Test {
   }
   // What it says to one joiner.
   std::vector<StateMessage> said(const PeerId& to) {
-    for (auto& send : donor.take_sends()) sent.push_back(std::move(send));
+    for (const auto& send : donor.take_sends()) sent.push_back({send.to, send.message.whole()});
     std::vector<StateMessage> messages;
     for (const auto& send : sent) {
-      if (send.to == to) messages.push_back(*decode_state(send.message.view()));
+      if (send.to == to) messages.push_back(*decode_state(send.message.head.view()));
     }
     return messages;
   }
@@ -172,7 +172,7 @@ TEST_F(StateDonorServes, nobody_of_other_tensors_and_nobody_once_it_leaves) {
   StateCopy nothing(test::state_schema, sizes);
   StateDonor empty(options(), nothing);
   ASSERT_TRUE(empty.message(alice, StateAsk{test::state_schema, 0}, 0).ok());
-  EXPECT_EQ(std::get<StateRefused>(*decode_state(empty.take_sends().at(0).message.view())).reason, StateRefusal::no_state);
+  EXPECT_EQ(std::get<StateRefused>(*decode_state(empty.take_sends().at(0).message.head.view())).reason, StateRefusal::no_state);
 }
 
 TEST_F(StateDonorServes, no_parts_that_there_are_not_and_no_answers_to_answers) {

@@ -142,14 +142,10 @@ SharedBuffer encode(const StateMessage& message) {
   return SharedBuffer::copy(writer.view());
 }
 
-UnfilledPart make_part(uint64_t state, uint32_t part, size_t bytes) {
+SharedMessage part_message(uint64_t state, uint32_t part, SharedBuffer bytes) {
   ByteWriter writer;
   writer.write(static_cast<uint8_t>(ElasticChannel::state)).write(static_cast<uint8_t>(Kind::part)).write(state).write(part);
-  UNISONO_CHECK(writer.view().size() == part_header_bytes);
-  UnfilledPart unfilled{SharedBuffer::make(part_header_bytes + bytes), {}};
-  std::memcpy(unfilled.message.data(), writer.view().data(), part_header_bytes);
-  unfilled.bytes = {unfilled.message.data() + part_header_bytes, bytes};
-  return unfilled;
+  return {SharedBuffer::copy(writer.view()), std::move(bytes)};
 }
 
 Result<StateMessage> decode_state(ByteView bytes) {

@@ -77,12 +77,8 @@ struct StatePart {
 using StateMessage = std::variant<StateAsk, StateWant, StateDone, StateOffer, StateBusy, StateRefused, StateAlive, StatePart>;
 
 SharedBuffer encode(const StateMessage& message);
-// A part whose bytes, writable at `bytes`, are still to be filled in.
-struct UnfilledPart {
-  SharedBuffer message;
-  std::span<std::byte> bytes;
-};
-UnfilledPart make_part(uint64_t state, uint32_t part, size_t bytes);
+// The same as of a StatePart, without a copy of its bytes.
+SharedMessage part_message(uint64_t state, uint32_t part, SharedBuffer bytes);
 // Of a whole message, with its channel. Corrupt, naming the field, if it is cut, over a limit, or has bytes left over.
 Result<StateMessage> decode_state(ByteView bytes);
 // Ask, want and done are for a StateDonor, all others for a StateLoader.

@@ -36,10 +36,12 @@ TEST(StateMessages, come_back_as_they_were) {
   }
 }
 
-TEST(StateMessages, a_part_is_filled_in_behind_its_header) {
-  auto part = make_part(8, 9, 3);
-  std::copy(payload.begin(), payload.end(), part.bytes.begin());
-  EXPECT_EQ(Bytes(part.message.view().begin(), part.message.view().end()), encoded(StatePart{8, 9, payload}));
+TEST(StateMessages, a_part_need_not_be_copied) {
+  const auto bytes = SharedBuffer::copy(payload);
+  const auto part = part_message(8, 9, bytes);
+  EXPECT_EQ(part.rest.data(), bytes.data());
+  const auto whole = part.whole();
+  EXPECT_EQ(Bytes(whole.view().begin(), whole.view().end()), encoded(StatePart{8, 9, payload}));
 }
 
 TEST(StateMessages, that_are_cut_are_corrupt_or_shorter_parts) {

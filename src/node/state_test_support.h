@@ -209,7 +209,8 @@ class StateWorld {
   }
   void transmit(const PeerId& from, double bandwidth, Nanos& link_free, std::vector<StateSend> sends) {
     for (auto& send : sends) {
-      const auto view = send.message.view();
+      const auto whole = send.message.whole();
+      const auto view = whole.view();
       bytes_between_[{from, send.to}] += view.size();
       link_free = std::max(link_free, now_) + static_cast<Nanos>(1e9 * static_cast<double>(view.size()) / bandwidth);
       at(link_free + delay_, [this, from, to = send.to, bytes = Bytes(view.begin(), view.end())]() mutable { deliver(from, to, bytes); });

@@ -230,9 +230,7 @@ SharedBuffer make_state_message(Input& input, StateCopy& known) {
   auto bytes = encode(message);
   const auto* part = std::get_if<StatePart>(&message);
   if (part != nullptr && held && part->part < known.manifest().part_count() && input.below(4) != 3) {
-    auto sound = make_part(part->state, part->part, known.part_bytes(part->part));
-    known.read_part(part->part, sound.bytes);
-    bytes = std::move(sound.message);
+    bytes = part_message(part->state, part->part, known.part(part->part)).whole();
   }
   if (held) known.release();
   return bytes;

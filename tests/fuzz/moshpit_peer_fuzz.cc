@@ -114,7 +114,10 @@ struct Desk {
     peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
   }
 
-  static SharedBuffer all(float value) { return SharedBuffer::copy(std::as_bytes(std::span(std::vector<float>(elements, value)))); }
+  static SharedBuffer all(float value) {
+    const std::vector<float> values(elements, value);
+    return SharedBuffer::copy(std::as_bytes(std::span(values)));
+  }
   void begin_sweep() {
     SweepInput sweep{.values = settings.role == ElasticRole::reducer ? SharedBuffer{} : all(1)};
     sweep.weight = std::min(std::abs(input.real()), contribution_weight_max);

@@ -69,15 +69,17 @@ struct Port final : RoundPort {
 };
 
 struct Desk {
-  explicit Desk(Input& choices) : input(choices), port(choices), x(elements, 1.0f), states(3) {
+  explicit Desk(Input& choices) : input(choices), port(choices), states(3) {
     port.format = format_of(input);
+    const std::vector<float> ones(elements, 1.0f);
+    values = ChunkValues(port.format.table, SharedBuffer::copy(std::as_bytes(std::span(ones))));
     RoundRequest request{.id = port.format.group, .self = input.below(members), .members = std::vector<RoundMember>(members), .chunk_counts = {1, 1, 1},
                          .table = port.format.table, .times = {}, .contribute_timeout = 5 * second, .round_timeout = 30 * second,
                          .commit = static_cast<CommitRule>(input.below(2)), .contribute_codec = port.format.contribute,
-                         .result_codec = port.format.result, .line_complete = input.flag(), .x = x, .states = states};
+                         .result_codec = port.format.result, .line_complete = input.flag(), .values = &values, .states = states};
     for (auto& member : request.members) member = {.position = input.below(3), .role = ElasticRole::peer, .in_layout = input.flag()};
     request.members[0].role = input.flag() ? ElasticRole::reducer : ElasticRole::peer;
-    if (request.self == 0 && request.members[0].role == ElasticRole::reducer) request.x = {}, request.states = {};
+    if (request.self == 0 && request.members[0].role == ElasticRole::reducer) request.values = nullptr, request.states = {};
     self = request.self;
     auto made = MoshpitRound::make(std::move(request), port);
     UNISONO_CHECK(made.ok());
@@ -143,7 +145,7 @@ struct Desk {
   Input& input;
   Nanos now = fuzz_start;
   Port port;
-  std::vector<float> x;
+  ChunkValues values;
   std::vector<ChunkState> states;
   uint32_t self = 0;
   std::unique_ptr<MoshpitRound> round;

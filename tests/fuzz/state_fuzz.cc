@@ -118,7 +118,8 @@ struct Desk {
     }
   }
   static void decode_own(const StateSend& send, bool to_donor) {
-    const auto message = decode_state(send.message.view());
+    const auto whole = send.message.whole();
+    const auto message = decode_state(whole.view());
     UNISONO_CHECK(message.ok() && for_donor(*message) == to_donor);
   }
 
