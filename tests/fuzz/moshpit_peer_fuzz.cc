@@ -173,7 +173,7 @@ struct Desk {
   }
   void own_changes() {
     switch (input.below(8)) {
-      case 0: peer.set_blobs({{"a", std::vector<std::byte>(10)}}, now); break;
+      case 0: peer.set_blobs({{"a", std::vector<std::byte>(10)}}); break;
       case 1: peer.cancel_sweep(now); break;
       case 2:
         if (input.below(8) == 7) peer.leave(now);
@@ -187,7 +187,7 @@ struct Desk {
   void attend() {
     (void)peer.take_state();
     if (const auto done = peer.take_sweep()) {
-      UNISONO_CHECK(done->values.size() == (settings.role == ElasticRole::reducer ? 0 : elements));
+      UNISONO_CHECK(done->values.elements() == (settings.role == ElasticRole::reducer ? 0 : elements));
       UNISONO_CHECK(!done->report.to_string().empty());
     }
     UNISONO_CHECK(peer.groups_kept() <= groups_max);

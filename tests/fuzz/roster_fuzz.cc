@@ -75,7 +75,7 @@ struct Desk {
       case 4:
       case 5: now += input.step(now, keeper.next_deadline()); break;
       case 6: keeper.link_lost(input.any_peer(), now); break;
-      case 7: keeper.known_dead(input.any_peer(), "refused", input.below(2) == 1, now); break;
+      case 7: keeper.known_dead(input.any_peer(), "refused", now); break;
       case 8: keeper.address_unreachable(address_of(input.below(peers_known)), "refused", input.below(2) == 1, now); break;
       default: self_changes();
     }
