@@ -124,6 +124,15 @@ class Page(unittest.TestCase):
         self.assertEqual(found["donors' sweeps during ÷ before"], ("1.30 (1.30 to 1.30)", True))
         xml.etree.ElementTree.fromstring(moshpit_page.figure(FACTS, measured))
 
+    def test_a_line_carries_no_more_than_its_rate_if_it_has_one(self):
+        hosts = types.SimpleNamespace(n=6, goodput=lambda probe, count, times, pairs: [110.0 if len(pairs) == 1 else 40.0] * len(pairs))
+        build_tool, SCRIPT.build.build_tool = SCRIPT.build.build_tool, lambda *_: "probe"
+        try:
+            self.assertEqual(SCRIPT.line_goodput(hosts, 5, 10**9, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 0.956 * 125e6})
+            self.assertEqual(SCRIPT.line_goodput(hosts, 5, 0, 1 << 20), {"alone_bytes_per_s": 110e6, "shared_bytes_per_s": 200e6})
+        finally:
+            SCRIPT.build.build_tool = build_tool
+
     def test_failures_are_on_the_page(self):
         page = moshpit_page.page(SETTINGS, FACTS, [["sweeps", 0, {"failed": "peer3: status 1", "wrong": []}], ["rounds", 0, {**self.rounds(0.1), "wrong": ["sweep 3: bad"]}]])
         self.assertIn("**Failed**: sweeps, pass 1: peer3: status 1", page)
