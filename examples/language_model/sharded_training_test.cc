@@ -60,6 +60,9 @@ std::vector<Trained> train(const TrainingOptions& options, const char* transport
   return all;
 }
 
+// Where nothing may be lost: a rank that comes later than a learnt deadline, as on a loaded machine, is left out as if its datagrams were lost.
+const std::string patient = "deadline=20s,";
+
 std::vector<Trained> train_sharded(TrainingOptions options, const ShardedPlan& plan, const char* transport) {
   options.sharded = plan;
   return train(options, transport);
@@ -96,7 +99,7 @@ TEST(ShardAdamW, shards_get_the_bits_that_the_whole_gets) {
 TEST(ShardedTraining, without_loss_it_has_the_bits_of_the_training_that_averages_gradients) {
   const auto options = small_training(no_clipping);
   const auto expected = train(options, "shm");
-  for (const auto& [text, transport] : {std::pair{"loss_budget=1,drift=5", "udp"}, {"loss_budget=0", "udp"}, {"delivery=reliable", "shm"}}) {
+  for (const auto& [text, transport] : {std::pair{patient + "loss_budget=1,drift=5", "udp"}, {patient + "loss_budget=0", "udp"}, {"delivery=reliable", "shm"}}) {
     const auto found = train_sharded(options, plan(text), transport);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(found[rank].history.losses, expected[rank].history.losses) << text;
@@ -113,9 +116,9 @@ TEST(ShardedTraining, without_loss_it_has_the_bits_of_the_training_that_averages
 TEST(ShardedTraining, clips_as_the_training_that_averages_gradients_does_up_to_rounding) {
   const auto options = small_training(0.5f);
   const auto expected = train(options, "shm");
-  const auto found = train_sharded(options, plan("loss_budget=1", "", options.optimizer.norm_max), "udp");
+  const auto found = train_sharded(options, plan(patient + "loss_budget=1", "", options.optimizer.norm_max), "udp");
   for (size_t i = 0; i < expected[0].history.losses.size(); ++i) EXPECT_NEAR(found[0].history.losses[i], expected[0].history.losses[i], 1e-4) << i;
-  const auto unclipped = train_sharded(options, plan("loss_budget=1", "", 0), "udp");
+  const auto unclipped = train_sharded(options, plan(patient + "loss_budget=1", "", 0), "udp");
   EXPECT_GT(std::abs(unclipped[0].history.losses.back() - expected[0].history.losses.back()), 1e-3);
 }
 
@@ -124,7 +127,7 @@ TEST(ShardedTraining, where_nothing_is_lost_the_ways_that_are_wrong_are_right) {
   const auto options = small_training(1.0f);
   const auto expected = train(options, "shm");
   for (const char* ablation : {"count", "zero_fill", "zero_parameters", "differences"}) {
-    const auto found = train_sharded(options, plan("loss_budget=1,drift=13", ablation, 1), "udp");
+    const auto found = train_sharded(options, plan(patient + "loss_budget=1,drift=13", ablation, 1), "udp");
     for (size_t i = 0; i < expected[0].history.losses.size(); ++i) EXPECT_NEAR(found[1].history.losses[i], expected[0].history.losses[i], 1e-3) << ablation << " " << i;
     for (const auto& rank : found) EXPECT_EQ(rank.parameters, found[0].parameters) << ablation;
     ASSERT_EQ(found[0].notes.drift.size(), 2u) << ablation;
@@ -135,11 +138,12 @@ TEST(ShardedTraining, where_nothing_is_lost_the_ways_that_are_wrong_are_right) {
 }
 
 TEST(ShardedTraining, notes_say_what_was_expected_and_that_nothing_was_missing) {
-  const auto all = train_sharded(small_training(1.0f), plan("loss_budget=1,drift=13"), "udp");
+  const auto learning = train_sharded(small_training(1.0f), plan("loss_budget=1"), "udp");
+  for (const auto& rank : learning) EXPECT_GE(rank.notes.sums.learning, 19u);
+  const auto all = train_sharded(small_training(1.0f), plan(patient + "loss_budget=1,drift=13"), "udp");
   for (const auto& rank : all) {
     const auto& sums = rank.notes.sums;
     EXPECT_EQ(sums.steps, 26u);
-    EXPECT_GE(sums.learning, 19u);
     EXPECT_EQ(sums.values.expected, sums.ranges);
     EXPECT_GT(sums.gradients.expected, 0u);
     EXPECT_EQ(lost_share(sums.gradients) + lost_share(sums.values), 0);
