@@ -107,7 +107,7 @@ class UNISONO_EXPORT MoshpitSgd {
   // Waits for the sweep that goes on, if one does, and brings it in: before values are saved or evaluated. late: it goes on still. timeout 0: as long as it takes.
   Result<MoshpitStep> drain(std::span<const std::span<float>> parameters, Milliseconds timeout = Milliseconds{0});
   Result<MoshpitStep> drain(std::span<float> parameters, Milliseconds timeout = Milliseconds{0});
-  // The same, then one more sweep, so that the last steps count, too, and all that end together have the same parameters.
+  // The same, then one more sweep, so that the last steps count, too. While others bring news in it, up to two more: those that end about then, within a sweep of each other, have the same parameters.
   Result<MoshpitStep> finish(std::span<const std::span<float>> parameters);
   Result<MoshpitStep> finish(std::span<float> parameters);
   // Takes part no longer in the sweep that goes on: when the process has to go. What it had brought is lost to this peer alone.

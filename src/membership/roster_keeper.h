@@ -232,6 +232,7 @@ class RosterKeeper final : public FormationView {
   bool layout_news_ = false;
   uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
   Nanos heard_at_ = 0;
+  PeerId heard_from_;
   Nanos pull_until_ = 0;        // an answer is awaited so long
   Nanos adopted_at_ = 0;
   Nanos wanted_since_ = never;  // the newest layout does not name the members any more

@@ -14,6 +14,12 @@ constexpr size_t told_by_others = 3;
 
 constexpr double sweeps_behind_max = 64;
 
+// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly a sweep is exact. At most one layout for each time that the members double.
+bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
+  const auto named = std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
+  return 2 * static_cast<size_t>(named) <= members.size();
+}
+
 }  // namespace
 
 void RosterKeeper::note_opened(uint64_t sweep, Nanos now) { take_sweeps_opened(std::min(sweep, sweep_number_max - 1) + 1, now); }
@@ -36,6 +42,7 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
   if (version > heard_version_) {
     heard_version_ = version;
     heard_at_ = now;
+    heard_from_ = from;
   }
   if (now < pull_until_) return;
   pull_until_ = now + options_.times.probe_timeout;
@@ -104,8 +111,8 @@ void RosterKeeper::consider_layout(Nanos now) {
   if (state_ != JoinState::joined || self_entry().status != PeerStatus::alive) return;
   const auto newest = layouts_.newest();
   const uint64_t held = newest == nullptr ? 0 : newest->version;
-  if (heard_version_ > held && now < heard_at_ + holder_patience) {
-    layout_at_ = heard_at_ + holder_patience;  // it is on its way, unless who had it is gone
+  if (heard_version_ > held && now < heard_at_ + holder_patience && !roster_.gone(heard_from_)) {
+    layout_at_ = heard_at_ + holder_patience;  // it is on its way, unless who has it does not send it
     return;
   }
   const auto members = roster_.full_members([&](const PeerId& id) { return layouts_.has_member(id); });
@@ -119,7 +126,7 @@ void RosterKeeper::consider_layout(Nanos now) {
   const auto makers = holders(layout_key(options_.run_id, version));
   const auto place = std::find(makers.begin(), makers.end(), self_) - makers.begin();
   if (place == static_cast<ptrdiff_t>(makers.size())) return;
-  const Nanos due = newest == nullptr ? wanted_since_ : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
+  const Nanos due = newest == nullptr || leaves_out_most(*newest, members) ? wanted_since_ : std::max(wanted_since_, adopted_at_ + options_.times.relayout_period);
   const Nanos turn = due + place * holder_patience;
   if (now < turn) {
     layout_at_ = turn;

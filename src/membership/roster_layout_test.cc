@@ -149,6 +149,17 @@ TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_swe
   EXPECT_EQ(net.keeper(1).layout_for(8)->version, 1u);
 }
 
+TEST(RosterLayout, who_came_is_not_kept_waiting_where_they_are_as_many_as_it_names) {
+  KeeperNetwork net(5);
+  form(net, 4, 4);
+  ASSERT_NE(net.run_until(net.now + 5 * second, [&] { return all_hold(net, 1); }), never);
+  for (uint64_t number = 5; number <= 8; ++number) net.start(number, options(false), {1});
+  net.run_until(net.now + 1 * second);
+  set_all_alive(net);
+  ASSERT_NE(net.run_until(net.now + 3 * second, [&] { return all_hold(net, 2); }), never);
+  EXPECT_EQ(net.keeper(1).newest_layout()->peers.size(), 8u);
+}
+
 TEST(RosterLayout, the_dead_stay_in_it_until_the_next) {
   KeeperNetwork net(3);
   form(net, 5, 5);
@@ -226,6 +237,23 @@ TEST(RosterLayout, a_version_that_was_heard_of_and_lost_does_not_stop_the_next) 
   while (keeper.newest_layout() == nullptr && keeper.next_deadline() < 20 * second) keeper.woke(keeper.next_deadline());
   ASSERT_NE(keeper.newest_layout(), nullptr);
   EXPECT_EQ(keeper.newest_layout()->version, 7u);
+}
+
+TEST(RosterLayout, one_is_waited_for_as_long_as_who_holds_it_is_there) {
+  for (const bool leaves : {false, true}) {
+    RosterKeeper keeper(options(true), peer_entry(1));
+    ASSERT_TRUE(keeper.start(0).ok());
+    RosterMessage message{.run = fnv1a64("demo"), .layout_version = 6, .layout_digest = 1, .body = RosterGossip{.answer = true}, .claims = {peer_claim(2, PeerStatus::joining)}};
+    keeper.message(peer_id(2), message, 0);
+    message.layout_version = 0;
+    if (leaves) message.claims = {peer_claim(2, PeerStatus::left)};
+    while (keeper.newest_layout() == nullptr && keeper.next_deadline() < 4 * second) {
+      const Nanos now = keeper.next_deadline();
+      keeper.message(peer_id(2), message, now);
+      keeper.woke(now);
+    }
+    EXPECT_EQ(keeper.newest_layout() != nullptr, leaves);
+  }
 }
 
 TEST(RosterLayout, given_dimensions_are_used_where_they_fit) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -25,6 +26,7 @@ struct SharedSweeps {
   uint64_t next_sweep = 0;
   Nanos now = 0;
   Nanos sweep_time = 0;               // that end() waits, if the sweep goes on still
+  std::function<void()> meanwhile;    // what others do, while end() waits
   Status refusal;                     // of begin()
   Status failure;                     // of end()
 
@@ -75,6 +77,7 @@ class SharedAverager final : public internal::Averager {
   Result<SweepReport> end(Milliseconds timeout) override {
     auto& entry = sweeps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
+    if (!entry.closed && sweeps_.meanwhile) sweeps_.meanwhile();
     if (!entry.closed) sweeps_.now += sweeps_.sweep_time, sweeps_.close(static_cast<uint32_t>(sweeps_.entries.size()));
     const auto report = entry.report;
     sweeps_.entries.erase(peer_);

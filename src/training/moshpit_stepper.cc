@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
+constexpr uint32_t last_sweeps_max = 3;      // of finish()
 
 double seconds_of(Nanos time) { return static_cast<double>(time) / static_cast<double>(second); }
 
@@ -195,10 +196,14 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
 
 Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
   auto step = drain(parameters, Milliseconds{0});
-  if (!step.ok()) return step;
-  const double waited_s = step->waited_s;
-  if (auto begun = begin_sweep(parameters, *step); !begun.ok()) return begun;
-  step = drain(parameters, Milliseconds{0});
+  double waited_s = 0;
+  // Others that end, too, may be one sweep behind, and give their last steps in the next one. When nobody gives anything any more, all have the same.
+  for (uint32_t last = 0; step.ok() && last < last_sweeps_max; ++last) {
+    waited_s += step->waited_s;
+    if (auto begun = begin_sweep(parameters, *step); !begun.ok()) return begun;
+    step = drain(parameters, Milliseconds{0});
+    if (step.ok() && !meaning_of(*step->sweep).mixed) break;
+  }
   if (!step.ok()) return step;
   step->began = true;
   step->waited_s += waited_s;

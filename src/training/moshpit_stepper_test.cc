@@ -104,6 +104,35 @@ TEST(MoshpitSgd, a_sweep_after_every_step_is_exact_data_parallel_training) {
   EXPECT_DOUBLE_EQ(training[1].stepper->report().spread, 0.5);
 }
 
+TEST(MoshpitSgd, who_ends_within_a_sweep_of_another_ends_with_the_same_parameters) {
+  Training training(2, every(1));
+  const auto finish = [&](size_t p) {
+    const auto done = training[p].stepper->finish(training[p].parameters());
+    EXPECT_TRUE(done.ok() && done->began);
+  };
+  training.step(0), training.step(1);
+  int waits = 0;
+  training.sweeps.meanwhile = [&] {
+    if (++waits == 2) training.step(1), training.step(1);  // brings the first one in, and gives once more
+    if (waits < 3) return;
+    training.sweeps.meanwhile = nullptr;
+    finish(1);
+  };
+  finish(0);
+  EXPECT_EQ(waits, 3);
+  EXPECT_EQ(training[0].first, training[1].first);
+  EXPECT_EQ(training[0].second, training[1].second);
+  EXPECT_EQ(training[0].stepper->report().alone, 1u) << "in the last one nobody gave anything";
+}
+
+TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_sweeps_at_most) {
+  Training training(2, every(1));
+  training.step(0);
+  training.sweeps.meanwhile = [&] { training.step(1), training.step(1); };
+  ASSERT_TRUE(training[0].stepper->finish(training[0].parameters()).ok());
+  EXPECT_EQ(training[0].stepper->report().sweeps, 4u) << "with the one that went on";
+}
+
 TEST(MoshpitSgd, steps_during_a_sweep_are_kept) {
   Training training(2, every(2));
   for (size_t p = 0; p < 2; ++p) training.step(p), training.step(p);
