@@ -236,7 +236,9 @@ void MoshpitPeer::end_sweep(Nanos now) {
   report.peers = static_cast<uint32_t>(keeper_.roster().present().size());
   report.seconds = seconds(now - sweep.began);
   const bool alone = sweep.layout.version != 0 && sweep.rounds == 0;
-  report.exact = alone || (sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
+  // What a newcomer wanted to give is not in.
+  const bool held_back = sweep.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
+  report.exact = alone || (!held_back && sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
                            std::ranges::all_of(report.rounds, [](const RoundSummary& round) { return round.outcome == "averaged"; }) &&
                            std::ranges::all_of(sweep.states, [](const ChunkState& state) { return state.full; }));
   done.replaced.assign(sweep.states.size(), false);
