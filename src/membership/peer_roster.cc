@@ -126,6 +126,7 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   if (newer && !gone && is_gone(before) && full()) return {Effect::full, before, before};
   const bool newer_facts = (theirs.facts <=> record.entry.facts) > 0;
   const bool same_death = gone && standing(theirs) == standing(record.entry);
+  if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};  // as most are: each is told several times
   withdraw(record);
   if (newer_facts) record.entry.facts = theirs.facts;
   if (newer) {
@@ -163,6 +164,7 @@ void PeerRoster::put(Record& record, List list, bool wanted) {
   auto& slot = record.slots[list];
   auto& ids = lists_[list];
   if (wanted == (slot != nowhere)) return;
+  if (list == keepers_list) ++keepers_version_;
   if (wanted) {
     slot = static_cast<uint32_t>(ids.size());
     ids.push_back(record.entry.id);
@@ -223,6 +225,7 @@ std::vector<PeerClaim> PeerRoster::claims(Nanos now) const {
   std::vector<PeerClaim> all;
   all.reserve(records_.size());
   for (const auto& [id, record] : records_) all.push_back(claim_of(record, now));
+  std::ranges::sort(all, {}, [](const PeerClaim& claim) { return claim.entry.id; });
   return all;
 }
 

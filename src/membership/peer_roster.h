@@ -6,13 +6,14 @@
 // Those that left or died stay for forget_dead, so that old news cannot bring them back; they do not count in max_peers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -113,16 +114,19 @@ class PeerRoster {
   const std::vector<PeerId>& reachable() const { return lists_[reachable_list]; }
   // Alive or suspect, and no client: records may be kept there.
   const std::vector<PeerId>& keepers() const { return lists_[keepers_list]; }
+  // Another number whenever keepers() has changed.
+  uint64_t keepers_version() const { return keepers_version_; }
   const std::vector<PeerId>& dead() const { return lists_[dead_list]; }
   // Alive, suspect if `stays` says so, and with a vector of their own (peers and clients), by id.
   template <typename Stays>
   std::vector<PeerId> full_members(Stays stays) const {
     std::vector<PeerId> members;
-    for (const auto& [id, record] : records_) {
-      const auto& entry = record.entry;
+    for (const auto& id : present()) {
+      const auto& entry = *find(id);
       if (entry.facts.role == ElasticRole::reducer) continue;
       if (entry.status == PeerStatus::alive || (entry.status == PeerStatus::suspect && stays(id))) members.push_back(id);
     }
+    std::ranges::sort(members);
     return members;
   }
 
@@ -151,10 +155,11 @@ class PeerRoster {
 
   uint32_t max_peers_;
   Nanos forget_dead_;
-  std::map<PeerId, Record> records_;
+  std::unordered_map<PeerId, Record, PeerIdHash> records_;
   std::array<std::vector<PeerId>, list_count> lists_;
   std::set<std::pair<Nanos, PeerId>> gone_;  // by when they went; at most max_peers_, the longest gone are dropped first
   uint64_t sum_ = 0;
+  uint64_t keepers_version_ = 0;
 };
 
 }  // namespace unisono

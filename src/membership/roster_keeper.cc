@@ -64,9 +64,7 @@ void RosterKeeper::say_hello(Nanos now) {
   hello_at_ = now + options_.times.probe_period;
   for (const auto& [address, seed] : seeds_) {
     if (seed.failed) continue;
-    auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
-    message.claims.push_back(roster_.claim_of(self_, now));
-    sends_.push_back({.to = {}, .address = address, .message = std::move(message)});
+    sends_.push_back({.to = {}, .address = address, .message = hello(now)});
   }
 }
 
@@ -131,6 +129,7 @@ void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message
   take_sweeps_opened(message.sweeps_opened, now);
   std::visit([&](const auto& body) { on_body(from, body, now); }, message.body);
   if (!running()) return;
+  if (seek_at_ != never && knows_all_of_layout()) seek_at_ = never;
   hear_of_layout(from, message.layout_version, message.layout_digest, now);
   const auto* gossip = std::get_if<RosterGossip>(&message.body);
   if (gossip == nullptr || !gossip->answer) answer_outsider(from, now);
@@ -208,9 +207,9 @@ void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
   if (layouts_.newest() != nullptr) send_layout(from, now);
 }
 
-void RosterKeeper::on_body(const PeerId&, const LayoutPush& push, Nanos now) {
+void RosterKeeper::on_body(const PeerId& from, const LayoutPush& push, Nanos now) {
   constexpr size_t handed_on = 3;
-  (void)take_layout(push.layout, handed_on, now);
+  (void)take_layout(push.layout, from, handed_on, now);
 }
 
 void RosterKeeper::woke(Nanos now) {
@@ -231,12 +230,13 @@ void RosterKeeper::woke(Nanos now) {
   if (probe_at_ <= now) probe_one(now);
   if (heal_at_ <= now) heal(now);
   if (layout_at_ <= now) consider_layout(now);
+  if (seek_at_ <= now) seek_members({}, now);
   if (gossip_at_ <= now) gossip(now);
 }
 
 Nanos RosterKeeper::next_deadline() const {
   if (!running()) return never;
-  return std::min({join_until_, hello_at_, probe_ends_.next(), suspects_.next(), probe_at_, heal_at_, layout_at_, gossip_at_, roster_.next_forget()});
+  return std::min({join_until_, hello_at_, probe_ends_.next(), suspects_.next(), probe_at_, heal_at_, layout_at_, seek_at_, gossip_at_, roster_.next_forget()});
 }
 
 void RosterKeeper::set_alive(Nanos now) {

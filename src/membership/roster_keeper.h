@@ -93,6 +93,8 @@ class RosterKeeper final : public FormationView {
   std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
   std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
   // True once after the newest layout changed.
+  // The newest layout's members are known here, so that the same clerks are asked as by others; or nobody knows them.
+  bool settled() const { return seek_at_ == never; }
   bool take_layout_news() { return std::exchange(layout_news_, false); }
 
   JoinState join_state() const { return state_; }
@@ -173,6 +175,8 @@ class RosterKeeper final : public FormationView {
   void gossip(Nanos now);
   void heal(Nanos now);
   RosterMessage make_message(RosterBody body) const;
+  RosterMessage hello(Nanos now) const;
+  void compare_with_one(Nanos now);
   void send(const PeerId& to, RosterBody body, size_t rumors, Nanos now);
   void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
   void send_roster(const PeerId& to, bool welcome, Nanos now);
@@ -192,7 +196,9 @@ class RosterKeeper final : public FormationView {
 
   // roster_keeper_layout.cc
   void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
-  bool take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now);
+  bool take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now);
+  bool knows_all_of_layout() const;
+  void seek_members(const PeerId& from, Nanos now);
   void send_layout(const PeerId& to, Nanos now);
   void members_changed(Nanos now);
   void consider_layout(Nanos now);
@@ -228,6 +234,13 @@ class RosterKeeper final : public FormationView {
   uint32_t naps_ = 0;
 
   LayoutBook layouts_;
+  // Keepers that a layout names, as of the last question: it is asked of each group, and the answer changes rarely.
+  struct NamedKeepers {
+    uint64_t layout_version = 0, layout_digest = 0, keepers_version = 0;
+    std::vector<PeerId> peers;
+  };
+  mutable NamedKeepers named_keepers_;
+  bool unsettled_ = false;          // who is there has changed since this process last compared its roster with that of another
   std::vector<PeerId> newcomers_;   // of the newest one, beside the one before it
   bool layout_news_ = false;
   uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
@@ -237,6 +250,8 @@ class RosterKeeper final : public FormationView {
   Nanos adopted_at_ = 0;
   Nanos wanted_since_ = never;  // the newest layout does not name the members any more
   Nanos layout_at_ = never;     // look again
+  Nanos seek_at_ = never;       // the newest one names some that are not known here: others are asked again
+  uint32_t sought_ = 0;         // times
   Nanos looked_at_ = 0;
 
   uint64_t sweeps_opened_ = 0;

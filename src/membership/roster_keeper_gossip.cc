@@ -1,6 +1,7 @@
 // What others claim about peers, and how changes spread.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/check.h"
 #include "membership/roster_keeper.h"
@@ -10,7 +11,8 @@ namespace unisono {
 namespace {
 
 constexpr size_t gossip_targets = 2;
-constexpr size_t rumors_per_gossip = 32;
+constexpr size_t rumors_per_gossip = 32;  // at least; where more wait, as many more as empties the queue in a few times
+constexpr size_t gossips_per_queue = 8;
 constexpr Nanos urgent_parts = 10;   // what matters waits a tenth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
 
@@ -64,6 +66,7 @@ void RosterKeeper::judge(const PeerId& id, PeerStatus status, bool proven, const
 
 void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now) {
   const bool standing = outcome.effect != Effect::facts;
+  unsettled_ = unsettled_ || standing;
   if (standing) watch(id, outcome, now);
   const bool added = outcome.effect == Effect::added;
   if (added || outcome.before != outcome.now) {
@@ -96,9 +99,7 @@ void RosterKeeper::answer_outsider(const PeerId& from, Nanos now) {
     ++counters_.strangers;
     if (now < stranger_at_ || state_ != JoinState::joined || roster_.full()) return;
     stranger_at_ = now + options_.times.gossip_period;
-    auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
-    message.claims.push_back(roster_.claim_of(self_, now));
-    sends_.push_back({.to = from, .address = {}, .message = std::move(message)});
+    sends_.push_back({.to = from, .address = {}, .message = hello(now)});
   } else if (entry->status == PeerStatus::suspect || entry->status == PeerStatus::dead) {
     tell(from, {self_, from}, now);
   }
@@ -132,20 +133,31 @@ void RosterKeeper::gossip(Nanos now) {
   gossip_at_ = never;
   gossiped_at_ = now;
   const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
-  for (const auto& to : targets) send(to, RosterGossip{}, rumors_per_gossip, now);
+  const auto rumors = std::clamp(rumors_.size() / gossips_per_queue, rumors_per_gossip, roster_claims_max);
+  for (const auto& to : targets) send(to, RosterGossip{}, rumors, now);
   if (targets.empty()) {
     // Whoever comes is sent the whole roster.
     rumors_ = {};
     notes_left_ = 0;
   }
   if (!rumors_.empty() || notes_left_ > 0) want_gossip(false, now);
+  // Of many rumors, one or another has missed this process or the one asked.
+  if (rumors_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
+}
+
+void RosterKeeper::compare_with_one(Nanos now) {
+  for (const auto& to : some(roster_.reachable(), 1, self_, now)) sends_.push_back({.to = to, .address = {}, .message = hello(now)});
+}
+
+RosterMessage RosterKeeper::hello(Nanos now) const {
+  auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
+  message.claims.push_back(roster_.claim_of(self_, now));
+  return message;
 }
 
 // For ever: a process that was cut off, or restarted everywhere else, still finds the others.
 void RosterKeeper::heal(Nanos now) {
   heal_at_ = now + options_.times.heal_period;
-  auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
-  message.claims.push_back(roster_.claim_of(self_, now));
   const auto& dead = roster_.dead();
   std::string address;
   const auto choice = random_.below(seeds_.size() + dead.size());
@@ -157,10 +169,10 @@ void RosterKeeper::heal(Nanos now) {
   }
   const auto& own = self_entry().facts.addresses;
   if (!address.empty() && std::find(own.begin(), own.end(), address) == own.end()) {
-    sends_.push_back({.to = {}, .address = address, .message = std::move(message)});
+    sends_.push_back({.to = {}, .address = address, .message = hello(now)});
     return;
   }
-  for (const auto& to : some(roster_.reachable(), 1, self_, now)) sends_.push_back({.to = to, .address = {}, .message = message});
+  compare_with_one(now);
 }
 
 RosterMessage RosterKeeper::make_message(RosterBody body) const {

@@ -13,6 +13,7 @@ constexpr size_t told_by_maker = 32;
 constexpr size_t told_by_others = 3;
 
 constexpr double sweeps_behind_max = 64;
+constexpr uint32_t seeks_max = 8;  // then they are gone and forgotten
 
 // Nobody waits for those whom the layout leaves out, so where they are half of all, hardly a sweep is exact. At most one layout for each time that the members double.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
@@ -50,20 +51,22 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
 }
 
 std::vector<PeerId> RosterKeeper::clerks(std::string_view key, const SeatName& seat) const {
-  const auto* layout = layouts_.find(seat.layout_version, seat.layout_digest);
-  std::vector<PeerId> named;
-  if (layout != nullptr) {
-    std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(named), [&](const PeerId& id) { return roster_.is_keeper(id); });
+  auto& named = named_keepers_;
+  if (named.layout_version != seat.layout_version || named.layout_digest != seat.layout_digest || named.keepers_version != roster_.keepers_version()) {
+    const auto* layout = layouts_.find(seat.layout_version, seat.layout_digest);
+    named = {.layout_version = seat.layout_version, .layout_digest = seat.layout_digest, .keepers_version = roster_.keepers_version(), .peers = {}};
+    if (layout == nullptr) named.layout_version = 0;  // it may come
+    else std::ranges::copy_if(layout->peers, std::back_inserter(named.peers), [&](const PeerId& id) { return roster_.is_keeper(id); });
   }
-  return record_holders(key, named.empty() ? roster_.keepers() : named);
+  return record_holders(key, named.peers.empty() ? roster_.keepers() : named.peers);
 }
 
 bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
   if (!running() || layout.version == 0 || layout.version > sweep_number_max || layout.first_sweep > sweep_number_max) return false;
-  return take_layout(std::make_shared<const Layout>(layout), told_by_others, now);
+  return take_layout(std::make_shared<const Layout>(layout), {}, told_by_others, now);
 }
 
-bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told, Nanos now) {
+bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now) {
   std::vector<PeerId> newcomers;
   std::copy_if(layout->peers.begin(), layout->peers.end(), std::back_inserter(newcomers), [&](const PeerId& id) { return !layouts_.has_member(id); });
   if (!layouts_.add(layout)) return false;
@@ -88,7 +91,22 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, size_t told
   }
   members_changed(now);
   for (const auto& to : some(roster_.present(), told, self_, now)) send_layout(to, now);
+  sought_ = 0;
+  seek_members(from, now);
   return true;
+}
+
+bool RosterKeeper::knows_all_of_layout() const {
+  return std::ranges::all_of(layouts_.members(), [&](const PeerId& id) { return roster_.find(id) != nullptr; });
+}
+
+// Where many come at once, news of some of them may still be on its way to here. Who sent the layout is asked first, then anybody.
+void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
+  seek_at_ = never;
+  if (knows_all_of_layout() || sought_++ == seeks_max) return;
+  seek_at_ = now + options_.times.gossip_period;
+  if (from != PeerId{} && can_reach(from, now)) sends_.push_back({.to = from, .address = {}, .message = hello(now)});
+  else compare_with_one(now);
 }
 
 // With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and would ask other clerks.
@@ -151,7 +169,7 @@ void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>&
   }
   if (!layout.ok()) return;
   ++counters_.layouts_made;
-  (void)take_layout(std::make_shared<const Layout>(std::move(*layout)), told_by_maker, now);
+  (void)take_layout(std::make_shared<const Layout>(std::move(*layout)), self_, told_by_maker, now);
 }
 
 }  // namespace unisono

@@ -220,6 +220,36 @@ TEST(RosterLayout, one_of_equal_version_is_replaced_by_the_smaller_digest_and_pu
   EXPECT_FALSE(keeper.adopt_layout(*layout(1, 0, 1), 2) && keeper.newest_layout()->digest > lesser.digest);
 }
 
+TEST(RosterLayout, who_is_not_known_of_those_that_it_names_is_asked_for_where_it_came_from) {
+  for (const bool answered : {true, false}) {
+    auto all = options(false);
+    all.seeds = {"seed"};
+    RosterKeeper keeper(all, peer_entry(1));
+    ASSERT_TRUE(keeper.start(0).ok());
+    const auto run = fnv1a64("demo");
+    keeper.message(peer_id(2), {.run = run, .body = RosterWelcome{.sum = 0, .last = true}, .claims = {peer_claim(2)}}, 0);
+    ASSERT_TRUE(keeper.settled());
+    (void)keeper.take_sends();
+    keeper.message(peer_id(2), {.run = run, .body = LayoutPush{layout(1, 0, 5)}, .claims = {}}, 1);
+    EXPECT_FALSE(keeper.settled());
+    const auto sends = keeper.take_sends();
+    EXPECT_TRUE(std::ranges::any_of(sends, [](const auto& one) { return one.to == peer_id(2) && std::holds_alternative<RosterHello>(one.message.body); }));
+    if (answered) {
+      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {peer_claim(3), peer_claim(4)}}, 2);
+      EXPECT_FALSE(keeper.settled()) << "one is unknown still";
+      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {peer_claim(5)}}, 3);
+      EXPECT_TRUE(keeper.settled());
+      continue;
+    }
+    const Nanos until = 10 * times.gossip_period;
+    for (Nanos now = 1; now < until && !keeper.settled(); now = keeper.next_deadline()) {
+      keeper.message(peer_id(2), {.run = run, .body = RosterGossip{.answer = true}, .claims = {}}, now);  // it lives
+      keeper.woke(now);
+    }
+    EXPECT_TRUE(keeper.settled()) << "nobody knows them";
+  }
+}
+
 TEST(RosterLayout, one_with_an_impossible_version_is_not_taken) {
   RosterKeeper keeper(options(true), peer_entry(1));
   ASSERT_TRUE(keeper.start(0).ok());

@@ -91,6 +91,22 @@ TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
   }
 }
 
+// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same clerks as the others.
+TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
+  constexpr uint64_t count = 250;
+  KeeperNetwork net(1);
+  auto first = founds(), other = joins();
+  first.min_peers = other.min_peers = count;
+  net.start(1, first, {});
+  net.run_until(10 * millisecond);
+  for (uint64_t number = 2; number <= count; ++number) net.start(number, other, {1});
+  net.run_until(net.now + 1 * second);
+  set_all_alive(net);
+  ASSERT_NE(net.run_until(net.now + 20 * second, [&] { return one_layout(net); }), never);
+  const auto knows_all = [&](const auto& node) { return node.second.keeper->settled() && node.second.keeper->roster().present().size() == count; };
+  EXPECT_NE(net.run_until(net.now + 2 * times.gossip_period, [&] { return std::ranges::all_of(net.nodes, knows_all); }), never);
+}
+
 TEST(RosterSimulation, two_founders_with_one_common_seed_unite_within_three_heal_periods) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -52,7 +52,7 @@ class MoshpitPeer {
   // It knows the roster, and has the state if there was any.
   bool joined() const { return state_.settled(); }
   // And min_peers are there, with a layout.
-  bool ready() const { return joined() && keeper_.newest_layout() != nullptr; }
+  bool ready() const { return joined() && keeper_.newest_layout() != nullptr && keeper_.settled(); }
   // Once, after joined().
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 

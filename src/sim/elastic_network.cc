@@ -13,8 +13,21 @@ uint32_t ElasticNetwork::add(ElasticActor* actor, Nanos when) {
 }
 
 void ElasticNetwork::push(Event event) {
-  event.sequence = sequence_++;
-  events_.push(std::move(event));
+  uint32_t place = static_cast<uint32_t>(events_.size());
+  if (free_events_.empty()) {
+    events_.emplace_back();
+  } else {
+    place = free_events_.back();
+    free_events_.pop_back();
+  }
+  queue_.push({.at = event.at, .sequence = sequence_++, .event = place});
+  events_[place] = std::move(event);
+}
+
+ElasticNetwork::Link& ElasticNetwork::link(uint32_t from, uint32_t to) {
+  auto& links = processes_[from].links;
+  if (links.size() <= to) links.resize(processes_.size());
+  return links[to];
 }
 
 void ElasticNetwork::at(Nanos when, std::function<void()> action) { push({.at = std::max(when, now_), .kind = Kind::action, .action = std::move(action)}); }
@@ -26,8 +39,8 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   bytes_ += message.size();
   sender.sent_bytes += message.size();
   if (!alive(to)) return lose(from, to, true, now_ + 2 * model_.delay);
-  sender.linked.insert(to);
-  processes_[to].linked.insert(from);
+  auto& there = link(from, to);
+  if (!there.linked) there.linked = link(to, from).linked = true;
   if (separated(from, to)) {
     severed_[{from, to}].emplace_back(now_, std::move(message));
     push({.at = now_ + model_.silence, .kind = Kind::heal_check, .to = to, .from = from});
@@ -43,9 +56,8 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
     arrives = receiver.down_free;
   }
   arrives += model_.delay + static_cast<Nanos>(random_.below(static_cast<uint64_t>(model_.jitter)));
-  auto& last = last_arrival_[{from, to}];
-  last = std::max(last, arrives);
-  push({.at = last, .kind = Kind::arrive, .to = to, .from = from, .message = std::move(message)});
+  there.last_arrival = std::max(there.last_arrival, arrives);
+  push({.at = there.last_arrival, .kind = Kind::arrive, .to = to, .from = from, .message = std::move(message)});
 }
 
 bool ElasticNetwork::room(uint32_t from, uint32_t to) {
@@ -68,8 +80,8 @@ void ElasticNetwork::kill(uint32_t index) {
   auto& process = processes_[index];
   process.actor = nullptr;
   process.held.clear();
-  for (const auto other : process.linked) {
-    if (!separated(index, other)) lose(other, index, true, now_ + model_.delay);
+  for (uint32_t other = 0; other < process.links.size(); ++other) {
+    if (process.links[other].linked && !separated(index, other)) lose(other, index, true, now_ + model_.delay);
   }
 }
 
@@ -122,7 +134,7 @@ void ElasticNetwork::deliver(Event& event) {
     auto found = severed_.find({event.from, event.to});
     if (found == severed_.end() || found->second.empty() || found->second.front().first + model_.silence > now_) return;
     severed_.erase(found);
-    processes_[event.from].linked.erase(event.to);
+    link(event.from, event.to).linked = false;
     event = {.at = now_, .kind = Kind::lost, .to = event.from, .from = event.to};
   }
   auto& process = processes_[event.to];
@@ -149,10 +161,12 @@ void ElasticNetwork::deliver(Event& event) {
 }
 
 bool ElasticNetwork::run(Nanos until, const std::function<bool()>& done) {
-  while (!events_.empty() && events_.top().at <= until) {
-    auto event = std::move(const_cast<Event&>(events_.top()));
-    events_.pop();
-    now_ = event.at;
+  while (!queue_.empty() && queue_.top().at <= until) {
+    const auto place = queue_.top();
+    queue_.pop();
+    now_ = place.at;
+    auto event = std::exchange(events_[place.event], {});
+    free_events_.push_back(place.event);
     deliver(event);
     if (done && done()) return true;
   }

@@ -74,13 +74,22 @@ class ElasticNetwork {
   enum class Kind : uint8_t { start, arrive, wake, lost, room, action, heal_check };
   struct Event {
     Nanos at = 0;
-    uint64_t sequence = 0;
     Kind kind = Kind::wake;
     uint32_t to = 0, from = 0;
     bool refused = false;
     SharedBuffer message{};
     std::function<void()> action{};
-    bool operator<(const Event& other) const { return at != other.at ? at > other.at : sequence > other.sequence; }
+  };
+  // In the queue, which moves what it holds about; the event lies still.
+  struct Place {
+    Nanos at = 0;
+    uint64_t sequence = 0;
+    uint32_t event = 0;
+    bool operator<(const Place& other) const { return at != other.at ? at > other.at : sequence > other.sequence; }
+  };
+  struct Link {
+    Nanos last_arrival = 0;  // there, of what was sent from here
+    bool linked = false;     // messages were exchanged
   };
   struct Process {
     ElasticActor* actor = nullptr;
@@ -88,7 +97,7 @@ class ElasticNetwork {
     Nanos line_free = 0, down_free = 0;   // its uplink and downlink are busy until then
     Nanos wake_at = never;
     std::deque<Event> held;               // for a stopped process
-    std::set<uint32_t> linked;            // has exchanged messages with them
+    std::vector<Link> links;              // by process, as far as one was needed
     std::set<uint32_t> waits_room;
     uint64_t sent_bytes = 0;
   };
@@ -98,14 +107,16 @@ class ElasticNetwork {
   void arrive(Event& event);
   bool separated(uint32_t a, uint32_t b) const { return !island_.empty() && island_.contains(a) != island_.contains(b); }
   void lose(uint32_t to, uint32_t from, bool refused, Nanos at);
+  Link& link(uint32_t from, uint32_t to);
 
   ElasticLinkModel model_;
   Random random_;
   Nanos now_ = 0;
   uint64_t sequence_ = 0;
-  std::priority_queue<Event> events_;
+  std::priority_queue<Place> queue_;
+  std::vector<Event> events_;         // those in the queue, and unused ones between them
+  std::vector<uint32_t> free_events_;
   std::vector<Process> processes_;
-  std::map<std::pair<uint32_t, uint32_t>, Nanos> last_arrival_;
   std::map<std::pair<uint32_t, uint32_t>, std::deque<std::pair<Nanos, SharedBuffer>>> severed_;  // waits at the cut, with when it was sent
   std::set<uint32_t> island_;
   uint64_t messages_ = 0, bytes_ = 0;
