@@ -70,6 +70,8 @@ class MoshpitRound {
   bool ended() const { return phase_ == Phase::ended; }
   bool over(Nanos now) const;
   const RoundReport& report() const { return report_; }
+  // After the end, until release_results(): what was decided for this chunk and is known here, whether this member's values are in it or not. Null: nobody's step, or not known.
+  const ChunkResult* applied(uint32_t chunk) const;
   // After the end: others can no longer fetch results from here. Call it when the next verdict is applied.
   void release_results();
   // Bytes of contributions and results that are held now.

@@ -30,6 +30,11 @@ void MoshpitRound::finish(Nanos now) {
   end(now);
 }
 
+const ChunkResult* MoshpitRound::applied(uint32_t chunk) const {
+  const bool decided = report_.undecided == 0 && (!verdict_ || verdict_->decided()->test(chunk));
+  return ended() && decided && held_.test(chunk) ? &results_[chunk].head : nullptr;
+}
+
 void MoshpitRound::apply(uint32_t chunk) {
   ++report_.committed;
   const auto& result = results_[chunk];

@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "membership/peer_id_hash.h"
 #include "unisono/status.h"
 #include "wire/elastic_message.h"
 #include "wire/peer_id.h"

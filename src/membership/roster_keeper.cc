@@ -268,7 +268,7 @@ void RosterKeeper::add_address(const std::string& address, Nanos now) {
   if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
   facts.addresses.push_back(address);
   change_facts(facts, now);
-  spread(self_, true, now);
+  spread(self_, RumorKind::urgent, now);
 }
 
 void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {

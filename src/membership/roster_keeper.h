@@ -129,7 +129,7 @@ class RosterKeeper final : public FormationView {
   bool contradict(const PeerClaim& claim, Nanos now);
   void answer_outsider(const PeerId& from, Nanos now);
   void change_facts(const PeerFacts& facts, Nanos now);
-  void spread(const PeerId& id, bool matters, Nanos now);
+  void spread(const PeerId& id, RumorKind kind, Nanos now);
   void spread_notes(Nanos now);
   void want_gossip(bool urgent, Nanos now);
   void gossip(Nanos now);

@@ -11,7 +11,7 @@ namespace unisono {
 namespace {
 
 constexpr size_t gossip_targets = 2;
-constexpr size_t rumors_per_gossip = 32;  // at least; where more wait, as many more as empties the queue in a few times
+constexpr size_t rumors_per_gossip = 32;  // at least; of who is there, as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
 constexpr Nanos urgent_parts = 10;   // what matters waits a tenth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
@@ -74,8 +74,8 @@ void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const 
     members_changed(now);
   }
   // Who is in doubt, and who is so no longer, cannot wait; who came can.
-  const bool matters = standing && (outcome.now >= PeerStatus::suspect || (!added && outcome.before >= PeerStatus::suspect));
-  if (spreads) spread(id, matters, now);
+  const bool urgent = standing && (outcome.now >= PeerStatus::suspect || (!added && outcome.before >= PeerStatus::suspect));
+  if (spreads) spread(id, urgent ? RumorKind::urgent : standing ? RumorKind::standing : RumorKind::facts, now);
 }
 
 // Somebody believes this process suspect or gone, or did before it was contradicted.
@@ -87,7 +87,7 @@ bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
     raised.entry.incarnation = std::min(claim.entry.incarnation + 1, incarnation_max);
     (void)roster_.merge(raised, now);
     ++counters_.refutations;
-    spread(self_, true, now);
+    spread(self_, RumorKind::urgent, now);
   }
   return wrong;
 }
@@ -110,12 +110,13 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
   claim.entry.facts = facts;
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
-  spread(self_, false, now);
+  spread(self_, RumorKind::facts, now);
 }
 
-void RosterKeeper::spread(const PeerId& id, bool matters, Nanos now) {
-  rumors_.add(id, matters ? 3 * hops() : hops() + 1, matters);
-  want_gossip(matters, now);
+void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
+  const bool urgent = kind == RumorKind::urgent;
+  rumors_.add(id, urgent ? 3 * hops() : hops() + 1, kind);
+  want_gossip(urgent, now);
 }
 
 void RosterKeeper::spread_notes(Nanos now) {
@@ -133,7 +134,7 @@ void RosterKeeper::gossip(Nanos now) {
   gossip_at_ = never;
   gossiped_at_ = now;
   const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
-  const auto rumors = std::clamp(rumors_.size() / gossips_per_queue, rumors_per_gossip, roster_claims_max);
+  const auto rumors = std::clamp(rumors_.standing() / gossips_per_queue, rumors_per_gossip, roster_claims_max);
   for (const auto& to : targets) send(to, RosterGossip{}, rumors, now);
   if (targets.empty()) {
     // Whoever comes is sent the whole roster.
@@ -142,7 +143,7 @@ void RosterKeeper::gossip(Nanos now) {
   }
   if (!rumors_.empty() || notes_left_ > 0) want_gossip(false, now);
   // Of many rumors, one or another has missed this process or the one asked.
-  if (rumors_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
+  if (rumors_.standing() == 0 && std::exchange(unsettled_, false)) compare_with_one(now);
 }
 
 void RosterKeeper::compare_with_one(Nanos now) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "membership/elastic_test_support.h"
 #include "membership/layout_book.h"
@@ -94,7 +95,7 @@ TEST(LayoutBook, one_that_comes_late_is_put_in_its_place) {
 
 TEST(RosterRumors, each_is_told_as_often_as_asked_and_then_no_more) {
   RosterRumors rumors;
-  rumors.add(peer_id(1), 3, false);
+  rumors.add(peer_id(1), 3, RumorKind::facts);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(rumors.take(10).size(), 1u);
   EXPECT_TRUE(rumors.empty());
   EXPECT_TRUE(rumors.take(10).empty());
@@ -102,14 +103,32 @@ TEST(RosterRumors, each_is_told_as_often_as_asked_and_then_no_more) {
 
 TEST(RosterRumors, what_matters_goes_first_and_news_before_what_was_told) {
   RosterRumors rumors;
-  for (uint64_t number = 1; number <= 10; ++number) rumors.add(peer_id(number), 5, false);
-  rumors.add(peer_id(7), 5, true);
+  for (uint64_t number = 1; number <= 10; ++number) rumors.add(peer_id(number), 5, RumorKind::facts);
+  rumors.add(peer_id(7), 5, RumorKind::urgent);
   EXPECT_EQ(rumors.take(1), std::vector{peer_id(7)});
-  rumors.add(peer_id(8), 5, true);
+  rumors.add(peer_id(8), 5, RumorKind::urgent);
   EXPECT_EQ(rumors.take(1), std::vector{peer_id(8)});
+  rumors.add(peer_id(9), 5, RumorKind::standing);
+  EXPECT_EQ(rumors.standing(), 3u);
   EXPECT_EQ(rumors.size(), 10u);
-  for (int i = 0; i < 8; ++i) (void)rumors.take(1);  // the rest of 7 and 8
+  for (int i = 0; i < 8; ++i) EXPECT_NE(rumors.take(1), std::vector{peer_id(9)}) << "the rest of 7 and 8";
   EXPECT_EQ(rumors.size(), 8u);
+  EXPECT_EQ(rumors.take(1), std::vector{peer_id(9)});
+  for (int i = 0; i < 4; ++i) (void)rumors.take(1);
+  EXPECT_EQ(rumors.standing(), 0u);
+  EXPECT_EQ(rumors.take(8).size(), 7u);
+}
+
+TEST(RosterRumors, what_is_told_again_and_again_takes_no_more_room_than_it_has_entries) {
+  RosterRumors rumors;
+  for (uint64_t turn = 0; turn < 20'000; ++turn) {
+    rumors.add(peer_id(1 + turn % 50), 10, RumorKind::facts);
+    if (turn % 3 == 0) (void)rumors.take(1);
+    ASSERT_LE(rumors.places(), 2 * rumors.size() + 64);
+  }
+  std::set<PeerId> told;
+  for (const auto& id : rumors.take(100)) EXPECT_TRUE(told.insert(id).second);
+  EXPECT_EQ(told.size(), 50u);
 }
 
 TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_sweep_0) {

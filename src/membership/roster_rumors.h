@@ -1,40 +1,56 @@
 // Which entries of the roster are still to be told around: each is sent a limited number of times, with whatever message goes
 // out, and then everybody has it but for a small chance (healing takes care of that). At most one rumor per peer. Those that
-// matter (who is dead, who is not) go before those that do not (who finished which sweep), and those that were sent least go
-// first: news is not held up by what most have heard. Each call costs O(log peers) per rumor.
+// matter most go first (who is in doubt, dead, or is not; then who came; then who finished which sweep), and of those the ones that were sent least:
+// news is not held up by what most have heard. Each call costs O(1) per rumor, on average.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <set>
-#include <tuple>
+#include <deque>
+#include <unordered_map>
 #include <vector>
 
-#include "wire/peer_id.h"
+#include "membership/peer_id_hash.h"
 
 namespace unisono {
 
+enum class RumorKind : uint8_t { facts = 0, standing = 1, urgent = 2 };
+
 class RosterRumors {
  public:
-  void add(const PeerId& id, uint32_t times, bool matters);
+  // What is waiting of the peer goes with what is new: it is told as often, and as early, as the more important of both.
+  void add(const PeerId& id, uint32_t times, RumorKind kind);
   // At most `count`, none twice.
   std::vector<PeerId> take(size_t count);
   bool empty() const { return rumors_.empty(); }
   size_t size() const { return rumors_.size(); }
+  // Those of who is there: not of facts alone.
+  size_t standing() const { return standing_; }
+  // Held; at most twice as many as rumors, and some.
+  size_t places() const { return places_; }
 
  private:
+  static constexpr size_t kinds = 3;
   struct Rumor {
-    bool matters = false;
+    RumorKind kind = RumorKind::facts;
     uint32_t sent = 0;
     uint32_t times = 0;   // to be sent
-    uint64_t number = 0;  // the older goes first, if both were sent as often
+    uint64_t number = 0;  // of its place; others of the peer are void
   };
-  using Place = std::tuple<bool, uint32_t, uint64_t, PeerId>;
-  static Place place_of(const PeerId& id, const Rumor& rumor) { return {!rumor.matters, rumor.sent, rumor.number, id}; }
+  struct Place {
+    PeerId id;
+    uint64_t number = 0;
+  };
+  using Line = std::vector<std::deque<Place>>;  // by how often they were sent
 
-  std::map<PeerId, Rumor> rumors_;
-  std::set<Place> order_;
+  void put(const PeerId& id, Rumor& rumor);
+  void tidy();
+
+  std::unordered_map<PeerId, Rumor, PeerIdHash> rumors_;
+  std::array<Line, kinds> lines_;
+  size_t places_ = 0;  // in all lines, void ones too
+  size_t standing_ = 0;
   uint64_t number_ = 0;
 };
 

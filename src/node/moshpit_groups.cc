@@ -101,6 +101,7 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
     return false;
   }
   group_ = std::move(group);
+  if (settings_.watch != nullptr) settings_.watch->began({.self = settings_.self, .group = descriptor, .values = sweep.values, .states = sweep.states});
   group_->round().start(now);
   for (uint32_t rank = 0; rank < descriptor.members.size(); ++rank) {
     if (keeper_.gone(descriptor.members[rank].id)) group_->round().member_gone(rank, MemberLoss::dead, now);
@@ -118,6 +119,9 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
 // True if the round under way has ended.
 bool MoshpitPeer::act_groups(Nanos now) {
   if (group_ == nullptr || !group_->round().ended()) return false;
+  if (settings_.watch != nullptr && sweep_ != nullptr) {
+    settings_.watch->ended({.self = settings_.self, .group = group_->descriptor(), .values = sweep_->values, .states = sweep_->states}, group_->round());
+  }
   for (auto& one : groups_) one->round().release_results();
   auto summary = summary_of(*group_);
   groups_.push_back(std::move(group_));

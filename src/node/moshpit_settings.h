@@ -9,6 +9,7 @@
 
 #include "collectives/moshpit_round.h"
 #include "membership/moshpit_grid.h"
+#include "node/round_watch.h"
 #include "unisono/codec.h"
 #include "unisono/elastic.h"
 #include "wire/elastic_message.h"
@@ -38,6 +39,7 @@ struct MoshpitSettings {
   CommitRule commit = CommitRule::agreed;
   StepCodec contribute{}, result{};
   uint64_t seed = 0;                     // of all random choices; never the same in two processes
+  RoundWatch* watch = nullptr;           // outlives the peer
 };
 
 struct SweepInput {

@@ -55,7 +55,10 @@ struct ElasticMember final : ElasticActor, ElasticPort {
 
   // The loop: train, average, train, …
   void step(Nanos now) {
-    if (const auto loaded = peer.take_state(); loaded && loaded->loaded) values = loaded->values;
+    if (const auto loaded = peer.take_state(); loaded && loaded->loaded) {
+      values = loaded->values;
+      if (cluster.on_loaded) cluster.on_loaded(index, *loaded);
+    }
     if (auto done = peer.take_sweep()) {
       values = done->values.all();
       if (cluster.on_sweep) cluster.on_sweep(index, *done);
@@ -124,6 +127,8 @@ void ElasticCluster::nudge(uint32_t index) {
 MoshpitPeer* ElasticCluster::peer(uint32_t index) { return network_.alive(index) ? &members_[index]->peer : nullptr; }
 
 size_t ElasticCluster::size() const { return members_.size(); }
+
+PeerId ElasticCluster::id_of(uint32_t index) const { return members_[index]->id; }
 
 uint32_t ElasticCluster::index_of(const PeerId& id) const { return indices_.at(id); }
 

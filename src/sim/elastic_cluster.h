@@ -45,10 +45,12 @@ class ElasticCluster {
   MoshpitPeer* peer(uint32_t index);
   size_t size() const;
   uint32_t index_of(const PeerId& id) const;
+  PeerId id_of(uint32_t index) const;
 
   // The values and the weight that a peer averages in its next sweep, given what it has; default: what it has, weight 1.
   std::function<double(uint32_t index, std::vector<float>& values)> prepare;
   std::function<void(uint32_t index, const FinishedSweep& sweep)> on_sweep;
+  std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has what the run had
   // What a peer begins with.
   std::function<std::vector<float>(uint32_t index)> initial;
   // Whether a peer goes on to another sweep; default: for ever.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 
 namespace unisono {
@@ -15,10 +14,6 @@ struct PeerId {
   uint64_t low = 0;
   uint64_t high = 0;
   friend auto operator<=>(const PeerId&, const PeerId&) = default;
-};
-
-struct PeerIdHash {
-  size_t operator()(const PeerId& id) const { return static_cast<size_t>(id.low ^ (id.high * 0x9E3779B97F4A7C15ull)); }
 };
 
 }  // namespace unisono
