@@ -77,7 +77,7 @@ class SharedAverager final : public internal::Averager {
   Result<SweepReport> end(Milliseconds timeout) override {
     auto& entry = sweeps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
-    if (!entry.closed && sweeps_.meanwhile) sweeps_.meanwhile();
+    if (const auto meanwhile = sweeps_.meanwhile; !entry.closed && meanwhile) meanwhile();  // a copy: it may take itself away
     if (!entry.closed) sweeps_.now += sweeps_.sweep_time, sweeps_.close(static_cast<uint32_t>(sweeps_.entries.size()));
     const auto report = entry.report;
     sweeps_.entries.erase(peer_);
