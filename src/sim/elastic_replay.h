@@ -37,7 +37,6 @@ class ElasticReplay final : public RoundWatch {
   void gone(const PeerId& peer);
 
   const ReplayCounts& counts() const { return counts_; }
-  size_t groups_open() const { return groups_.size(); }
 
  private:
   struct Given {
