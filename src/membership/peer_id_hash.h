@@ -8,7 +8,7 @@
 namespace unisono {
 
 struct PeerIdHash {
-  size_t operator()(const PeerId& id) const { return static_cast<size_t>(id.low ^ (id.high * 0x9E3779B97F4A7C15ull)); }
+  size_t operator()(const PeerId& id) const noexcept { return static_cast<size_t>(id.low ^ (id.high * 0x9E3779B97F4A7C15ull)); }
 };
 
 }  // namespace unisono

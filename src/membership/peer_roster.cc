@@ -1,7 +1,9 @@
 #include "membership/peer_roster.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/random.h"
@@ -10,14 +12,19 @@ namespace unisono {
 
 namespace {
 
-enum Flag : uint8_t { proven_flag = 1, all_flags = 1 };
+constexpr size_t entries_per_part = 4;
+
+enum Flag : uint8_t { proven_flag = 1, brief_flag = 2, all_flags = 3 };
 
 uint64_t term_of(const PeerEntry& entry) {
   const uint64_t state = uint64_t{entry.incarnation} << 8 | static_cast<uint64_t>(entry.status);
   return mix64(entry.id.low ^ mix64(entry.id.high ^ mix64(state)));
 }
 
-std::pair<uint32_t, PeerStatus> standing(const PeerEntry& entry) { return {entry.incarnation, entry.status}; }
+template <typename Entry>
+std::pair<uint32_t, PeerStatus> standing(const Entry& entry) {
+  return {entry.incarnation, entry.status};
+}
 
 bool read_facts(ByteReader& reader, PeerFacts& facts) {
   facts.counter = reader.read<uint64_t>();
@@ -78,7 +85,8 @@ void write_claim(ByteWriter& writer, const PeerClaim& claim) {
   const auto& entry = claim.entry;
   const auto& facts = entry.facts;
   writer.write(entry.id.low).write(entry.id.high).write(entry.incarnation).write(static_cast<uint8_t>(entry.status));
-  writer.write(static_cast<uint8_t>(claim.proven ? proven_flag : 0)).write(claim.gone_ms);
+  writer.write(static_cast<uint8_t>((claim.proven ? proven_flag : 0) | (claim.brief ? brief_flag : 0))).write(claim.gone_ms);
+  if (claim.brief) return;
   writer.write(facts.counter).write_string(facts.name).write(static_cast<uint8_t>(facts.addresses.size()));
   for (const auto& address : facts.addresses) writer.write_string(address);
   writer.write(static_cast<uint8_t>(facts.role)).write(facts.schema_hash).write(facts.bandwidth);
@@ -96,19 +104,22 @@ bool read_claim(ByteReader& reader, PeerClaim& claim) {
   if (!reader.ok() || status > static_cast<uint8_t>(PeerStatus::dead) || flags > all_flags) return false;
   entry.status = static_cast<PeerStatus>(status);
   claim.proven = (flags & proven_flag) != 0;
+  claim.brief = (flags & brief_flag) != 0;
   if (!is_gone(entry.status) && claim.gone_ms != 0) return false;
   if (claim.proven && entry.status != PeerStatus::dead) return false;
-  return read_facts(reader, entry.facts) && check_entry(entry).ok();
+  return (claim.brief || read_facts(reader, entry.facts)) && check_entry(entry).ok();
 }
 
 MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   using Effect = MergeOutcome::Effect;
   const auto& theirs = claim.entry;
+  if (const auto& recent = recent_place(theirs.id); claim.brief && recent.id == theirs.id && standing(theirs) <= standing(recent)) return {Effect::none, recent.status, recent.status};
   const bool gone = is_gone(theirs.status);
   const Nanos gone_at = now - Nanos{claim.gone_ms} * millisecond;
   const bool late = gone && now - gone_at >= forget_dead_;
   const auto found = records_.find(theirs.id);
   if (found == records_.end()) {
+    if (claim.brief) return {Effect::none, theirs.status, theirs.status};
     if (late) return {Effect::late, theirs.status, theirs.status};
     if (!gone && full()) return {Effect::full, theirs.status, theirs.status};
     auto& record = records_[theirs.id];
@@ -124,7 +135,7 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   const bool newer = standing(theirs) > standing(record.entry);
   if (newer && late) return {Effect::late, before, before};
   if (newer && !gone && is_gone(before) && full()) return {Effect::full, before, before};
-  const bool newer_facts = (theirs.facts <=> record.entry.facts) > 0;
+  const bool newer_facts = !claim.brief && (theirs.facts <=> record.entry.facts) > 0;
   const bool same_death = gone && standing(theirs) == standing(record.entry);
   if (!newer && !newer_facts && !same_death) return {Effect::none, before, before};  // as most are: each is told several times
   withdraw(record);
@@ -139,8 +150,9 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
     record.proven = record.proven || claim.proven;
   }
   enter(record);
+  if (claim.brief) remember(record);
   drop_surplus();
-  return {newer ? Effect::status : newer_facts ? Effect::facts : Effect::none, before, newer ? theirs.status : before};
+  return {newer ? Effect::status : newer_facts ? Effect::facts : Effect::none, before, newer ? theirs.status : before, newer_facts};
 }
 
 void PeerRoster::enter(Record& record) {
@@ -151,13 +163,14 @@ void PeerRoster::enter(Record& record) {
   put(record, reachable_list, reachable);
   put(record, keepers_list, reachable && entry.status != PeerStatus::joining);
   put(record, dead_list, entry.status == PeerStatus::dead);
+  if (auto& recent = recent_place(entry.id); recent.id == entry.id) recent = {};
   if (gone) gone_.emplace(record.gone_at, entry.id);
-  else sum_ += term_of(entry);
+  else sum_of(entry.id) += term_of(entry);
 }
 
 void PeerRoster::withdraw(const Record& record) {
   if (is_gone(record.entry.status)) gone_.erase({record.gone_at, record.entry.id});
-  else sum_ -= term_of(record.entry);
+  else sum_of(record.entry.id) -= term_of(record.entry);
 }
 
 void PeerRoster::put(Record& record, List list, bool wanted) {
@@ -209,24 +222,58 @@ bool PeerRoster::gone(const PeerId& id) const {
   return entry != nullptr && is_gone(entry->status);
 }
 
-PeerClaim PeerRoster::claim_of(const Record& record, Nanos now) {
-  PeerClaim claim{.entry = record.entry, .proven = record.proven};
+PeerClaim PeerRoster::claim_of(const Record& record, bool brief, Nanos now) {
+  PeerClaim claim{.entry = {record.entry.id, record.entry.incarnation, record.entry.status, {}}, .proven = record.proven, .brief = brief};
+  if (!brief) claim.entry.facts = record.entry.facts;
   if (is_gone(record.entry.status)) claim.gone_ms = static_cast<uint32_t>(std::max<Nanos>(now - record.gone_at, 0) / millisecond);
   return claim;
 }
 
-PeerClaim PeerRoster::claim_of(const PeerId& id, Nanos now) const {
+const PeerRoster::Record& PeerRoster::record_of(const PeerId& id) const {
   const auto found = records_.find(id);
   UNISONO_CHECK(found != records_.end());
-  return claim_of(found->second, now);
+  return found->second;
 }
 
-std::vector<PeerClaim> PeerRoster::claims(Nanos now) const {
-  std::vector<PeerClaim> all;
-  all.reserve(records_.size());
-  for (const auto& [id, record] : records_) all.push_back(claim_of(record, now));
-  std::ranges::sort(all, {}, [](const PeerClaim& claim) { return claim.entry.id; });
-  return all;
+PeerClaim PeerRoster::claim_of(const PeerId& id, Nanos now) const { return claim_of(record_of(id), false, now); }
+PeerClaim PeerRoster::brief_claim_of(const PeerId& id, Nanos now) const {
+  if (const auto& recent = recent_place(id); recent.id == id) return {.entry = {id, recent.incarnation, recent.status, {}}, .brief = true};
+  const auto& record = record_of(id);
+  remember(record);
+  return claim_of(record, true, now);
+}
+
+// Not those that are gone: their age is told, too, and who was right about them is a matter of more than their standing.
+void PeerRoster::remember(const Record& record) const {
+  const auto& entry = record.entry;
+  if (!is_gone(entry.status)) recent_place(entry.id) = {entry.id, entry.incarnation, entry.status};
+}
+
+std::vector<PeerClaim> PeerRoster::claims(Nanos now) const { return claims_beside({}, now); }
+
+std::vector<PeerClaim> PeerRoster::claims_beside(const std::vector<uint64_t>& parts, Nanos now) const {
+  const auto own = this->parts(parts.size());
+  std::vector<PeerClaim> claims;
+  for (const auto& [id, record] : records_) {
+    const auto part = parts.empty() ? 0 : part_of(id, parts.size());
+    if (parts.empty() || own[part] != parts[part]) claims.push_back(claim_of(record, false, now));
+  }
+  std::ranges::sort(claims, {}, [](const PeerClaim& claim) { return claim.entry.id; });
+  return claims;
+}
+
+uint64_t PeerRoster::sum() const { return std::accumulate(sums_.begin(), sums_.end(), uint64_t{0}); }
+
+std::vector<uint64_t> PeerRoster::parts() const {
+  const auto count = std::min(std::bit_floor(records_.size() / entries_per_part), roster_parts_max);
+  return parts(count > 1 ? count : 0);
+}
+
+// Sums add up, and counts are powers of two: each of fewer parts is made of whole ones.
+std::vector<uint64_t> PeerRoster::parts(size_t count) const {
+  std::vector<uint64_t> parts(count);
+  for (size_t part = 0; count > 0 && part < sums_.size(); ++part) parts[part % count] += sums_[part];
+  return parts;
 }
 
 }  // namespace unisono

@@ -35,6 +35,7 @@ constexpr bool is_gone(PeerStatus status) { return status >= PeerStatus::left; }
 inline constexpr size_t peer_name_bytes_max = 255;
 inline constexpr size_t peer_address_bytes_max = 255;
 inline constexpr size_t peer_addresses_max = 16;
+inline constexpr size_t roster_parts_max = 256;  // of a roster's sum
 inline constexpr uint32_t incarnation_max = 1u << 31;
 inline constexpr uint64_t sweep_number_max = uint64_t{1} << 53;  // and of layout versions: what a seat can name
 
@@ -69,6 +70,7 @@ struct PeerClaim {
   PeerEntry entry;
   uint32_t gone_ms = 0;  // since when it is gone, if it is: ages travel, no clock is compared
   bool proven = false;   // dead, and not for its silence: nobody listens at its addresses any more
+  bool brief = false;    // without facts: says nothing to who does not know the peer
   friend bool operator==(const PeerClaim&, const PeerClaim&) = default;
 };
 // invalid, naming the limit: a name or an address that is too long, too many addresses, a bandwidth that is no number.
@@ -89,6 +91,7 @@ struct MergeOutcome {
   Effect effect = Effect::none;
   PeerStatus before = PeerStatus::joining;  // if it was known
   PeerStatus now = PeerStatus::joining;
+  bool newer_facts = false;                 // with a status, too
   bool changed() const { return effect == Effect::facts || effect == Effect::status || effect == Effect::added; }
 };
 
@@ -105,9 +108,13 @@ class PeerRoster {
   // Null: unknown.
   const PeerEntry* find(const PeerId& id) const;
   bool gone(const PeerId& id) const;
+  bool knows(const PeerId& id) const { return recent_place(id).id == id || records_.contains(id); }
   bool is_keeper(const PeerId& id) const;  // in keepers()
   PeerClaim claim_of(const PeerId& id, Nanos now) const;  // the peer must be known
+  PeerClaim brief_claim_of(const PeerId& id, Nanos now) const;
   std::vector<PeerClaim> claims(Nanos now) const;         // of all, by id
+  // Of those whose part of the sum is another one; of all if there are no parts.
+  std::vector<PeerClaim> claims_beside(const std::vector<uint64_t>& parts, Nanos now) const;
 
   // Joining, alive or suspect. These four are in no particular order, the same for the same history.
   const std::vector<PeerId>& present() const { return lists_[present_list]; }
@@ -135,7 +142,9 @@ class PeerRoster {
   uint32_t max_peers() const { return max_peers_; }
   size_t size() const { return records_.size(); }  // those that are gone count here
   // Equal where the same processes are present with the same status and incarnation (but for a chance of 2^-64).
-  uint64_t sum() const { return sum_; }
+  uint64_t sum() const;
+  // The sum in parts, by id, so many that a few entries fall into each; none if that is one.
+  std::vector<uint64_t> parts() const;
 
  private:
   enum List : uint8_t { present_list, reachable_list, keepers_list, dead_list, list_count };
@@ -152,15 +161,30 @@ class PeerRoster {
   void put(Record& record, List list, bool wanted);
   void drop_surplus();
   void erase(PeerId id);
-  static PeerClaim claim_of(const Record& record, Nanos now);
+  // Who was in doubt lately: most claims about them are heard a dozen times, and in a large run each look at a record is a look at cold memory.
+  struct Recent {
+    PeerId id;
+    uint32_t incarnation = 0;
+    PeerStatus status = PeerStatus::joining;
+  };
+  static constexpr size_t recent_places = 256;
+  Recent& recent_place(const PeerId& id) const { return recent_[id.low % recent_places]; }
+  void remember(const Record& record) const;
+
+  uint64_t& sum_of(const PeerId& id) { return sums_[part_of(id, roster_parts_max)]; }
+  static size_t part_of(const PeerId& id, size_t parts) { return static_cast<size_t>(id.high % parts); }
+  std::vector<uint64_t> parts(size_t count) const;
+  const Record& record_of(const PeerId& id) const;
+  static PeerClaim claim_of(const Record& record, bool brief, Nanos now);
 
   uint32_t max_peers_;
   Nanos forget_dead_;
   std::unordered_map<PeerId, Record, PeerIdHash> records_;
   std::array<std::vector<PeerId>, list_count> lists_;
   std::set<std::pair<Nanos, PeerId>> gone_;  // by when they went; at most max_peers_, the longest gone are dropped first
-  uint64_t sum_ = 0;
+  std::array<uint64_t, roster_parts_max> sums_{};
   uint64_t keepers_version_ = 0;
+  mutable std::vector<Recent> recent_ = std::vector<Recent>(recent_places);  // of those that live; what is in it is what the record says
 };
 
 }  // namespace unisono

@@ -9,7 +9,6 @@ namespace unisono {
 namespace {
 
 constexpr size_t farewells_max = 64;      // processes that are told at once that this one leaves
-constexpr size_t rumors_per_probe = 16;   // ride on a probe, or on its answer
 constexpr uint32_t max_group_min = 4;
 
 }  // namespace
@@ -42,7 +41,7 @@ Status RosterKeeper::start(Nanos now) {
   if (state_ != JoinState::idle) return {Code::invalid, "the roster's keeper was started before"};
   if (auto status = check_options(); !status.ok()) return status;
   // Times in the past, whatever the clock says now: nothing was sent yet.
-  gossiped_at_ = looked_at_ = now - options_.times.gossip_period;
+  gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
   stranger_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
   (void)roster_.merge({.entry = first_entry_}, now);
   state_ = JoinState::joining;
@@ -103,7 +102,7 @@ void RosterKeeper::joined(Nanos now) {
   probe_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.probe_period)));
   heal_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.heal_period)));
   members_changed(now);
-  if (!rumors_.empty()) want_gossip(false, now);
+  if (has_news()) want_gossip(false, now);
 }
 
 void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nanos now) {
@@ -138,7 +137,7 @@ void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message
 // Whether the sender of a hello may take part; it is told why not.
 bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const RosterMessage& message, Nanos now) {
   const auto refuse = [&](RefusalReason reason, const std::string& text) {
-    send(from, RosterRefused{reason, text}, 0, now);
+    send(from, RosterRefused{reason, text});
     return false;
   };
   if (hello.run_id != options_.run_id) {
@@ -159,16 +158,16 @@ bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const Ros
 
 void RosterKeeper::on_body(const PeerId& from, const RosterHello& hello, Nanos now) {
   if (hello.sum == roster_.sum()) {
-    send(from, RosterWelcome{.sum = roster_.sum(), .last = true}, rumors_per_probe, now);
+    send_news(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
   } else {
-    send_roster(from, true, now);
+    send_roster(from, true, hello.parts, now);
   }
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterWelcome& welcome, Nanos now) {
   if (!welcome.last) return;
   if (state_ == JoinState::joining) joined(now);
-  if (welcome.sum != roster_.sum()) send_roster(from, false, now);
+  if (welcome.sum != roster_.sum()) send_roster(from, false, welcome.parts, now);
 }
 
 void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
@@ -181,13 +180,13 @@ void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterProbe& probe, Nanos now) {
-  send(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, rumors_per_probe, now);
+  send_news(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterAck& ack, Nanos now) {
   if (ack.origin != self_) {
     // An answer to a probe that was made for somebody else; only the target itself may give it.
-    if (ack.target == from && roster_.find(ack.origin) != nullptr) send(ack.origin, ack, 0, now);
+    if (ack.target == from && roster_.find(ack.origin) != nullptr) send(ack.origin, ack);
     return;
   }
   const auto found = probes_.find(ack.target);
@@ -195,12 +194,12 @@ void RosterKeeper::on_body(const PeerId& from, const RosterAck& ack, Nanos now) 
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterProbeRequest& request, Nanos now) {
-  if (can_reach(request.target, now)) send(request.target, RosterProbe{.origin = from, .sequence = request.sequence}, 0, now);
+  if (can_reach(request.target, now)) send(request.target, RosterProbe{.origin = from, .sequence = request.sequence});
 }
 
 void RosterKeeper::on_body(const PeerId& from, const RosterGossip& gossip, Nanos now) {
   // Nobody can dial a client, so few have a link to it: what it is to hear, it hears in answers.
-  if (!gossip.answer && clients_.contains(from) && !rumors_.empty()) send(from, RosterGossip{.answer = true}, rumors_per_probe, now);
+  if (!gossip.answer && clients_.contains(from) && has_news()) send_news(from, RosterGossip{.answer = true}, true, now);
 }
 
 void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
@@ -268,7 +267,8 @@ void RosterKeeper::add_address(const std::string& address, Nanos now) {
   if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
   facts.addresses.push_back(address);
   change_facts(facts, now);
-  spread(self_, RumorKind::urgent, now);
+  spread(self_, RumorKind::standing, now);
+  want_gossip(true, now);
 }
 
 void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {

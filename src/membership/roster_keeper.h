@@ -122,7 +122,7 @@ class RosterKeeper final : public FormationView {
   void give_up_joining();
 
   // roster_keeper_gossip.cc: claims, rumors, healing
-  bool take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now);
+  bool take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now);
   bool held_back(const PeerClaim& claim, Nanos now) const;
   void judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now);
   void changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now);
@@ -130,6 +130,7 @@ class RosterKeeper final : public FormationView {
   void answer_outsider(const PeerId& from, Nanos now);
   void change_facts(const PeerFacts& facts, Nanos now);
   void spread(const PeerId& id, RumorKind kind, Nanos now);
+  void spread_doubt(const PeerId& id, Nanos now);
   void spread_notes(Nanos now);
   void want_gossip(bool urgent, Nanos now);
   void gossip(Nanos now);
@@ -137,9 +138,11 @@ class RosterKeeper final : public FormationView {
   RosterMessage make_message(RosterBody body) const;
   RosterMessage hello(Nanos now) const;
   void compare_with_one(Nanos now);
-  void send(const PeerId& to, RosterBody body, size_t rumors, Nanos now);
+  void send(const PeerId& to, RosterBody body);
+  void send_news(const PeerId& to, RosterBody body, bool facts, Nanos now);
+  bool has_news() const { return !doubts_.empty() || !rumors_.empty(); }
   void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
-  void send_roster(const PeerId& to, bool welcome, Nanos now);
+  void send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now);
   bool can_reach(const PeerId& id, Nanos now) const;
   std::vector<PeerId> some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now);
   std::string label_of(const PeerId& id) const;
@@ -177,10 +180,12 @@ class RosterKeeper final : public FormationView {
   Nanos join_until_ = never;
   Nanos hello_at_ = never;
 
-  RosterRumors rumors_;
+  RosterRumors rumors_;  // told with all that is known of the peer
+  RosterRumors doubts_;  // who is in doubt, gone, or not so after all: in brief, and soon
   uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;
+  Nanos told_all_at_ = 0;  // the last gossip that told facts, too
   Nanos heal_at_ = never;
   Nanos stranger_at_ = 0;            // not before then is a stranger asked who it is
   std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link

@@ -11,9 +11,13 @@ namespace unisono {
 namespace {
 
 constexpr size_t gossip_targets = 2;
-constexpr size_t rumors_per_gossip = 32;  // at least; of who is there, as many as are told once in a few times
+constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
-constexpr Nanos urgent_parts = 10;   // what matters waits a tenth of gossip_period at most
+constexpr size_t facts_per_gossip = 4;  // who finished which sweep is told as there is room: nothing waits for it
+constexpr uint32_t doubts_told_over = 8;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
+constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
+constexpr uint32_t told_of_crowd = 4;
+constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
 
 using Effect = MergeOutcome::Effect;
@@ -29,12 +33,14 @@ std::string RosterKeeper::label_of(const PeerId& id) const {
 uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_width(roster_.present().size())); }
 
 // True if the sender is to be told that it is wrong about this process.
-bool RosterKeeper::take_claim(PeerClaim claim, const PeerId& from, bool spreads, Nanos now) {
+bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now) {
   const PeerId id = claim.entry.id;
   if (id == self_) return contradict(claim, now);
   if (held_back(claim, now)) {
-    claim.entry.status = PeerStatus::suspect;
-    claim.gone_ms = 0;
+    auto suspicion = claim;
+    suspicion.entry.status = PeerStatus::suspect;
+    suspicion.gone_ms = 0;
+    return take_claim(suspicion, from, spreads, now);
   }
   const auto outcome = roster_.merge(claim, now);
   if (outcome.effect == Effect::full) ++counters_.full;
@@ -66,16 +72,21 @@ void RosterKeeper::judge(const PeerId& id, PeerStatus status, bool proven, const
 
 void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now) {
   const bool standing = outcome.effect != Effect::facts;
-  unsettled_ = unsettled_ || standing;
   if (standing) watch(id, outcome, now);
   const bool added = outcome.effect == Effect::added;
   if (added || outcome.before != outcome.now) {
     if (id != self_) news_.push_back({.peer = id, .before = outcome.before, .now = outcome.now, .added = added, .why = why});
-    members_changed(now);
+    // A layout stays for a member in doubt.
+    const auto here = [](PeerStatus status) { return status == PeerStatus::alive || status == PeerStatus::suspect; };
+    const bool moved = added || !here(outcome.before) || !here(outcome.now);
+    if (moved || !layouts_.has_member(id)) members_changed(now);
+    unsettled_ = unsettled_ || moved;
   }
   // Who is in doubt, and who is so no longer, cannot wait; who came can.
-  const bool urgent = standing && (outcome.now >= PeerStatus::suspect || (!added && outcome.before >= PeerStatus::suspect));
-  if (spreads) spread(id, urgent ? RumorKind::urgent : standing ? RumorKind::standing : RumorKind::facts, now);
+  const bool doubt = standing && !added && std::max(outcome.now, outcome.before) >= PeerStatus::suspect;
+  if (!spreads) return;
+  if (doubt) spread_doubt(id, now);
+  if (!doubt || outcome.newer_facts) spread(id, standing && !doubt ? RumorKind::standing : RumorKind::facts, now);
 }
 
 // Somebody believes this process suspect or gone, or did before it was contradicted.
@@ -87,7 +98,7 @@ bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
     raised.entry.incarnation = std::min(claim.entry.incarnation + 1, incarnation_max);
     (void)roster_.merge(raised, now);
     ++counters_.refutations;
-    spread(self_, RumorKind::urgent, now);
+    spread_doubt(self_, now);
   }
   return wrong;
 }
@@ -114,9 +125,13 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
 }
 
 void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
-  const bool urgent = kind == RumorKind::urgent;
-  rumors_.add(id, urgent ? 3 * hops() : hops() + 1, kind);
-  want_gossip(urgent, now);
+  rumors_.add(id, rumors_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
+  want_gossip(false, now);
+}
+
+void RosterKeeper::spread_doubt(const PeerId& id, Nanos now) {
+  doubts_.add(id, hops() + doubts_told_over, RumorKind::standing);
+  want_gossip(true, now);
 }
 
 void RosterKeeper::spread_notes(Nanos now) {
@@ -126,24 +141,27 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const Nanos period = urgent ? options_.times.gossip_period / urgent_parts : options_.times.gossip_period;
-  gossip_at_ = std::min(gossip_at_, std::max(now, gossiped_at_ + period));
+  const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / urgent_parts : told_all_at_ + options_.times.gossip_period;
+  gossip_at_ = std::min(gossip_at_, std::max(now, at));
 }
 
 void RosterKeeper::gossip(Nanos now) {
   gossip_at_ = never;
   gossiped_at_ = now;
+  // What is told early is not filled up with facts: in a large run somebody is in doubt nearly always.
+  const bool all = now >= told_all_at_ + options_.times.gossip_period;
+  if (all) told_all_at_ = now;
   const auto targets = some(roster_.reachable(), gossip_targets, self_, now);
-  const auto rumors = std::clamp(rumors_.standing() / gossips_per_queue, rumors_per_gossip, roster_claims_max);
-  for (const auto& to : targets) send(to, RosterGossip{}, rumors, now);
+  for (const auto& to : targets) send_news(to, RosterGossip{}, all, now);
   if (targets.empty()) {
     // Whoever comes is sent the whole roster.
     rumors_ = {};
+    doubts_ = {};
     notes_left_ = 0;
   }
-  if (!rumors_.empty() || notes_left_ > 0) want_gossip(false, now);
+  if (has_news() || notes_left_ > 0) want_gossip(false, now);
   // Of many rumors, one or another has missed this process or the one asked.
-  if (rumors_.standing() == 0 && std::exchange(unsettled_, false)) compare_with_one(now);
+  if (rumors_.standing() == 0 && doubts_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
 }
 
 void RosterKeeper::compare_with_one(Nanos now) {
@@ -151,7 +169,7 @@ void RosterKeeper::compare_with_one(Nanos now) {
 }
 
 RosterMessage RosterKeeper::hello(Nanos now) const {
-  auto message = make_message(RosterHello{options_.run_id, roster_.sum()});
+  auto message = make_message(RosterHello{options_.run_id, roster_.sum(), roster_.parts()});
   message.claims.push_back(roster_.claim_of(self_, now));
   return message;
 }
@@ -185,9 +203,17 @@ RosterMessage RosterKeeper::make_message(RosterBody body) const {
   return message;
 }
 
-void RosterKeeper::send(const PeerId& to, RosterBody body, size_t rumors, Nanos now) {
+void RosterKeeper::send(const PeerId& to, RosterBody body) { sends_.push_back({.to = to, .address = {}, .message = make_message(std::move(body))}); }
+
+void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nanos now) {
   auto message = make_message(std::move(body));
-  for (const auto& id : rumors_.take(rumors)) {
+  const auto share = [](size_t waiting) { return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max)); };
+  const auto entries = std::max(share(rumors_.standing()), facts ? facts_per_gossip : 0);
+  const auto doubts = doubts_.take(share(doubts_.size()));
+  for (const auto& id : doubts) {
+    if (roster_.knows(id)) message.claims.push_back(roster_.brief_claim_of(id, now));
+  }
+  for (const auto& id : rumors_.take(std::min(entries, roster_claims_max - doubts.size()))) {
     if (roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
   }
   if (notes_left_ > 0) --notes_left_;
@@ -200,12 +226,14 @@ void RosterKeeper::tell(const PeerId& to, const std::vector<PeerId>& about, Nano
   sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
 }
 
-void RosterKeeper::send_roster(const PeerId& to, bool welcome, Nanos now) {
-  const auto claims = roster_.claims(now);
+// What may differ from the other's roster, given the parts of its sum.
+void RosterKeeper::send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now) {
+  const auto claims = roster_.claims_beside(parts, now);
   for (size_t at = 0; at < claims.size(); at += roster_claims_max) {
     const auto end = std::min(at + roster_claims_max, claims.size());
     auto message = make_message(RosterGossip{.answer = true});
-    if (welcome) message.body = RosterWelcome{.sum = roster_.sum(), .last = end == claims.size()};
+    const bool last = end == claims.size();
+    if (welcome) message.body = RosterWelcome{.sum = roster_.sum(), .last = last, .parts = last ? roster_.parts() : std::vector<uint64_t>()};
     message.claims.assign(claims.begin() + static_cast<ptrdiff_t>(at), claims.begin() + static_cast<ptrdiff_t>(end));
     sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
   }

@@ -47,7 +47,7 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
   }
   if (now < pull_until_) return;
   pull_until_ = now + options_.times.probe_timeout;
-  send(from, LayoutPull{version}, 0, now);
+  send(from, LayoutPull{version});
 }
 
 std::vector<PeerId> RosterKeeper::clerks(std::string_view key, const SeatName& seat) const {

@@ -8,7 +8,6 @@ namespace unisono {
 namespace {
 
 constexpr size_t helpers = 3;         // asked to probe who does not answer
-constexpr size_t probe_rumors = 16;
 constexpr Nanos nap_min = 5 * millisecond;
 constexpr uint32_t naps_max = 4;      // in a row: a host that is always late still gets somewhere
 
@@ -24,7 +23,7 @@ void RosterKeeper::start_probe(const PeerId& target, Nanos now) {
   if (probes_.contains(target)) return;
   probes_[target] = {.sequence = ++sequence_, .relayed = false, .began = now};
   probe_ends_.set(target, now + options_.times.probe_timeout);
-  send(target, RosterProbe{.origin = self_, .sequence = sequence_}, probe_rumors, now);
+  send_news(target, RosterProbe{.origin = self_, .sequence = sequence_}, true, now);
 }
 
 // False if there is nobody to ask.
@@ -32,7 +31,7 @@ bool RosterKeeper::ask_others(const PeerId& target, Nanos now) {
   auto& probe = probes_.at(target);
   probe.relayed = true;
   const auto asked = some(roster_.reachable(), helpers, target, now);
-  for (const auto& helper : asked) send(helper, RosterProbeRequest{.target = target, .sequence = probe.sequence}, 0, now);
+  for (const auto& helper : asked) send(helper, RosterProbeRequest{.target = target, .sequence = probe.sequence});
   if (!asked.empty()) probe_ends_.set(target, now + options_.times.probe_timeout);
   return !asked.empty();
 }
@@ -92,7 +91,7 @@ void RosterKeeper::excuse_nap(Nanos now) {
   ++counters_.naps;
   probe_ends_.put_off(now + options_.times.probe_timeout);
   suspects_.put_off(now + options_.times.suspect_time);
-  for (const auto& [target, probe] : probes_) send(target, RosterProbe{.origin = self_, .sequence = probe.sequence}, 0, now);
+  for (const auto& [target, probe] : probes_) send(target, RosterProbe{.origin = self_, .sequence = probe.sequence});
 }
 
 }  // namespace unisono

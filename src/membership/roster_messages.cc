@@ -1,6 +1,7 @@
 #include "membership/roster_messages.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "wire/elastic_message.h"
 
@@ -19,9 +20,26 @@ PeerId read_id(ByteReader& reader) {
   return id;
 }
 
-void write_body(ByteWriter& writer, const RosterHello& hello) { writer.write_string(hello.run_id).write(hello.sum); }
+void write_parts(ByteWriter& writer, const std::vector<uint64_t>& parts) {
+  writer.write(static_cast<uint16_t>(parts.size()));
+  for (const auto part : parts) writer.write(part);
+}
+
+bool read_parts(ByteReader& reader, std::vector<uint64_t>& parts) {
+  const auto count = reader.read<uint16_t>();
+  if (!reader.ok() || count > roster_parts_max || (count != 0 && !std::has_single_bit(count)) || reader.left() < count * sizeof(uint64_t)) return false;
+  parts.resize(count);
+  for (auto& part : parts) part = reader.read<uint64_t>();
+  return true;
+}
+
+void write_body(ByteWriter& writer, const RosterHello& hello) {
+  writer.write_string(hello.run_id).write(hello.sum);
+  write_parts(writer, hello.parts);
+}
 void write_body(ByteWriter& writer, const RosterWelcome& welcome) {
   writer.write(welcome.sum).write(static_cast<uint8_t>(welcome.last ? 1 : 0));
+  write_parts(writer, welcome.parts);
 }
 void write_body(ByteWriter& writer, const RosterRefused& refused) {
   writer.write(static_cast<uint8_t>(refused.reason)).write_string(std::string_view(refused.text).substr(0, refusal_bytes_max));
@@ -46,13 +64,13 @@ void write_body(ByteWriter& writer, const LayoutPush& push) { write_layout(write
 Status read_body(ByteReader& reader, RosterHello& hello) {
   hello.run_id = reader.read_string(run_id_bytes_max);
   hello.sum = reader.read<uint64_t>();
-  return reader.ok() ? Status() : corrupt("hello: cut, or the run's id is too long");
+  return reader.ok() && read_parts(reader, hello.parts) ? Status() : corrupt("hello: cut, or the run's id is too long, or its parts are not 0 or a power of two");
 }
 Status read_body(ByteReader& reader, RosterWelcome& welcome) {
   welcome.sum = reader.read<uint64_t>();
   const auto last = reader.read<uint8_t>();
   welcome.last = last == 1;
-  return reader.ok() && last <= 1 ? Status() : corrupt("welcome: cut, or neither the last nor another one");
+  return reader.ok() && last <= 1 && read_parts(reader, welcome.parts) ? Status() : corrupt("welcome: cut, or neither the last nor another one, or its parts are not 0 or a power of two");
 }
 Status read_body(ByteReader& reader, RosterRefused& refused) {
   const auto reason = reader.read<uint8_t>();

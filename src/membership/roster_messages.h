@@ -28,12 +28,14 @@ inline constexpr size_t roster_claims_max = 128;  // per message: longer ones ar
 struct RosterHello {
   std::string run_id;
   uint64_t sum = 0;  // of the sender's roster: if it is the receiver's, no roster need be sent
+  std::vector<uint64_t> parts;  // the sum in so many parts (PeerRoster::parts), or none: only of those that differ entries need be sent
   friend bool operator==(const RosterHello&, const RosterHello&) = default;
 };
 // A part of the roster; in order, the last part says so.
 struct RosterWelcome {
   uint64_t sum = 0;
   bool last = false;
+  std::vector<uint64_t> parts;  // with the last one, as in RosterHello
   friend bool operator==(const RosterWelcome&, const RosterWelcome&) = default;
 };
 enum class RefusalReason : uint8_t { run_id = 1, schema = 2, full = 3 };

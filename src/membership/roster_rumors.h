@@ -1,7 +1,6 @@
 // Which entries of the roster are still to be told around: each is sent a limited number of times, with whatever message goes
-// out, and then everybody has it but for a small chance (healing takes care of that). At most one rumor per peer. Those that
-// matter most go first (who is in doubt, dead, or is not; then who came; then who finished which sweep), and of those the ones that were sent least:
-// news is not held up by what most have heard. Each call costs O(1) per rumor, on average.
+// out, and then everybody has it but for a small chance (healing takes care of that). At most one rumor per peer. Those of
+// who is there go before those of who finished which sweep, and of each kind the ones that were sent least: news is not held up by what most have heard. Each call costs O(1) per rumor, on average.
 #pragma once
 
 #include <array>
@@ -15,7 +14,7 @@
 
 namespace unisono {
 
-enum class RumorKind : uint8_t { facts = 0, standing = 1, urgent = 2 };
+enum class RumorKind : uint8_t { facts = 0, standing = 1 };
 
 class RosterRumors {
  public:
@@ -31,7 +30,7 @@ class RosterRumors {
   size_t places() const { return places_; }
 
  private:
-  static constexpr size_t kinds = 3;
+  static constexpr size_t kinds = 2;
   struct Rumor {
     RumorKind kind = RumorKind::facts;
     uint32_t sent = 0;
