@@ -21,10 +21,7 @@ uint64_t term_of(const PeerEntry& entry) {
   return mix64(entry.id.low ^ mix64(entry.id.high ^ mix64(state)));
 }
 
-template <typename Entry>
-std::pair<uint32_t, PeerStatus> standing(const Entry& entry) {
-  return {entry.incarnation, entry.status};
-}
+std::pair<uint32_t, PeerStatus> standing(const PeerEntry& entry) { return {entry.incarnation, entry.status}; }
 
 bool read_facts(ByteReader& reader, PeerFacts& facts) {
   facts.counter = reader.read<uint64_t>();
@@ -113,7 +110,6 @@ bool read_claim(ByteReader& reader, PeerClaim& claim) {
 MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   using Effect = MergeOutcome::Effect;
   const auto& theirs = claim.entry;
-  if (const auto& recent = recent_place(theirs.id); claim.brief && recent.id == theirs.id && standing(theirs) <= standing(recent)) return {Effect::none, recent.status, recent.status};
   const bool gone = is_gone(theirs.status);
   const Nanos gone_at = now - Nanos{claim.gone_ms} * millisecond;
   const bool late = gone && now - gone_at >= forget_dead_;
@@ -150,7 +146,6 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
     record.proven = record.proven || claim.proven;
   }
   enter(record);
-  if (claim.brief) remember(record);
   drop_surplus();
   return {newer ? Effect::status : newer_facts ? Effect::facts : Effect::none, before, newer ? theirs.status : before, newer_facts};
 }
@@ -163,7 +158,6 @@ void PeerRoster::enter(Record& record) {
   put(record, reachable_list, reachable);
   put(record, keepers_list, reachable && entry.status != PeerStatus::joining);
   put(record, dead_list, entry.status == PeerStatus::dead);
-  if (auto& recent = recent_place(entry.id); recent.id == entry.id) recent = {};
   if (gone) gone_.emplace(record.gone_at, entry.id);
   else sum_of(entry.id) += term_of(entry);
 }
@@ -236,18 +230,7 @@ const PeerRoster::Record& PeerRoster::record_of(const PeerId& id) const {
 }
 
 PeerClaim PeerRoster::claim_of(const PeerId& id, Nanos now) const { return claim_of(record_of(id), false, now); }
-PeerClaim PeerRoster::brief_claim_of(const PeerId& id, Nanos now) const {
-  if (const auto& recent = recent_place(id); recent.id == id) return {.entry = {id, recent.incarnation, recent.status, {}}, .brief = true};
-  const auto& record = record_of(id);
-  remember(record);
-  return claim_of(record, true, now);
-}
-
-// Not those that are gone: their age is told, too, and who was right about them is a matter of more than their standing.
-void PeerRoster::remember(const Record& record) const {
-  const auto& entry = record.entry;
-  if (!is_gone(entry.status)) recent_place(entry.id) = {entry.id, entry.incarnation, entry.status};
-}
+PeerClaim PeerRoster::brief_claim_of(const PeerId& id, Nanos now) const { return claim_of(record_of(id), true, now); }
 
 std::vector<PeerClaim> PeerRoster::claims(Nanos now) const { return claims_beside({}, now); }
 

@@ -108,7 +108,6 @@ class PeerRoster {
   // Null: unknown.
   const PeerEntry* find(const PeerId& id) const;
   bool gone(const PeerId& id) const;
-  bool knows(const PeerId& id) const { return recent_place(id).id == id || records_.contains(id); }
   bool is_keeper(const PeerId& id) const;  // in keepers()
   PeerClaim claim_of(const PeerId& id, Nanos now) const;  // the peer must be known
   PeerClaim brief_claim_of(const PeerId& id, Nanos now) const;
@@ -161,16 +160,6 @@ class PeerRoster {
   void put(Record& record, List list, bool wanted);
   void drop_surplus();
   void erase(PeerId id);
-  // Who was in doubt lately: most claims about them are heard a dozen times, and in a large run each look at a record is a look at cold memory.
-  struct Recent {
-    PeerId id;
-    uint32_t incarnation = 0;
-    PeerStatus status = PeerStatus::joining;
-  };
-  static constexpr size_t recent_places = 256;
-  Recent& recent_place(const PeerId& id) const { return recent_[id.low % recent_places]; }
-  void remember(const Record& record) const;
-
   uint64_t& sum_of(const PeerId& id) { return sums_[part_of(id, roster_parts_max)]; }
   static size_t part_of(const PeerId& id, size_t parts) { return static_cast<size_t>(id.high % parts); }
   std::vector<uint64_t> parts(size_t count) const;
@@ -184,7 +173,6 @@ class PeerRoster {
   std::set<std::pair<Nanos, PeerId>> gone_;  // by when they went; at most max_peers_, the longest gone are dropped first
   std::array<uint64_t, roster_parts_max> sums_{};
   uint64_t keepers_version_ = 0;
-  mutable std::vector<Recent> recent_ = std::vector<Recent>(recent_places);  // of those that live; what is in it is what the record says
 };
 
 }  // namespace unisono

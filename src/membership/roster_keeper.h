@@ -24,6 +24,7 @@
 #include "membership/peer_roster.h"
 #include "membership/peer_timers.h"
 #include "membership/record_holders.h"
+#include "membership/roster_doubts.h"
 #include "membership/roster_keeper_values.h"
 #include "membership/roster_rumors.h"
 
@@ -181,7 +182,7 @@ class RosterKeeper final : public FormationView {
   Nanos hello_at_ = never;
 
   RosterRumors rumors_;  // told with all that is known of the peer
-  RosterRumors doubts_;  // who is in doubt, gone, or not so after all: in brief, and soon
+  RosterDoubts doubts_;  // told in brief, and soon
   uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;

@@ -14,7 +14,8 @@ constexpr size_t gossip_targets = 2;
 constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
 constexpr size_t facts_per_gossip = 4;  // who finished which sweep is told as there is room: nothing waits for it
-constexpr uint32_t doubts_told_over = 8;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
+constexpr size_t facts_waiting_max = 64; // of others
+constexpr uint32_t doubts_told_over = 6;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
 constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
 constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
@@ -36,6 +37,7 @@ uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_widt
 bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now) {
   const PeerId id = claim.entry.id;
   if (id == self_) return contradict(claim, now);
+  if (doubts_.covers(claim)) return false;
   if (held_back(claim, now)) {
     auto suspicion = claim;
     suspicion.entry.status = PeerStatus::suspect;
@@ -125,12 +127,13 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
 }
 
 void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
+  if (kind == RumorKind::facts && id != self_ && rumors_.size() >= facts_waiting_max) return;
   rumors_.add(id, rumors_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
   want_gossip(false, now);
 }
 
 void RosterKeeper::spread_doubt(const PeerId& id, Nanos now) {
-  doubts_.add(id, hops() + doubts_told_over, RumorKind::standing);
+  doubts_.add(roster_.brief_claim_of(id, now), hops() + doubts_told_over, now);
   want_gossip(true, now);
 }
 
@@ -209,11 +212,9 @@ void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nano
   auto message = make_message(std::move(body));
   const auto share = [](size_t waiting) { return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max)); };
   const auto entries = std::max(share(rumors_.standing()), facts ? facts_per_gossip : 0);
-  const auto doubts = doubts_.take(share(doubts_.size()));
-  for (const auto& id : doubts) {
-    if (roster_.knows(id)) message.claims.push_back(roster_.brief_claim_of(id, now));
-  }
-  for (const auto& id : rumors_.take(std::min(entries, roster_claims_max - doubts.size()))) {
+  message.claims.reserve(std::min(share(doubts_.size()) + entries, roster_claims_max));
+  doubts_.take(share(doubts_.size()), message.claims, now);
+  for (const auto& id : rumors_.take(std::min(entries, roster_claims_max - message.claims.size()))) {
     if (roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
   }
   if (notes_left_ > 0) --notes_left_;

@@ -115,10 +115,9 @@ Status read_body(ByteReader& reader, LayoutPush& push) {
 Status read_claims(ByteReader& reader, std::vector<PeerClaim>& claims) {
   const auto count = reader.read<uint16_t>();
   if (!reader.ok() || count > roster_claims_max) return corrupt("number of entries");
+  claims.reserve(count);
   for (uint16_t i = 0; i < count; ++i) {
-    PeerClaim claim;
-    if (!read_claim(reader, claim)) return corrupt("entry " + std::to_string(i));
-    claims.push_back(std::move(claim));
+    if (!read_claim(reader, claims.emplace_back())) return corrupt("entry " + std::to_string(i));
   }
   return {};
 }

@@ -29,7 +29,7 @@ void RosterRumors::add(const PeerId& id, uint32_t times, RumorKind kind) {
 }
 
 std::vector<PeerId> RosterRumors::take(size_t count) {
-  std::vector<PeerId> taken;
+  std::vector<decltype(rumors_)::iterator> taken;
   for (size_t kind = kinds; kind-- > 0;) {
     for (auto& places : lines_[kind]) {
       while (taken.size() < count && !places.empty()) {
@@ -37,21 +37,23 @@ std::vector<PeerId> RosterRumors::take(size_t count) {
         places.pop_front();
         --places_;
         const auto found = rumors_.find(place.id);
-        if (found != rumors_.end() && found->second.number == place.number) taken.push_back(place.id);
+        if (found != rumors_.end() && found->second.number == place.number) taken.push_back(found);
       }
     }
   }
-  for (const auto& id : taken) {
-    const auto found = rumors_.find(id);
+  std::vector<PeerId> ids;
+  ids.reserve(taken.size());
+  for (const auto& found : taken) {
     auto& rumor = found->second;
+    ids.push_back(found->first);
     if (++rumor.sent < rumor.times) {
-      put(id, rumor);
+      put(found->first, rumor);
       continue;
     }
     standing_ -= rumor.kind != RumorKind::facts ? 1 : 0;
     rumors_.erase(found);
   }
-  return taken;
+  return ids;
 }
 
 // Drops void places: in lines whose turn seldom comes, they would pile up.

@@ -10,8 +10,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "membership/peer_id_hash.h"
 #include "node/moshpit_peer.h"
 #include "sim/elastic_network.h"
 
@@ -69,7 +71,7 @@ class ElasticCluster {
   ElasticNetwork network_;
   Random random_;
   std::vector<std::unique_ptr<ElasticMember>> members_;
-  std::map<PeerId, uint32_t> indices_;
+  std::unordered_map<PeerId, uint32_t, PeerIdHash> indices_;
 };
 
 }  // namespace unisono::sim
