@@ -14,7 +14,7 @@ constexpr size_t gossip_targets = 2;
 constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
 constexpr size_t facts_per_gossip = 4;  // who finished which sweep is told as there is room: nothing waits for it
-constexpr size_t facts_waiting_max = 64; // of others
+constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tells its own only
 constexpr uint32_t doubts_told_over = 6;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
 constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
@@ -127,7 +127,7 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
 }
 
 void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
-  if (kind == RumorKind::facts && id != self_ && rumors_.size() >= facts_waiting_max) return;
+  if (kind == RumorKind::facts && id != self_ && roster_.present().size() > facts_passed_on_max) return;
   rumors_.add(id, rumors_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
   want_gossip(false, now);
 }
