@@ -5,20 +5,11 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # its header only
-# Seeds of elastic runs by a distributed hash table. AUTO: if it is there.
-set(UNISONO_OPENDHT AUTO CACHE STRING "seeds by OpenDHT: AUTO, ON or OFF")
-set_property(CACHE UNISONO_OPENDHT PROPERTY STRINGS AUTO ON OFF)
+# Of the sources of node, one of seed_dht.cc and seed_dht_none.cc is compiled.
+set(UNISONO_LEFT_OUT "/seed_dht(_test)?\\.cc$")
 set(UNISONO_OPENDHT_LIBRARIES "")
-set(UNISONO_LEFT_OUT "/seed_dht(_test)?\\.cc$")  # sources of the modules
-if(UNISONO_OPENDHT STREQUAL "AUTO")
-  pkg_check_modules(OPENDHT QUIET IMPORTED_TARGET opendht)
-elseif(UNISONO_OPENDHT)
+if(UNISONO_OPENDHT)
   pkg_check_modules(OPENDHT REQUIRED IMPORTED_TARGET opendht)
-else()
-  set(OPENDHT_FOUND FALSE)
-endif()
-if(OPENDHT_FOUND)
-  message(STATUS "seeds by OpenDHT ${OPENDHT_VERSION}: yes")
   set(UNISONO_LEFT_OUT "/seed_dht_none(_test)?\\.cc$")
   # Linked by all, but compiled with by these alone.
   set(UNISONO_OPENDHT_LIBRARIES $<LINK_ONLY:PkgConfig::OPENDHT>)
@@ -76,9 +67,6 @@ set(UNISONO_MODULES_WITH_THREADS transports node training)
 # Of these modules, only suites with such names; the rest is run by one thread.
 set(UNISONO_THREADED_SUITES_transports "*Shm*")
 set(UNISONO_THREADED_SUITES_node "*")
-# Not these: they run OpenDHT, which is not compiled with the sanitizer, and closes descriptors in one thread that another one has written to.
-# What is ours of it (SeedFinder) is among those with the label.
-set(UNISONO_UNLABELLED_SUITES_node "SeedDht.*:ElasticByDht.*")
 set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemory*:GradientReducer*:ReductionPipeline*:NoMemory*:ReducerMemory*")
 # Suites that are called …Long…: not with sanitizers. Label `long`.
 set(UNISONO_MODULES_WITH_LONG_TESTS collectives compressors membership node sim transports)
@@ -112,10 +100,7 @@ function(unisono_module name)
       set(threaded "${UNISONO_THREADED_SUITES_${name}}")
       set(single "-*Long*:${threaded}")
       add_dependencies(threads ${name}_test)
-      gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "${threaded}-*Long*:${UNISONO_UNLABELLED_SUITES_${name}}" TEST_LIST ${name}_threaded_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS threads)
-    endif()
-    if(UNISONO_UNLABELLED_SUITES_${name} AND OPENDHT_FOUND)
-      gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "${UNISONO_UNLABELLED_SUITES_${name}}" TEST_LIST ${name}_unlabelled_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
+      gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "${threaded}-*Long*" TEST_LIST ${name}_threaded_tests DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS threads)
     endif()
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" TEST_FILTER "${single}" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
     if(name IN_LIST UNISONO_MODULES_WITH_LONG_TESTS)
