@@ -1,12 +1,17 @@
 #include "node/seed_dht.h"
 
 #include <opendht/dhtrunner.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/random.h"
@@ -48,6 +53,31 @@ bool take_record(LookUpState& look_up, const dht::Value& value, uint64_t own) {
   return true;
 }
 
+// An empty text if a UDP socket can be bound there; else why not.
+std::string cannot_bind(const TcpAddress& place) {
+  const int fd = ::socket(place.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int error = fd < 0 || ::bind(fd, place.get(), place.bytes) != 0 ? errno : 0;
+  if (fd >= 0) ::close(fd);
+  return error == 0 ? "" : std::strerror(error);
+}
+
+// The first of each family, with a port of the kernel's choice, where a socket can be bound. Tried beforehand: OpenDHT says neither where it cannot nor why, and leaves descriptors
+// open. unavailable: there is none.
+Result<std::vector<TcpAddress>> places_of(std::span<const TcpAddress> bind) {
+  const std::vector<TcpAddress> all{*parse_tcp_address("0.0.0.0"), *parse_tcp_address("::")};
+  std::vector<TcpAddress> places;
+  std::string failures;
+  for (auto address : bind.empty() ? all : bind) {
+    if (std::ranges::find(places, address.family(), &TcpAddress::family) != places.end()) continue;
+    address.set_port(0);
+    const auto why = cannot_bind(address);
+    if (why.empty()) places.push_back(address);
+    else failures += (failures.empty() ? "" : ", ") + address.to_string() + ": " + why;
+  }
+  if (places.empty()) return Status(Code::unavailable, "OpenDHT: no UDP socket at " + failures);
+  return places;
+}
+
 class OpenDhtSeeds final : public SeedDht {
  public:
   explicit OpenDhtSeeds(const SeedDhtOptions& options)
@@ -55,16 +85,10 @@ class OpenDhtSeeds final : public SeedDht {
   ~OpenDhtSeeds() override { OpenDhtSeeds::stop(); }
 
   // Throws what OpenDHT does.
-  void run(std::span<const TcpAddress> bind) {
+  void run(std::span<const TcpAddress> places) {
     dht::DhtRunner::Config config;
     config.dht_config.node_config.max_store_size = store_bytes_max;
-    for (auto address : bind) {
-      auto& place = address.family() == AF_INET ? config.bind4 : config.bind6;
-      if (place) continue;
-      address.set_port(0);
-      place = dht::SockAddr(address.storage, address.bytes);
-    }
-    if (bind.empty()) config.bind4.setFamily(AF_INET), config.bind6.setFamily(AF_INET6);
+    for (const auto& place : places) (place.family() == AF_INET ? config.bind4 : config.bind6) = dht::SockAddr(place.storage, place.bytes);
     dht::DhtRunner::Context context;
     context.statusChangedCallback = [state = state_](dht::NodeStatus status4, dht::NodeStatus status6) {
       const std::lock_guard lock(state->mutex);
@@ -140,9 +164,12 @@ class OpenDhtSeeds final : public SeedDht {
     {
       const dht::GetCallback taken = [state = state_, look_up, own = id_](const std::vector<std::shared_ptr<dht::Value>>& values) {
         const std::lock_guard lock(state->mutex);
-        const bool more = std::ranges::all_of(values, [&](const auto& value) { return take_record(*look_up, *value, own); });
         state->changed.notify_all();
-        return more;
+        try {
+          return std::ranges::all_of(values, [&](const auto& value) { return take_record(*look_up, *value, own); });
+        } catch (const std::bad_alloc&) {
+          return false;  // it would end the process: this is OpenDHT's thread
+        }
       };
       const dht::DoneCallbackSimple done = [state = state_, look_up](bool) {
         const std::lock_guard lock(state->mutex);
@@ -181,9 +208,11 @@ std::string seed_dht_key(const std::string& run_id) { return "unisono/elastic/" 
 bool SeedDht::built_in() { return true; }
 
 Result<std::unique_ptr<SeedDht>> SeedDht::make(const SeedDhtOptions& options) {
+  const auto places = places_of(options.bind);
+  if (!places.ok()) return places.status();
   try {
     auto made = std::make_unique<OpenDhtSeeds>(options);
-    made->run(options.bind);
+    made->run(*places);
     return std::unique_ptr<SeedDht>(std::move(made));
   } catch (const std::exception& error) {
     return Status(Code::unavailable, std::string("OpenDHT: ") + error.what());

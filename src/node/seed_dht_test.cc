@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -90,6 +91,11 @@ SeedDht::Found look_up(SeedDht& seeds, const Node& node) {
     auto found = seeds.look_up(nodes, patience);
     if (!found.addresses.empty() || seconds_since(begin) > 10) return found;
   }
+}
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(open), end(open)));
 }
 
 // A socket at which nobody answers.
@@ -175,6 +181,37 @@ TEST(SeedDht, a_look_up_ends_when_it_is_stopped) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
+TEST(SeedDht, where_no_socket_can_be_bound_is_told_with_the_reason_and_nothing_stays_open) {
+  auto elsewhere = *parse_tcp_address("192.0.2.1");  // an address for documentation: nobody's
+  const auto descriptors = open_descriptors();
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto made = SeedDht::make({.run_id = "run", .addresses = {}, .bind = {elsewhere}, .seed = 1});
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.status().code(), Code::unavailable);
+    EXPECT_EQ(made.status().message(), "OpenDHT: no UDP socket at 192.0.2.1:0: Cannot assign requested address");
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+TEST(SeedDht, of_two_places_one_is_enough) {
+  const Node node;
+  const auto made = SeedDht::make({.run_id = "run", .addresses = {}, .bind = {*parse_tcp_address("2001:db8::1"), loopback(0)}, .seed = 1});
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  EXPECT_NE((*made)->look_up(std::vector{loopback(node.port())}, patience).failure.find("another process"), std::string::npos);
+}
+
+TEST(SeedDht, it_leaves_nothing_open) {
+  const Node node;
+  (void)make_seeds({}, 1);  // what is made once for all
+  const auto descriptors = open_descriptors();
+  {
+    const auto seeds = make_seeds({"tcp://127.0.0.1:4001"}, 1);
+    EXPECT_GT(open_descriptors(), descriptors);
+    (void)seeds->look_up(std::vector{loopback(node.port())}, patience);
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
 TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
   const Node node;
   auto founder = Elastic::join(options_of(node.seed(), true));
@@ -247,11 +284,14 @@ TEST(ElasticByDht, two_who_began_one_run_find_each_other_and_unite) {
   EXPECT_EQ(peers(one) + peers(other), 4u);
 }
 
-TEST(ElasticByDht, a_founder_waits_for_no_table) {
+TEST(ElasticByDht, a_founder_waits_for_no_table_and_may_leave_while_it_is_asked) {
   const Silence silence;
-  const auto begin = Clock::now();
-  const auto run = Elastic::join(options_of("dht:" + silence.address().to_string(), true));
-  EXPECT_TRUE(run.ok()) << run.status().to_string();
+  auto begin = Clock::now();
+  auto run = Elastic::join(options_of("dht:" + silence.address().to_string(), true));
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  EXPECT_LT(seconds_since(begin), 2);
+  begin = Clock::now();
+  EXPECT_TRUE(run->leave().ok());
   EXPECT_LT(seconds_since(begin), 2);
 }
 
