@@ -81,13 +81,16 @@ Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions&
   if (options.role != ElasticOptions::Role::client) seeds.dht.addresses = (*links)->endpoints();
   if (!options.interface.empty()) seeds.dht.bind = addresses_of((*links)->endpoints());
   auto finder = std::make_unique<SeedFinder>(std::move(seeds));
+  const auto begin = monotonic_now();
   if (auto status = finder->start(patience); !status.ok()) return status;
-  return std::unique_ptr<ElasticDriver>(new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
+  std::unique_ptr<ElasticDriver> driver(new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
+  driver->patience_ = std::max(patience - (monotonic_now() - begin), millisecond);
+  return driver;
 }
 
 void ElasticDriver::start(Nanos now) {
   now_ = port_->now = now;
-  join_until_ = now + std::max<Nanos>(options_.join_timeout.count(), 1) * millisecond;
+  join_until_ = now + patience_;
   look_at_ = now + settings_.times.heal_period;
   make_peer();
 }

@@ -78,6 +78,7 @@ class ElasticDriver final : private ElasticSink {
   uint64_t seeds_version_ = 0;  // that the peer was told
   Nanos look_at_ = never;
   Nanos now_ = 0;
+  Nanos patience_ = 0;  // what is left of the time for joining when it starts
   Nanos join_until_ = never;
   Nanos retry_at_ = never;
   Status failure_;

@@ -9,10 +9,13 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <thread>
 
+#include "base/temporary_folder.h"
 #include "node/elastic_driver.h"
+#include "node/seed_finder.h"
 #include "node/seed_record.h"
 #include "unisono/elastic.h"
 
@@ -210,6 +213,37 @@ TEST(SeedDht, it_leaves_nothing_open) {
     (void)seeds->look_up(std::vector{loopback(node.port())}, patience);
   }
   EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
+  const Silence silence;
+  const auto begin = Clock::now();
+  {
+    SeedFinder finder({.seeds = {"dht:" + silence.address().to_string()}, .dht_wait = 60 * second, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
+    ASSERT_TRUE(finder.start(10 * second).ok());
+    EXPECT_TRUE(finder.busy());
+  }
+  EXPECT_LT(seconds_since(begin), 2);
+}
+
+TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_any_more) {
+  testing::TemporaryFolder folder;
+  const auto path = folder.path() + "/seeds";
+  Node node, stranger;
+  ASSERT_TRUE(stranger.meet(node));
+  EXPECT_TRUE(stranger.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"})));
+  std::ofstream(path) << node.seed() << '\n';
+  SeedFinder finder({.seeds = {"file:" + path}, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
+  ASSERT_TRUE(finder.start(10 * second).ok());
+  const auto look = [&](auto condition) {
+    for (const auto begin = Clock::now(); !condition() && seconds_since(begin) < 20; std::this_thread::yield()) finder.look_again();
+    return condition();
+  };
+  EXPECT_TRUE(look([&] { return !finder.found().addresses.empty(); }));
+  EXPECT_TRUE(finder.by_table());
+  std::ofstream(path) << "";
+  EXPECT_TRUE(look([&] { return finder.found().addresses.empty() && finder.found().failures.empty(); }));
+  EXPECT_FALSE(finder.by_table());
 }
 
 TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -42,14 +42,15 @@ struct SeedFinder::State {
 SeedFinder::SeedFinder(SeedFinderOptions options) : state_(std::make_shared<State>(std::move(options))) {}
 
 SeedFinder::~SeedFinder() {
+  std::unique_ptr<SeedDht> dht;  // it ends here, and not in a thread that nobody waits for
   std::unique_lock lock(state_->mutex);
   state_->stopped = true;
-  if (auto* const dht = state_->dht.get()) {
+  if (auto* const used = state_->dht.get()) {
     lock.unlock();
-    dht->stop();
+    used->stop();
     lock.lock();
   }
-  (void)state_->changed.wait_for(lock, farewell, [&] { return !state_->busy; });
+  if (state_->changed.wait_for(lock, farewell, [&] { return !state_->busy; })) dht = std::move(state_->dht);
 }
 
 Status SeedFinder::start(Nanos timeout) {
@@ -59,7 +60,7 @@ Status SeedFinder::start(Nanos timeout) {
   }
   look_again();
   std::unique_lock lock(state_->mutex);
-  (void)state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout), [&] { return state_->names_read; });
+  (void)state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout), [&] { return state_->names_read || !state_->busy; });
   return state_->names_status;
 }
 
@@ -72,10 +73,17 @@ void SeedFinder::look_again() {
   try {
     std::thread([state = state_] {
       ::pthread_setname_np(::pthread_self(), "unisono-seeds");
-      look_up(state);
+      try {
+        look_up(state);
+      } catch (const std::exception&) {
+        // No memory to be had now: the next time.
+      }
+      const std::lock_guard lock(state->mutex);
+      state->busy = false;
+      state->changed.notify_all();
     }).detach();
-  } catch (const std::system_error&) {
-    // No thread to be had now: the next time.
+  } catch (const std::exception&) {
+    // Nor a thread.
     const std::lock_guard lock(state_->mutex);
     state_->busy = false;
   }
@@ -90,6 +98,7 @@ void SeedFinder::look_up(const std::shared_ptr<State>& state) {
     if (names.ok()) {
       nodes = std::exchange(names->dht_nodes, {});
       state->by_table = !nodes.empty();
+      if (nodes.empty()) state->table = {};
       state->names = std::move(*names);
     } else {
       if (state->version == 0) state->names_status = names.status();
@@ -99,9 +108,20 @@ void SeedFinder::look_up(const std::shared_ptr<State>& state) {
     state->changed.notify_all();
   }
   if (!nodes.empty()) ask_dht(state, nodes);
+}
+
+SeedDht* SeedFinder::dht_of(const std::shared_ptr<State>& state, std::vector<std::string>& failures) {
+  {
+    const std::lock_guard lock(state->mutex);
+    if (state->stopped) return nullptr;
+    if (state->dht != nullptr) return state->dht.get();
+  }
+  auto made = SeedDht::make(state->options.dht);
+  if (!made.ok()) failures.push_back(made.status().message());
   const std::lock_guard lock(state->mutex);
-  state->busy = false;
-  state->changed.notify_all();
+  if (!made.ok() || state->stopped) return nullptr;
+  state->dht = std::move(*made);
+  return state->dht.get();
 }
 
 void SeedFinder::ask_dht(const std::shared_ptr<State>& state, const std::vector<SeedName>& nodes) {
@@ -118,14 +138,7 @@ void SeedFinder::ask_dht(const std::shared_ptr<State>& state, const std::vector<
     addresses.resize(std::min(addresses.size(), bootstrap_addresses_max));
     asked += (asked.empty() ? "" : ", ") + name_of(node);
   }
-  auto* dht = state->dht.get();
-  if (dht == nullptr) {
-    auto made = SeedDht::make(state->options.dht);
-    if (!made.ok()) table.failures.push_back(made.status().message());
-    const std::lock_guard lock(state->mutex);
-    if (made.ok() && !state->stopped) dht = (state->dht = std::move(*made)).get();
-  }
-  if (dht != nullptr) {
+  if (auto* const dht = dht_of(state, table.failures)) {
     auto found = dht->look_up(addresses, state->options.dht_wait);
     table.addresses = std::move(found.addresses);
     if (!found.failure.empty() && !asked.empty()) table.failures.push_back(asked + ": " + found.failure);

@@ -45,6 +45,8 @@ class SeedFinder {
  private:
   struct State;
   static void look_up(const std::shared_ptr<State>& state);
+  // Null if there is none to be had, or the finder is gone.
+  static SeedDht* dht_of(const std::shared_ptr<State>& state, std::vector<std::string>& failures);
   static void ask_dht(const std::shared_ptr<State>& state, const std::vector<SeedName>& nodes);
   const std::shared_ptr<State> state_;
 };

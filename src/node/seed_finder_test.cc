@@ -1,7 +1,10 @@
 // Seeds are looked up again, and what is new reaches the run: while it joins, and for healing.
 #include "node/seed_finder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -36,6 +39,22 @@ ElasticOptions options_of(const std::string& seed, bool found) {
   options.interface = "127.0.0.1";
   return options;
 }
+
+// A file whose reader is held up until it is let go on: what a name server can do to a look-up.
+class Hang {
+ public:
+  Hang() { EXPECT_EQ(::mkfifo(path().c_str(), 0600), 0); }
+  ~Hang() {
+    EXPECT_TRUE(comes_true([&] {
+      const int fd = ::open(path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);  // fails while nobody reads
+      return fd >= 0 && ::close(fd) == 0;
+    }));
+  }
+  std::string path() const { return folder_.path() + "/seeds"; }
+
+ private:
+  const testing::TemporaryFolder folder_;
+};
 
 std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options) {
   auto driver = ElasticDriver::make(options);
@@ -81,6 +100,30 @@ TEST(SeedFinder, a_file_that_is_wrong_at_first_is_an_error_and_later_keeps_what_
   std::ofstream(path) << "nonsense\n";
   EXPECT_TRUE(comes_true([&] { return finder.look_again(), !finder.found().failures.empty(); }));
   EXPECT_EQ(finder.found().addresses, Addresses{"tcp://127.0.0.1:4040"});
+}
+
+TEST(SeedFinder, a_look_up_that_hangs_is_left_behind) {
+  const Hang hang;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    SeedFinder finder({.seeds = {"file:" + hang.path()}});
+    EXPECT_TRUE(finder.start(10 * millisecond).ok());
+    EXPECT_TRUE(finder.busy());
+    finder.look_again();  // one at a time
+    EXPECT_TRUE(finder.found().addresses.empty());
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+}
+
+TEST(SeedFinder, what_a_look_up_that_hangs_has_cost_is_part_of_the_time_for_joining) {
+  const Hang hang;
+  auto options = options_of("file:" + hang.path(), false);
+  options.join_timeout = Milliseconds(100);
+  const auto joiner = make_driver(options);
+  ASSERT_NE(joiner, nullptr);
+  (void)joiner->poll(2 * millisecond);
+  EXPECT_EQ(joiner->next_attempt(), never);
+  EXPECT_NE(joiner->failure().message().find("still being looked up"), std::string::npos) << joiner->failure().to_string();
 }
 
 TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom_it_did_not_know) {
