@@ -136,7 +136,7 @@ TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom
   Nanos now = 0;
   const auto united = [&] { return driver->peer().keeper().roster().present().size() == 2 && other->peer().keeper().roster().present().size() == 2; };
   EXPECT_TRUE(comes_true([&] {
-    now += millisecond;
+    now += 10 * millisecond;
     (void)driver->poll(now);
     (void)other->poll(now);
     return united();
