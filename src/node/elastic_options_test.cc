@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "base/temporary_folder.h"
-#include "node/seed_dht.h"
 
 namespace unisono {
 
@@ -81,15 +80,6 @@ TEST(ElasticOptions, seeds_are_read_in_every_form) {
   EXPECT_EQ(parse_seed("[::1]:4040")->host, "::1");
   EXPECT_EQ(parse_seed("node-3.example:1")->port, 1);
   for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:1x", ":5", "::1:5"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
-}
-
-TEST(ElasticOptions, nodes_of_a_table_are_read_in_every_form) {
-  if (!SeedDht::built_in()) GTEST_SKIP() << "this build has no OpenDHT";
-  EXPECT_EQ(*parse_seed("dht:bootstrap.example"), (SeedName{"bootstrap.example", 4222, true}));
-  EXPECT_EQ(*parse_seed("dht:10.0.0.1:4000"), (SeedName{"10.0.0.1", 4000, true}));
-  EXPECT_EQ(*parse_seed("dht:[::1]:4000"), (SeedName{"::1", 4000, true}));
-  EXPECT_EQ(*parse_seed("dht:[::1]"), (SeedName{"::1", 4222, true}));
-  for (const char* text : {"dht:", "dht::5", "dht:host:", "dht:host:0", "dht:host:65536", "dht:::1:5", "dht:[]"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
 }
 
 TEST(ElasticOptions, only_addresses_stay_what_they_are) {

@@ -15,6 +15,7 @@
 
 #include "base/temporary_folder.h"
 #include "node/elastic_driver.h"
+#include "node/elastic_options.h"
 #include "node/seed_finder.h"
 #include "node/seed_record.h"
 #include "unisono/elastic.h"
@@ -116,6 +117,14 @@ class Silence {
 };
 
 }  // namespace
+
+TEST(SeedDht, nodes_of_a_table_are_read_in_every_form) {
+  EXPECT_EQ(*parse_seed("dht:bootstrap.example"), (SeedName{"bootstrap.example", 4222, true}));
+  EXPECT_EQ(*parse_seed("dht:10.0.0.1:4000"), (SeedName{"10.0.0.1", 4000, true}));
+  EXPECT_EQ(*parse_seed("dht:[::1]:4000"), (SeedName{"::1", 4000, true}));
+  EXPECT_EQ(*parse_seed("dht:[::1]"), (SeedName{"::1", 4222, true}));
+  for (const char* text : {"dht:", "dht::5", "dht:host:", "dht:host:0", "dht:host:65536", "dht:::1:5", "dht:[]"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
+}
 
 TEST(SeedDht, processes_find_what_others_have_put_there_and_not_themselves) {
   const Node node;
