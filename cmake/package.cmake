@@ -21,5 +21,8 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/triggers)
 # What programs that link the archive need.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libhwy-dev, libsodium-dev")
+if(UNISONO_OPENDHT)
+  string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libopendht-dev")
+endif()
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "openssh-client")
 include(CPack)

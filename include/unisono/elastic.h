@@ -51,7 +51,8 @@ struct ElasticOptions {
   std::string run_id;                    // runs are told apart by it; not empty
   bool found = false;                    // begin the run, at once; where seeds turn out to be in one of the same name, the two unite. Never done unasked
   // Where peers of the run can be found; any one is enough. "host:port", "tcp://10.0.0.1:4040", "[::1]:4040"; a name that has several addresses stands for all of them;
-  // "file:PATH": one per line, read again at each attempt.
+  // "file:PATH": one per line, read again at each attempt. "dht:host:port": a node of an OpenDHT network, in which processes of the run find each other (unsupported where
+  // the library was built without it).
   std::vector<std::string> seeds{};
   std::vector<uint64_t> tensor_elements{};  // of what average() is given, in order; equal on all peers (fp32)
   std::string name{};                    // for people; empty: host and process number

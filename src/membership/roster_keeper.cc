@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t farewells_max = 64;      // processes that are told at once that this one leaves
 constexpr uint32_t max_group_min = 4;
+constexpr size_t seeds_kept_max = 2048;   // a joiner's, where they change while it is joining
 
 }  // namespace
 
@@ -64,6 +65,14 @@ void RosterKeeper::say_hello(Nanos now) {
   for (const auto& [address, seed] : seeds_) {
     if (seed.failed) continue;
     sends_.push_back({.to = {}, .address = address, .message = hello(now)});
+  }
+}
+
+void RosterKeeper::set_seeds(const std::vector<std::string>& addresses, Nanos now) {
+  if (!running() || addresses.empty()) return;
+  if (state_ == JoinState::joined) seeds_.clear();
+  for (const auto& address : addresses) {
+    if (seeds_.size() < seeds_kept_max && seeds_.try_emplace(address).second && state_ == JoinState::joining) hello_at_ = now;
   }
 }
 
@@ -217,7 +226,7 @@ void RosterKeeper::woke(Nanos now) {
   roster_.forget(now);
   if (join_until_ <= now) {
     const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
-    for (const auto& seed : options_.seeds) seed_failed(seed, waited, false);
+    for (const auto& [address, seed] : seeds_) seed_failed(address, waited, false);
     return;
   }
   if (hello_at_ <= now) say_hello(now);

@@ -62,6 +62,7 @@ class RosterKeeper final : public FormationView {
   // Why it failed: the message begins with NO_SEED, RUN_ID_MISMATCH, SCHEMA_MISMATCH or ROSTER_FULL.
   const Status& join_status() const { return join_status_; }
 
+  void set_seeds(const std::vector<std::string>& addresses, Nanos now);  // where they are now: a joiner asks these, too, healing these instead. None: no change
   // The state is loaded: joining becomes alive. Before the end of joining it has no effect.
   void set_alive(Nanos now);
   // Told to up to 64 others at once; afterwards this process is silent.
@@ -178,8 +179,7 @@ class RosterKeeper final : public FormationView {
   JoinState state_ = JoinState::idle;
   Status join_status_;
   std::map<std::string, Seed> seeds_;
-  Nanos join_until_ = never;
-  Nanos hello_at_ = never;
+  Nanos join_until_ = never, hello_at_ = never;
 
   RosterRumors rumors_;  // told with all that is known of the peer
   RosterDoubts doubts_;  // told in brief, and soon

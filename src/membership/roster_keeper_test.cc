@@ -346,6 +346,32 @@ TEST(RosterKeeper, heals_with_seeds_and_with_where_the_dead_lived_for_ever) {
   EXPECT_GT(dead, 10u);
 }
 
+TEST(RosterKeeper, heals_with_the_seeds_that_it_was_told_last) {
+  auto keeper = founder(3, options(true, {address_of(7)}));
+  keeper.set_seeds({address_of(8), address_of(9)}, 1);
+  keeper.set_seeds({}, 2);  // nobody is named now: no change
+  std::vector<RosterSend> sends;
+  for (int i = 1; i <= 60; ++i) run(keeper, i * times.heal_period, &sends);
+  const auto asked = [&](uint64_t number) { return std::ranges::count(sends, address_of(number), &RosterSend::address); };
+  EXPECT_EQ(asked(7), 0);
+  EXPECT_GT(asked(8), 10);
+  EXPECT_GT(asked(9), 10);
+}
+
+TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on_asking_the_others) {
+  RosterKeeper keeper(options(false, {address_of(7)}), peer_entry(1));
+  ASSERT_TRUE(keeper.start(0).ok());
+  (void)keeper.take_sends();
+  keeper.set_seeds({address_of(8)}, 1);
+  keeper.woke(1);
+  const auto hellos = sends_of<RosterHello>(keeper);
+  ASSERT_EQ(hellos.size(), 2u);
+  keeper.address_unreachable(address_of(7), "refused", false, 2);
+  EXPECT_EQ(keeper.join_state(), JoinState::joining) << "one is left";
+  keeper.address_unreachable(address_of(8), "refused", false, 3);
+  EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED: none of 2 seeds answers")) << keeper.join_status().message();
+}
+
 TEST(RosterKeeper, a_hello_with_an_equal_roster_is_not_answered_with_a_whole_one) {
   auto keeper = founder(300);
   keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum()}, {peer_claim(2)}), 1);

@@ -51,10 +51,18 @@ MoshpitSettings settings_of(const ElasticOptions& options, const PeerId& self) {
           .result = options.result, .seed = mix64(self.low ^ mix64(self.high))};
 }
 
+std::vector<TcpAddress> addresses_of(const std::vector<std::string>& endpoints) {
+  std::vector<TcpAddress> addresses;
+  for (const auto& endpoint : endpoints) {
+    if (const auto address = parse_tcp_endpoint(endpoint); address.ok()) addresses.push_back(*address);
+  }
+  return addresses;
+}
+
 }  // namespace
 
-ElasticDriver::ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links)
-    : options_(options), settings_(settings), links_(std::move(links)), port_(std::make_unique<Port>(*links_)) {
+ElasticDriver::ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links, std::unique_ptr<SeedFinder> finder)
+    : options_(options), settings_(settings), links_(std::move(links)), port_(std::make_unique<Port>(*links_)), finder_(std::move(finder)), random_(mix64(settings.seed)) {
   settings_.addresses = links_->endpoints();
 }
 
@@ -62,47 +70,89 @@ ElasticDriver::~ElasticDriver() = default;
 
 Result<std::unique_ptr<ElasticDriver>> ElasticDriver::make(const ElasticOptions& options) {
   if (auto status = check_elastic_options(options); !status.ok()) return status;
-  const auto seeds = resolve_seeds(options.seeds);
-  if (!seeds.ok()) return seeds.status();
   const auto self = random_peer_id();
   if (!self.ok()) return self.status();
   auto links = ElasticLinks::make({.self = *self, .run_id = options.run_id, .run_key = options.run_key, .interface = options.interface, .port = options.port});
   if (!links.ok()) return links.status();
-  return std::unique_ptr<ElasticDriver>(new ElasticDriver(options, settings_of(options, *self), std::move(*links)));
+  const auto patience = std::max<Nanos>(options.join_timeout.count(), 1) * millisecond;
+  SeedFinderOptions seeds{.seeds = options.seeds, .dht = {.run_id = options.run_id, .seed = mix64(self->high ^ mix64(self->low))}};
+  // Half of it, so that an error says what became of it.
+  seeds.dht_wait = std::min(seeds.dht_wait, std::max(patience / 2, millisecond));
+  if (options.role != ElasticOptions::Role::client) seeds.dht.addresses = (*links)->endpoints();
+  if (!options.interface.empty()) seeds.dht.bind = addresses_of((*links)->endpoints());
+  auto finder = std::make_unique<SeedFinder>(std::move(seeds));
+  const auto begin = monotonic_now();
+  if (auto status = finder->start(patience); !status.ok()) return status;
+  std::unique_ptr<ElasticDriver> driver(new ElasticDriver(options, settings_of(options, *self), std::move(*links), std::move(finder)));
+  driver->patience_ = std::max(patience - (monotonic_now() - begin), millisecond);
+  return driver;
 }
 
 void ElasticDriver::start(Nanos now) {
   now_ = port_->now = now;
-  join_until_ = now + std::max<Nanos>(options_.join_timeout.count(), 1) * millisecond;
+  join_until_ = now + patience_;
+  look_at_ = now + settings_.times.heal_period;
   make_peer();
 }
 
-// Names and files may say more than before.
+std::vector<std::string> ElasticDriver::other_seeds(std::string& failures) {
+  seeds_version_ = finder_->version();  // before they are read: what comes in between is read again
+  auto seeds = finder_->found();
+  for (const auto& failure : seeds.failures) failures += (failures.empty() ? "" : "; ") + failure;
+  const auto own = links_->endpoints();
+  std::erase_if(seeds.addresses, [&](const std::string& seed) { return std::ranges::find(own, seed) != own.end(); });
+  return seeds.addresses;
+}
+
 void ElasticDriver::make_peer() {
   retry_at_ = never;
-  if (const auto seeds = resolve_seeds(options_.seeds); seeds.ok()) {
-    settings_.seeds = seeds->addresses;
-    const auto own = links_->endpoints();
-    std::erase_if(settings_.seeds, [&](const std::string& seed) { return std::ranges::find(own, seed) != own.end(); });
-    if (settings_.seeds.empty() && !options_.found) {
-      retry_at_ = now_ + retry_join;
-      std::string failures;
-      for (const auto& failure : seeds->failures) failures += (failures.empty() ? ": " : "; ") + failure;
-      failure_ = {Code::unavailable, "NO_SEED: the seeds name no other process" + failures};
-    }
-  }
+  const bool looking = finder_->busy();  // before what it has found is read
+  std::string failures;
+  settings_.seeds = other_seeds(failures);
   peer_ = std::make_unique<MoshpitPeer>(settings_, *port_);
-  if (retry_at_ != never) return;
-  failure_ = peer_->start(now_);
+  if (!settings_.seeds.empty() || options_.found) {
+    failure_ = peer_->start(now_);
+    return;
+  }
+  retry_at_ = now_ + (looking ? look_period : retry_join);
+  if (looking && failures.empty()) failures = "they are still being looked up";
+  failure_ = {Code::unavailable, "NO_SEED: the seeds name no other process" + (failures.empty() ? "" : ": " + failures)};
+  finder_->look_again();
 }
 
 // A seed that does not answer yet is asked again, until the time for joining is over.
 void ElasticDriver::watch_joining(Nanos now) {
-  if (now >= retry_at_ && now < join_until_) return make_peer();
+  if (now >= retry_at_) {
+    if (now >= join_until_) {
+      retry_at_ = join_until_;  // it woke too late for it: there is no other attempt
+      return;
+    }
+    if (!settings_.seeds.empty() || !finder_->busy() || finder_->version() != seeds_version_) return make_peer();
+    retry_at_ = now + look_period;
+  }
   const auto& status = peer_->join_status();
   if (retry_at_ != never || peer_->joined() || status.ok()) return;
   failure_ = status;
-  if (status.message().starts_with("NO_SEED") && now < join_until_) retry_at_ = std::min(now + retry_join, join_until_);
+  // That another job is there is for good, unless strangers may have sent this process there.
+  const bool misled = status.message().starts_with("RUN_ID_MISMATCH") && finder_->by_table();
+  if (!status.message().starts_with("NO_SEED") && !misled) return;
+  std::string failures;
+  (void)other_seeds(failures);
+  if (!failures.empty()) failure_ = {status.code(), status.message() + "; " + failures};
+  if (now >= join_until_) return;
+  retry_at_ = std::min(now + retry_join, join_until_);
+  finder_->look_again();  // names and files may say more by then
+}
+
+// Names, files and tables may say other things than when this process joined, and what is left of a run that was cut in two can be found by them alone.
+void ElasticDriver::watch_seeds(Nanos now) {
+  if (retry_at_ == never && finder_->version() != seeds_version_) {
+    std::string failures;
+    peer_->set_seeds(other_seeds(failures), now);
+  }
+  if (now < look_at_) return;
+  look_at_ = now + settings_.times.heal_period;
+  if (peer_->keeper().join_state() == JoinState::joined && random_.below(peer_->keeper().roster().present().size()) < lookers) finder_->look_again();
 }
 
 bool ElasticDriver::poll(Nanos now) {
@@ -123,6 +173,7 @@ bool ElasticDriver::poll(Nanos now) {
   }
   if (const auto rate = meter_.take_news()) peer_->set_bandwidth(*rate, now);
   watch_joining(now);
+  watch_seeds(now);
   return acted;
 }
 

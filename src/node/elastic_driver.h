@@ -1,16 +1,18 @@
 // A MoshpitPeer and its links, put together for real time. Not thread-safe: one thread makes all calls and tells the time.
 //
-// It also goes on trying to join while no seed answers: others may still be about to start.
+// It also goes on trying to join while no seed answers: others may still be about to start. Seeds are looked up again for each attempt, and later for healing.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "node/bandwidth_meter.h"
 #include "node/elastic_links.h"
 #include "node/elastic_port.h"
 #include "node/moshpit_peer.h"
+#include "node/seed_finder.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
@@ -18,6 +20,10 @@ namespace unisono {
 class ElasticDriver final : private ElasticSink {
  public:
   static constexpr Nanos retry_join = 250 * millisecond;
+  // Who joins, and waits for a look-up that is under way, looks so often whether it is over.
+  static constexpr Nanos look_period = 10 * millisecond;
+  // In a heal_period about so many of all peers look their seeds up again: one on each side of a cut would do, and name servers and tables are shared with others.
+  static constexpr uint64_t lookers = 32;
 
   // Checks the options, looks up the seeds, listens. Errors as Elastic::join.
   static Result<std::unique_ptr<ElasticDriver>> make(const ElasticOptions& options);
@@ -42,14 +48,19 @@ class ElasticDriver final : private ElasticSink {
   // What was said last is still on its way.
   bool lingers() const { return links_->lingers(); }
   void part() { links_->close_all(); }
+  // The last call: seeds are looked up no longer, and nobody can find this process by a table any more.
+  void stop_looking() { finder_.reset(); }
 
  private:
   // What the peer says goes to the links.
   class Port;
 
-  ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links);
+  ElasticDriver(const ElasticOptions& options, const MoshpitSettings& settings, std::unique_ptr<ElasticLinks> links, std::unique_ptr<SeedFinder> finder);
   void make_peer();
   void watch_joining(Nanos now);
+  void watch_seeds(Nanos now);
+  // Those that the finder knows now, without this process; and why others name nobody.
+  std::vector<std::string> other_seeds(std::string& failures);
 
   void received(const PeerId& from, SharedBuffer message) override { peer_->received(from, std::move(message), now_); }
   void lost(const PeerId& peer, const Status& why, bool refused) override { peer_->link_lost(peer, why, refused, now_); }
@@ -61,8 +72,13 @@ class ElasticDriver final : private ElasticSink {
   std::unique_ptr<ElasticLinks> links_;
   std::unique_ptr<Port> port_;
   std::unique_ptr<MoshpitPeer> peer_;
+  std::unique_ptr<SeedFinder> finder_;
   BandwidthMeter meter_;
+  Random random_;
+  uint64_t seeds_version_ = 0;  // that the peer was told
+  Nanos look_at_ = never;
   Nanos now_ = 0;
+  Nanos patience_ = 0;  // what is left of the time for joining when it starts
   Nanos join_until_ = never;
   Nanos retry_at_ = never;
   Status failure_;

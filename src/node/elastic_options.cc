@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "base/bytes.h"
-#include "transports/tcp_endpoint.h"
+#include "node/seed_dht.h"
 #include "wire/digest.h"
 
 namespace unisono {
@@ -17,7 +17,8 @@ namespace unisono {
 namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 36;
-constexpr size_t tensors_max = 1 << 20, seeds_max = 1024, name_bytes_max = 200;
+constexpr size_t tensors_max = 1 << 20, seeds_max = 1024, dht_nodes_max = 16, name_bytes_max = 200;
+constexpr uint16_t dht_port = 4222;  // OpenDHT's own choice
 
 Status bad(const std::string& option, const std::string& what) { return {Code::invalid, "bad_option: " + option + " " + what}; }
 
@@ -35,26 +36,23 @@ void write_step(ByteWriter& writer, const StepCodec& step) {
 
 // "10.0.0.1:4" -> "tcp://10.0.0.1:4"; every address of a name once.
 void look_up(const SeedName& seed, Seeds& found) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int error = getaddrinfo(seed.host.c_str(), std::to_string(seed.port).c_str(), &hints, &list);
-  if (error != 0) {
-    found.failures.push_back(seed.host + ": " + gai_strerror(error));
+  if (seed.dht) {
+    if (std::ranges::find(found.dht_nodes, seed) == found.dht_nodes.end() && found.dht_nodes.size() < dht_nodes_max) found.dht_nodes.push_back(seed);
     return;
   }
-  for (const auto* one = list; one != nullptr; one = one->ai_next) {
-    TcpAddress address;
-    if (one->ai_addrlen > sizeof(address.storage)) continue;
-    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
-    address.bytes = one->ai_addrlen;
+  const auto addresses = look_up_host(seed);
+  if (!addresses.ok()) {
+    found.failures.push_back(addresses.status().message());
+    return;
+  }
+  for (const auto& address : *addresses) {
     auto endpoint = address.endpoint();
     if (std::ranges::find(found.addresses, endpoint) == found.addresses.end() && found.addresses.size() < seeds_max)
       found.addresses.push_back(std::move(endpoint));
   }
-  freeaddrinfo(list);
 }
+
+Status bad_seed(const std::string& where, const Status& why) { return {why.code(), "bad_option: seeds " + where + ": " + why.message()}; }
 
 std::string trimmed(std::string line) {
   line.erase(std::min(line.find('#'), line.size()));
@@ -74,7 +72,7 @@ Status add_file(const std::string& path, Seeds& found) {
     line = trimmed(line);
     if (line.empty()) continue;
     const auto seed = parse_seed(line);
-    if (!seed.ok()) return bad("seeds", path + ", line " + std::to_string(number) + ": " + seed.status().message());
+    if (!seed.ok()) return bad_seed(path + ", line " + std::to_string(number), seed.status());
     look_up(*seed, found);
   }
   return {};
@@ -122,7 +120,7 @@ Status check_elastic_options(const ElasticOptions& options) {
   if (options.min_peers < 1 || options.min_peers > options.max_peers) return bad("min_peers", "must be 1 to max_peers");
   for (const auto& seed : options.seeds) {
     if (seed.starts_with("file:")) continue;
-    if (const auto parsed = parse_seed(seed); !parsed.ok()) return bad("seeds", "\"" + seed + "\": " + parsed.status().message());
+    if (const auto parsed = parse_seed(seed); !parsed.ok()) return bad_seed('"' + seed + '"', parsed.status());
   }
   for (const auto wait : {options.gather_timeout, options.stall_timeout}) {
     if (wait.count() < 0 || wait.count() > timeout_max / millisecond) return bad("gather_timeout or stall_timeout", "must be 0 to 30 days");
@@ -134,20 +132,52 @@ Status check_elastic_options(const ElasticOptions& options) {
 }
 
 Result<SeedName> parse_seed(std::string_view text) {
-  if (text.starts_with("tcp://")) text.remove_prefix(6);
-  const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos) return Status(Code::invalid, "is not host:port");
-  auto host = text.substr(0, colon);
-  const auto digits = text.substr(colon + 1);
   SeedName seed;
+  seed.dht = text.starts_with("dht:");
+  if (seed.dht && !SeedDht::built_in()) return Status(Code::unsupported, "this build has no OpenDHT; configure it with -DUNISONO_OPENDHT=ON");
+  if (seed.dht) text.remove_prefix(4);
+  else if (text.starts_with("tcp://")) text.remove_prefix(6);
+  const auto colon = text.rfind(':');
+  const bool has_port = colon != std::string_view::npos && !(seed.dht && text.ends_with(']'));
+  if (!has_port && !seed.dht) return Status(Code::invalid, "is not host:port");
+  auto host = has_port ? text.substr(0, colon) : text;
+  const auto digits = has_port ? text.substr(colon + 1) : std::string_view();
+  if (!has_port) seed.port = dht_port;
   const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), seed.port);
-  if (digits.empty() || parsed.ec != std::errc{} || parsed.ptr != digits.data() + digits.size() || seed.port == 0)
+  if (has_port && (parsed.ec != std::errc{} || parsed.ptr != digits.data() + digits.size() || seed.port == 0))
     return Status(Code::invalid, "has no port between 1 and 65535");
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string_view::npos) return Status(Code::invalid, "is an IPv6 address without brackets");
   if (host.empty() || host.size() > 255) return Status(Code::invalid, "names no host");
   seed.host = host;
   return seed;
+}
+
+Result<std::vector<TcpAddress>> look_up_host(const SeedName& seed) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(seed.host.c_str(), std::to_string(seed.port).c_str(), &hints, &list);
+  if (error != 0) return Status(Code::unavailable, seed.host + ": " + gai_strerror(error));
+  std::vector<TcpAddress> addresses;
+  for (const auto* one = list; one != nullptr; one = one->ai_next) {
+    TcpAddress address;
+    if (one->ai_addrlen > sizeof(address.storage)) continue;
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.bytes = one->ai_addrlen;
+    addresses.push_back(address);
+  }
+  freeaddrinfo(list);
+  return addresses;
+}
+
+bool seeds_stay(std::span<const std::string> seeds) {
+  return std::ranges::all_of(seeds, [](const std::string& text) {
+    if (text.starts_with("file:")) return false;
+    const auto seed = parse_seed(text);
+    return seed.ok() && !seed->dht && parse_tcp_address(seed->host).ok();
+  });
 }
 
 Result<Seeds> resolve_seeds(std::span<const std::string> seeds) {
@@ -158,7 +188,7 @@ Result<Seeds> resolve_seeds(std::span<const std::string> seeds) {
       continue;
     }
     const auto seed = parse_seed(text);
-    if (!seed.ok()) return bad("seeds", "\"" + text + "\": " + seed.status().message());
+    if (!seed.ok()) return bad_seed('"' + text + '"', seed.status());
     look_up(*seed, found);
   }
   return found;

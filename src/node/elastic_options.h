@@ -1,6 +1,6 @@
 // What ElasticOptions ask for: checked, with time-outs filled in, seeds as addresses, and the digest of what peers must agree on.
 //
-// resolve_seeds asks name servers and reads files, so it blocks; everything else here is a pure function.
+// resolve_seeds and look_up_host ask name servers and read files, so they block; everything else here is a pure function.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codecs/codec.h"
+#include "transports/tcp_endpoint.h"
 #include "unisono/elastic.h"
 #include "unisono/status.h"
 #include "wire/elastic_times.h"
@@ -22,22 +23,29 @@ uint64_t schema_hash(const ElasticOptions& options);
 ElasticTimes elastic_times(const ElasticOptions& options);
 // Elements of all tensors together; checked by check_elastic_options.
 uint64_t total_elements(const ElasticOptions& options);
-// invalid (bad_option), naming the option and what is allowed.
+// invalid (bad_option), naming the option and what is allowed; unsupported: a seed that this build cannot look up.
 Status check_elastic_options(const ElasticOptions& options);
+
+struct SeedName {
+  std::string host;
+  uint16_t port = 0;
+  bool dht = false;  // not a peer's: a node of a distributed hash table where peers can be found
+  bool operator==(const SeedName&) const = default;
+};
+// "host:port", "[::1]:port", "tcp://…", "dht:host", "dht:host:port": host and port apart. invalid: not of that form. unsupported: this build has no table.
+Result<SeedName> parse_seed(std::string_view text);
 
 struct Seeds {
   std::vector<std::string> addresses;  // "tcp://10.0.0.1:4040", each once, in the order given
   std::vector<std::string> failures;   // "host x: name or service not known"; seeds that name nothing now may do so later
+  std::vector<SeedName> dht_nodes;     // not looked up yet
 };
 // Names with several addresses stand for all of them; "file:PATH" holds one seed per line, "#" begins a comment.
-// invalid: a seed that is no address, name or file by its form.
+// Errors as parse_seed, for what is no seed and no file by its form either.
 Result<Seeds> resolve_seeds(std::span<const std::string> seeds);
-
-// "host:port", "[::1]:port", "tcp://…": host and port apart. invalid: not of that form.
-struct SeedName {
-  std::string host;
-  uint16_t port = 0;
-};
-Result<SeedName> parse_seed(std::string_view text);
+// unavailable: it has no address, and why.
+Result<std::vector<TcpAddress>> look_up_host(const SeedName& seed);
+// True if looking them up again can bring nothing new: all are addresses.
+bool seeds_stay(std::span<const std::string> seeds);
 
 }  // namespace unisono

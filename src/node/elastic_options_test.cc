@@ -82,6 +82,12 @@ TEST(ElasticOptions, seeds_are_read_in_every_form) {
   for (const char* text : {"", "host", "host:", "host:0", "host:65536", "host:1x", ":5", "::1:5"}) EXPECT_FALSE(parse_seed(text).ok()) << text;
 }
 
+TEST(ElasticOptions, only_addresses_stay_what_they_are) {
+  EXPECT_TRUE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", "tcp://[::1]:1"}));
+  EXPECT_TRUE(seeds_stay(std::vector<std::string>{}));
+  for (const char* text : {"host.example:1", "file:/seeds", "dht:10.0.0.1:1"}) EXPECT_FALSE(seeds_stay(std::vector<std::string>{"10.0.0.1:1", text})) << text;
+}
+
 TEST(ElasticOptions, a_file_names_seeds_one_per_line) {
   testing::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";

@@ -121,6 +121,7 @@ void ElasticRun::drive() {
     if (!acted) sleep(now);
   }
   end_call(not_here(), std::nullopt);
+  driver_->stop_looking();
   const std::lock_guard lock(mutex_);
   last_status_ = driver_->status(now);
   left_ = ended_ = true;

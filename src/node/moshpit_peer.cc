@@ -211,6 +211,12 @@ void MoshpitPeer::set_bandwidth(double bytes_per_second, Nanos now) {
   act(now);
 }
 
+void MoshpitPeer::set_seeds(const std::vector<std::string>& addresses, Nanos now) {
+  if (left_) return;
+  keeper_.set_seeds(addresses, now);
+  act(now);
+}
+
 void MoshpitPeer::offer_values(const SharedBuffer& values, Nanos now) {
   if (left_ || next_sweep_ > 0 || settings_.role == ElasticRole::reducer) return;
   state_.keep(-1, ChunkValues(table_, values), keeper_, now);

@@ -68,6 +68,8 @@ class MoshpitPeer {
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
   // As measured, in bytes/s: for its share of the chunks of a group.
   void set_bandwidth(double bytes_per_second, Nanos now);
+  // As RosterKeeper::set_seeds.
+  void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
 
   // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
