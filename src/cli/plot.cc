@@ -188,6 +188,7 @@ class PanelWriter {
   void legend() {
     size_t longest = 0;
     for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
+    if (longest == 0) return;
     const double width = 48 + 6.6 * static_cast<double>(longest);
     const double height = 12 + 18 * static_cast<double>(panel_.series.size());
     const bool at_left = panel_.legend == Corner::upper_left || panel_.legend == Corner::lower_left;

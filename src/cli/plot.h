@@ -20,7 +20,7 @@ enum class Axis : uint8_t { linear, decades, bytes };  // decades and bytes are 
 enum class Corner : uint8_t { upper_right, upper_left, lower_right, lower_left };
 
 struct Series {
-  std::string name;
+  std::string name;    // if none of a panel has one, it has no legend
   std::string colour;  // as SVG has it: "#1f77b4"
   double line_width = 1.5;
   bool dashed = false;

@@ -117,6 +117,10 @@ TEST(Plot, a_new_row_stands_below_and_the_widest_row_decides_the_width) {
   EXPECT_EQ(count(drawn, "</g>"), 1u);
 }
 
+TEST(Plot, without_names_there_is_no_legend) {
+  EXPECT_EQ(svg({{.title = "t", .x_label = "", .y_label = "", .series = {{.name = "", .colour = "#1f77b4", .points = {{0, 1}, {1, 2}}}}}}).find("class='legend'"), std::string::npos);
+}
+
 TEST(Plot, legends_stand_in_all_four_corners) {
   std::vector<std::string> places;
   for (const auto corner : {Corner::upper_right, Corner::upper_left, Corner::lower_right, Corner::lower_left}) {
