@@ -140,7 +140,7 @@ class Study {
     result_.exact += report.exact ? 1 : 0;
     result_.seconds.push_back(report.seconds);
     auto& tally = result_.by_sweep[report.sweep];
-    ++tally.peers;
+    if (tally.peers++ == 0) tally.first_ended = cluster_.now();
     tally.exact += report.exact ? 1 : 0;
     tally.ended = cluster_.now();
     tally.seconds_mean += (report.seconds - tally.seconds_mean) / static_cast<double>(tally.peers);

@@ -30,7 +30,7 @@ Status check(const ElasticStudyOptions& options);
 // What came of the sweeps with one number, over the peers that ended it.
 struct SweepTally {
   uint64_t peers = 0, exact = 0;
-  Nanos ended = 0;                   // by the last one
+  Nanos first_ended = 0, ended = 0;  // by the first and by the last of them
   double seconds_max = 0, seconds_mean = 0;
   double spread = 0;                 // root of the variance in the first groups, mean over peers
 };
