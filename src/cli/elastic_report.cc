@@ -264,11 +264,13 @@ std::string json_of(const ElasticResult& result) {
 
 std::vector<Panel> panels_of(const ElasticResult& result) {
   const bool alone = result.runs.size() == 1;
-  const std::string x_label = "virtual time, s";
-  Panel times{.title = alone ? "Time of a sweep" : "Longest time of a sweep", .x_label = x_label, .y_label = "s", .series = {}, .y_axis = Axis::decades};
-  Panel exact{.title = "Sweeps that lack nobody's values", .x_label = x_label, .y_label = "% of peers' sweeps", .series = {}, .y_from_zero = true};
-  Panel peers{.title = "Peers", .x_label = x_label, .y_label = "", .series = {}, .legend = Corner::lower_right, .y_from_zero = true, .new_row = true};
-  Panel spread{.title = "How far apart values are when a sweep begins", .x_label = x_label, .y_label = "standard deviation in a group", .series = {}, .y_from_zero = true};
+  const auto panel = [](const std::string& title, const std::string& y_label) { return Panel{.title = title, .x_label = "virtual time, s", .y_label = y_label, .series = {}, .y_from_zero = true, .x_from_zero = true}; };
+  auto times = panel(alone ? "Time of a sweep" : "Longest time of a sweep", "s"), exact = panel("Sweeps that lack nobody's values", "% of peers' sweeps");
+  auto peers = panel("Peers", ""), spread = panel("How far apart values are when a sweep begins", "standard deviation in a group");
+  times.y_axis = Axis::decades;
+  times.y_from_zero = false;
+  peers.legend = Corner::lower_right;
+  peers.new_row = true;
   for (size_t i = 0; i < std::min(result.runs.size(), drawn_runs); ++i) {
     const auto& run = result.runs[i];
     const auto moments = moments_of(run);

@@ -87,6 +87,7 @@ class PanelWriter {
       y_.add(0);
       y_.add((panel.categories.empty() ? 1.05 : 1.25) * y_.high);  // above bars there is room for the legend
     }
+    if (panel.x_from_zero && x_.high > 0) x_.add(0);
     if (panel.categories.empty()) {
       x_step_ = x_.widen(panel.x_axis);
     } else {

@@ -47,7 +47,8 @@ class Study {
         cluster_.network().at(event.at, [this, event] { follow(event); });
       }
     }
-    if (options_.until > 0) cluster_.network().at(options_.until, [this] { changed_ = true; });
+    // All end the sweep that is under way then.
+    if (options_.until > 0) cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, sweeps_ + 1), changed_ = true; });
   }
 
   ElasticStudyResult run() {
@@ -172,9 +173,9 @@ class Study {
   }
   // Nobody waits for who stands still, or could not join.
   bool all_done() {
-    if (sweeps_ < options_.sweeps || cluster_.now() < options_.until) return false;
+    if (sweeps_ < to_end_ || cluster_.now() < options_.until) return false;
     return std::ranges::all_of(slots_, [&](const auto& slot) {
-      return holds_.contains(slot.second) || ended_[slot.second] >= options_.sweeps || !cluster_.peer(slot.second)->join_status().ok();
+      return holds_.contains(slot.second) || ended_[slot.second] >= to_end_ || !cluster_.peer(slot.second)->join_status().ok();
     });
   }
 
@@ -190,6 +191,7 @@ class Study {
   std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
   std::set<uint32_t> leaves_later_;     // when they go on
   uint64_t sweeps_ = 0;                 // that somebody ended, by number
+  uint64_t to_end_ = options_.sweeps;   // by all
   uint64_t events_ = 0;
   double usual_ = 0.02;                 // seconds of a sweep, smoothed
   bool changed_ = false;

@@ -91,6 +91,7 @@ TEST(ElasticStudy, goes_on_to_the_end_of_a_trace_if_it_is_to) {
   expect_right(result);
   EXPECT_GE(result->ended, 5 * second);
   EXPECT_LT(result->ended, 10 * second);
+  EXPECT_EQ(result->by_sweep.rbegin()->second.peers, 3u) << "all end the last sweep";
   EXPECT_EQ(result->events_left, 0u);
   EXPECT_EQ(result->loaded, 1u);
   EXPECT_EQ(result->present, (std::vector<std::pair<Nanos, uint32_t>>{{0, 3}, {4 * second, 2}, {5 * second, 3}}));
