@@ -24,6 +24,7 @@ constexpr Command table[] = {
     {"simulate arc", "train with compressed gradients, beside what is specified", run_simulate_arc, simulate_arc_syntax},
     {"simulate averaging", "how many rounds until all hold the mean, if peers are absent", run_simulate_averaging, simulate_averaging_syntax},
     {"simulate loss", "train over links that lose, beside what the formulae say", run_simulate_loss, simulate_loss_syntax},
+    {"simulate elastic", "peers that come and go in virtual time, every round of them checked", run_simulate_elastic, simulate_elastic_syntax},
     {"simulate churn-trace", "write when peers come and go, as machines that can be taken away do", run_simulate_churn, simulate_churn_syntax},
     {"drop-compute", "bound how long a step waits for its slowest worker: is it worth it?", run_drop_compute, drop_compute_syntax},
     {"drop-compute plan", "by closed forms, before anything has run", run_drop_plan, drop_plan_syntax},

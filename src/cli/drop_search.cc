@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
 #include <set>
+
+#include "cli/text_file.h"
 
 namespace unisono::cli {
 
@@ -71,19 +70,6 @@ Numbers numbers_in(std::string_view text) {
   return numbers;
 }
 
-Result<std::string> read_all(const std::string& path) {
-  std::FILE* const file = path == "-" ? stdin : std::fopen(path.c_str(), "re");
-  if (file == nullptr) return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(errno)));
-  std::string text;
-  char buffer[1 << 16];
-  errno = 0;
-  for (size_t count; (count = std::fread(buffer, 1, sizeof(buffer), file)) > 0;) text.append(buffer, count);
-  const int error = std::ferror(file) != 0 ? errno : 0;
-  if (file != stdin) std::fclose(file);
-  if (error != 0) return Status(Code::unavailable, fmt::format("cannot read {}: {}", path, strerrordesc_np(error)));
-  return text;
-}
-
 }  // namespace
 
 Result<DropSearch> make_drop_search(const DropSearchOptions& o) {
@@ -109,7 +95,7 @@ Result<NamedTrace> named_trace(std::string name, std::string_view text) {
 }
 
 Result<NamedTrace> read_trace(const std::string& path) {
-  const auto text = read_all(path);
+  const auto text = read_text_file(path);
   if (!text.ok()) return text.status();
   return named_trace(path == "-" ? "standard input" : path, *text);
 }

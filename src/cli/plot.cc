@@ -87,6 +87,7 @@ class PanelWriter {
       y_.add(0);
       y_.add((panel.categories.empty() ? 1.05 : 1.25) * y_.high);  // above bars there is room for the legend
     }
+    if (panel.x_from_zero && x_.high > 0) x_.add(0);
     if (panel.categories.empty()) {
       x_step_ = x_.widen(panel.x_axis);
     } else {
@@ -188,6 +189,7 @@ class PanelWriter {
   void legend() {
     size_t longest = 0;
     for (const Series& series : panel_.series) longest = std::max(longest, series.name.size());
+    if (longest == 0) return;
     const double width = 48 + 6.6 * static_cast<double>(longest);
     const double height = 12 + 18 * static_cast<double>(panel_.series.size());
     const bool at_left = panel_.legend == Corner::upper_left || panel_.legend == Corner::lower_left;

@@ -20,7 +20,7 @@ enum class Axis : uint8_t { linear, decades, bytes };  // decades and bytes are 
 enum class Corner : uint8_t { upper_right, upper_left, lower_right, lower_left };
 
 struct Series {
-  std::string name;
+  std::string name;    // if none of a panel has one, it has no legend
   std::string colour;  // as SVG has it: "#1f77b4"
   double line_width = 1.5;
   bool dashed = false;
@@ -41,6 +41,7 @@ struct Panel {
   Corner legend = Corner::upper_right;  // where the curves are not
   std::vector<std::string> categories = {};  // if not empty, what stands at x = 0, 1, …, instead of numbers; the x axis is linear
   bool y_from_zero = false;             // a linear y axis from zero to above the highest value: for amounts, whose ratio should be seen
+  bool x_from_zero = false;             // a linear x axis that begins at zero, so that panels can be compared
   bool new_row = false;                 // stands below those before, at the left
 };
 

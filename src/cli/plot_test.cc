@@ -117,6 +117,17 @@ TEST(Plot, a_new_row_stands_below_and_the_widest_row_decides_the_width) {
   EXPECT_EQ(count(drawn, "</g>"), 1u);
 }
 
+TEST(Plot, x_axis_begins_at_zero_if_it_is_to) {
+  Panel panel{.title = "t", .x_label = "", .y_label = "", .series = {{.name = "s", .colour = "#1f77b4", .points = {{80, 1}, {100, 2}}}}};
+  EXPECT_EQ(svg({panel}).find(">20</text>"), std::string::npos);
+  panel.x_from_zero = true;
+  EXPECT_NE(svg({panel}).find(">20</text>"), std::string::npos);
+}
+
+TEST(Plot, without_names_there_is_no_legend) {
+  EXPECT_EQ(svg({{.title = "t", .x_label = "", .y_label = "", .series = {{.name = "", .colour = "#1f77b4", .points = {{0, 1}, {1, 2}}}}}}).find("class='legend'"), std::string::npos);
+}
+
 TEST(Plot, legends_stand_in_all_four_corners) {
   std::vector<std::string> places;
   for (const auto corner : {Corner::upper_right, Corner::upper_left, Corner::lower_right, Corner::lower_left}) {

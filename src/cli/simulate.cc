@@ -31,8 +31,9 @@ const CommandLineText help_text{
         "result: values, errors, deadlines, memory. The same seed and the same build give the same bytes on every wire.\n\n"
         "Scenarios: all-reduce (one of everybody), random (random programs of all collectives), wrong (programs in which\n"
         "one process errs), reform (processes die or stop, the others re-form the group and go on). 'unisono simulate arc',\n"
-        "'averaging', 'loss' and 'churn-trace' are other commands with help pages of their own: training with compressed gradients,\n"
-        "averaging in groups among peers that come and go, training over links that lose, and when peers of an elastic run come and go.",
+        "'averaging', 'loss', 'elastic' and 'churn-trace' are other commands with help pages of their own: training with compressed\n"
+        "gradients, averaging in groups among peers that come and go, training over links that lose, whole elastic runs, and when their\n"
+        "peers come and go.",
     .footer = R"(Examples:
   unisono simulate all-reduce --peers 64 --seeds 0-9999         ten thousand clusters with mixed faults
   unisono simulate random --seeds 0-999 --faults kill           processes die while they do anything
@@ -45,7 +46,7 @@ while); partition; mixed (any of them, by seed).
 A failing seed is printed with the command that runs it again. Exit code: 0 if every seed passed, 1 if one failed, 2 for a
 wrong command line.)"};
 
-constexpr const char* second_commands[] = {"arc", "averaging", "loss", "churn-trace"};  // stand where scenarios do
+constexpr const char* second_commands[] = {"arc", "averaging", "loss", "elastic", "churn-trace"};  // stand where scenarios do
 
 struct SimulateOptions {
   std::string scenario = "all-reduce";

@@ -49,6 +49,9 @@ TEST(Tool, a_command_of_two_words_has_a_page_and_options_of_its_own) {
   const auto averaging = run({UNISONO_TOOL, "simulate", "averaging", "--help"});
   EXPECT_EQ(averaging.code, 0);
   for (const char* part : {"Usage: unisono simulate averaging", "Examples:", "Exit code", "--compare"}) EXPECT_TRUE(contains(averaging.out, part)) << part;
+  const auto elastic = run({UNISONO_TOOL, "simulate", "elastic", "--help"});
+  EXPECT_EQ(elastic.code, 0);
+  for (const char* part : {"Usage: unisono simulate elastic", "Examples:", "Exit code", "--churn"}) EXPECT_TRUE(contains(elastic.out, part)) << part;
   EXPECT_TRUE(contains(run({UNISONO_TOOL, "help", "simulate", "churn-trace"}).out, "Usage: unisono simulate churn-trace"));
   const auto other = run({UNISONO_TOOL, "simulate", "arc", "--faults", "kill"});
   EXPECT_EQ(other.code, 2);
