@@ -161,7 +161,7 @@ class PeerRoster {
   void drop_surplus();
   void erase(PeerId id);
   uint64_t& sum_of(const PeerId& id) { return sums_[part_of(id, roster_parts_max)]; }
-  static size_t part_of(const PeerId& id, size_t parts) { return static_cast<size_t>(id.high % parts); }
+  static size_t part_of(const PeerId& id, size_t parts) { return static_cast<size_t>(id.low % parts); }
   std::vector<uint64_t> parts(size_t count) const;
   const Record& record_of(const PeerId& id) const;
   static PeerClaim claim_of(const Record& record, bool brief, Nanos now);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/random.h"
 #include "membership/elastic_test_support.h"
@@ -84,6 +85,55 @@ TEST(PeerRoster, merging_is_commutative_associative_and_idempotent) {
       EXPECT_EQ(a, b);
     }
   }
+}
+
+TEST(PeerRoster, a_brief_claim_says_how_a_known_peer_stands_and_nothing_else) {
+  PeerRoster roster(8, forget_dead);
+  auto brief = peer_claim(1, PeerStatus::suspect, 2);
+  brief.entry.facts = {};
+  brief.entry.facts.counter = 9;
+  brief.brief = true;
+  EXPECT_EQ(roster.merge(brief, 0).effect, Effect::none) << "nobody knows where it is";
+  EXPECT_EQ(roster.find(peer_id(1)), nullptr);
+  (void)roster.merge(peer_claim(1, PeerStatus::alive, 2), 0);
+  const auto outcome = roster.merge(brief, 0);
+  EXPECT_EQ(outcome.effect, Effect::status);
+  EXPECT_FALSE(outcome.newer_facts);
+  EXPECT_EQ(roster.find(peer_id(1))->status, PeerStatus::suspect);
+  EXPECT_EQ(roster.find(peer_id(1))->facts, peer_claim(1).entry.facts);
+  EXPECT_EQ(roster.merge(brief, 0).effect, Effect::none);
+  const auto again = roster.brief_claim_of(peer_id(1), 0);
+  EXPECT_TRUE(again.brief);
+  EXPECT_EQ(again.entry.facts, PeerFacts());
+  EXPECT_EQ(again.entry.status, PeerStatus::suspect);
+  auto newer = peer_claim(1, PeerStatus::alive, 3);
+  newer.entry.facts.counter = 5;
+  EXPECT_TRUE(roster.merge(newer, 0).newer_facts);
+}
+
+TEST(PeerRoster, claims_beside_the_parts_of_another_are_those_that_may_differ) {
+  PeerRoster mine(2000, forget_dead), other(2000, forget_dead);
+  for (uint64_t number = 1; number <= 600; ++number) {
+    if (number != 77) (void)mine.merge(peer_claim(number), 0);
+    (void)other.merge(peer_claim(number, number == 500 ? PeerStatus::suspect : PeerStatus::alive), 0);
+  }
+  const auto parts = mine.parts();
+  ASSERT_EQ(parts.size(), 128u);
+  EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), uint64_t{0}), mine.sum());
+  const auto claims = other.claims_beside(parts, 0);
+  EXPECT_LT(claims.size(), 40u);
+  const auto has = [&](uint64_t number) { return std::ranges::any_of(claims, [&](const PeerClaim& claim) { return claim.entry.id == peer_id(number); }); };
+  EXPECT_TRUE(has(77));
+  EXPECT_TRUE(has(500));
+  for (const auto& claim : claims) (void)mine.merge(claim, 0);
+  EXPECT_EQ(mine.sum(), other.sum());
+  EXPECT_TRUE(mine.claims_beside(other.parts(), 0).empty());
+  EXPECT_EQ(mine.claims_beside({}, 0).size(), 600u);
+  // Whatever the number of parts, up to one for each place.
+  for (size_t count = 1; count <= roster_parts_max; count *= 2) {
+    EXPECT_EQ(mine.claims_beside(std::vector<uint64_t>(count), 0).size(), 600u) << "of a roster that knows nobody";
+  }
+  EXPECT_TRUE(PeerRoster(8, forget_dead).parts().empty());
 }
 
 TEST(PeerRoster, lists_hold_who_they_say) {

@@ -230,7 +230,8 @@ void RosterKeeper::tell(const PeerId& to, const std::vector<PeerId>& about, Nano
 // What may differ from the other's roster, given the parts of its sum.
 void RosterKeeper::send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now) {
   const auto claims = roster_.claims_beside(parts, now);
-  for (size_t at = 0; at < claims.size(); at += roster_claims_max) {
+  // A welcome is sent without any, too: the other may have entries that are not known here.
+  for (size_t at = 0; at < claims.size() || (welcome && at == 0); at += roster_claims_max) {
     const auto end = std::min(at + roster_claims_max, claims.size());
     auto message = make_message(RosterGossip{.answer = true});
     const bool last = end == claims.size();

@@ -374,14 +374,110 @@ TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on
 
 TEST(RosterKeeper, a_hello_with_an_equal_roster_is_not_answered_with_a_whole_one) {
   auto keeper = founder(300);
-  keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum()}, {peer_claim(2)}), 1);
+  keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum(), {}}, {peer_claim(2)}), 1);
   auto sends = sends_of<RosterWelcome>(keeper);
   ASSERT_EQ(sends.size(), 1u);
-  EXPECT_LE(sends[0].message.claims.size(), 16u);
-  keeper.message(peer_id(2), from_run(RosterHello{"demo", 1}, {peer_claim(2)}), 1);
+  EXPECT_LT(sends[0].message.claims.size(), 64u) << "news only";
+  keeper.message(peer_id(2), from_run(RosterHello{"demo", 1, {}}, {peer_claim(2)}), 1);
   sends = sends_of<RosterWelcome>(keeper);
   ASSERT_EQ(sends.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(std::get<RosterWelcome>(sends[i].message.body).last, i == 2);
+}
+
+TEST(RosterKeeper, a_hello_with_a_sum_in_parts_is_answered_with_what_differs) {
+  auto keeper = founder(300);
+  PeerRoster other(4096, 3600 * second);
+  for (const auto& claim : keeper.roster().claims(1)) (void)other.merge(claim, 1);
+  (void)other.merge(peer_claim(40, PeerStatus::suspect), 1);
+  keeper.message(peer_id(2), from_run(RosterHello{"demo", other.sum(), other.parts()}, {peer_claim(2)}), 1);
+  auto sends = sends_of<RosterWelcome>(keeper);
+  ASSERT_EQ(sends.size(), 1u);
+  EXPECT_NE(about(sends[0], peer_id(40)), nullptr);
+  EXPECT_LT(sends[0].message.claims.size(), 30u);
+  const auto& welcome = std::get<RosterWelcome>(sends[0].message.body);
+  EXPECT_TRUE(welcome.last);
+  EXPECT_EQ(welcome.parts, keeper.roster().parts());
+}
+
+TEST(RosterKeeper, a_hello_of_one_that_knows_more_is_answered_though_there_is_nothing_to_tell) {
+  auto keeper = founder(8);
+  const auto known = keeper.roster().claims(1);
+  const auto here = [&](size_t part) { return std::ranges::any_of(known, [&](const PeerClaim& claim) { return claim.entry.id.low % 2 == part; }); };
+  ASSERT_TRUE(here(0) && here(1));
+  auto parts = keeper.roster().parts();
+  ASSERT_EQ(parts.size(), 2u);
+  parts.resize(256);  // so many that most are empty; as whoever knows more peers has it
+  std::ranges::fill(parts, 0);
+  PeerRoster one(4096, 3600 * second);
+  for (const auto& claim : known) {
+    PeerRoster alone(4096, 3600 * second);
+    (void)alone.merge(claim, 1);
+    parts[claim.entry.id.low % 256] += alone.sum();
+  }
+  const auto empty = std::ranges::find(parts, uint64_t{0});
+  ASSERT_NE(empty, parts.end());
+  *empty = 5;
+  keeper.message(peer_id(2), from_run(RosterHello{"demo", keeper.roster().sum() + 5, parts}, {peer_claim(2)}), 1);
+  const auto sends = sends_of<RosterWelcome>(keeper);
+  ASSERT_EQ(sends.size(), 1u) << "or who asks would never tell of it";
+  EXPECT_TRUE(sends[0].message.claims.empty());
+  EXPECT_TRUE(std::get<RosterWelcome>(sends[0].message.body).last);
+}
+
+TEST(RosterKeeper, what_matters_is_told_early_and_alone) {
+  auto keeper = founder(5);
+  std::vector<RosterSend> sends;
+  run(keeper, 100 * times.gossip_period, &sends);  // nobody answers, but what was to be told is told
+  keeper = founder(5);
+  run(keeper, 2 * times.gossip_period + 1, &sends);
+  (void)keeper.take_sends();
+  Nanos now = 3 * times.gossip_period;
+  while (keeper.next_deadline() <= now) keeper.woke(keeper.next_deadline());
+  (void)keeper.take_sends();
+  keeper.set_finished(7, 1, now);
+  keeper.message(peer_id(2), from_run(RosterGossip{}, {peer_claim(3, PeerStatus::suspect, 1)}), now);
+  const Nanos soon = now + times.gossip_period / 5;
+  while (keeper.next_deadline() <= soon) keeper.woke(keeper.next_deadline());
+  size_t told = 0, facts = 0;
+  for (const auto& one : sends_of<RosterGossip>(keeper)) {
+    if (std::get<RosterGossip>(one.message.body).answer) continue;
+    const auto* claim = about(one, peer_id(3));
+    told += claim != nullptr && claim->brief && claim->entry.status == PeerStatus::suspect;
+    facts += about(one, peer_id(1)) != nullptr;
+  }
+  EXPECT_GE(told, 2u);
+  EXPECT_EQ(facts, 0u);
+  const Nanos later = now + 2 * times.gossip_period;
+  while (keeper.next_deadline() <= later) keeper.woke(keeper.next_deadline());
+  for (const auto& one : sends_of<RosterGossip>(keeper)) facts += about(one, peer_id(1)) != nullptr && about(one, peer_id(1))->entry.facts.finished_sweep == 7;
+  EXPECT_GE(facts, 2u) << "with the regular one";
+}
+
+// How often the keeper tells the peer's facts by gossip until `end`.
+size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
+  size_t told = 0;
+  while (keeper.next_deadline() <= end) {
+    keeper.woke(keeper.next_deadline());
+    for (const auto& one : sends_of<RosterGossip>(keeper)) told += about(one, peer_id(number)) != nullptr && !about(one, peer_id(number))->brief;
+  }
+  return told;
+}
+
+TEST(RosterKeeper, in_a_large_run_each_tells_its_own_facts_only) {
+  for (const uint64_t count : {64, 65}) {
+    auto keeper = founder(count);
+    Nanos now = 20 * times.gossip_period;  // until the newcomers are told
+    for (Nanos at = 0; at < now; at += times.gossip_period) {
+      run(keeper, at);
+      for (uint64_t number = 2; number <= count; ++number) keeper.message(peer_id(number), from_run(RosterProbe{peer_id(number), 1}), at);
+      (void)keeper.take_sends();
+    }
+    auto claim = peer_claim(9);
+    claim.entry.facts.counter = 4;
+    keeper.message(peer_id(9), from_run(RosterGossip{.answer = true}, {claim}), now);
+    const auto told = times_facts_told(keeper, 9, now + times.gossip_period);
+    EXPECT_EQ(told > 0, count == 64) << count;
+  }
 }
 
 TEST(RosterKeeper, a_stranger_of_the_run_is_asked_who_it_is_not_too_often) {

@@ -104,17 +104,15 @@ TEST(RosterRumors, each_is_told_as_often_as_asked_and_then_no_more) {
 TEST(RosterRumors, what_matters_goes_first_and_news_before_what_was_told) {
   RosterRumors rumors;
   for (uint64_t number = 1; number <= 10; ++number) rumors.add(peer_id(number), 5, RumorKind::facts);
-  rumors.add(peer_id(7), 5, RumorKind::urgent);
+  rumors.add(peer_id(7), 5, RumorKind::standing);
   EXPECT_EQ(rumors.take(1), std::vector{peer_id(7)});
-  rumors.add(peer_id(8), 5, RumorKind::urgent);
+  rumors.add(peer_id(8), 5, RumorKind::standing);
   EXPECT_EQ(rumors.take(1), std::vector{peer_id(8)});
   rumors.add(peer_id(9), 5, RumorKind::standing);
   EXPECT_EQ(rumors.standing(), 3u);
   EXPECT_EQ(rumors.size(), 10u);
-  for (int i = 0; i < 8; ++i) EXPECT_NE(rumors.take(1), std::vector{peer_id(9)}) << "the rest of 7 and 8";
-  EXPECT_EQ(rumors.size(), 8u);
-  EXPECT_EQ(rumors.take(1), std::vector{peer_id(9)});
-  for (int i = 0; i < 4; ++i) (void)rumors.take(1);
+  EXPECT_EQ(rumors.take(1), std::vector{peer_id(9)}) << "7 and 8 were told before";
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(std::ranges::all_of(rumors.take(1), [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
   EXPECT_EQ(rumors.standing(), 0u);
   EXPECT_EQ(rumors.take(8).size(), 7u);
 }
@@ -246,7 +244,7 @@ TEST(RosterLayout, who_is_not_known_of_those_that_it_names_is_asked_for_where_it
     RosterKeeper keeper(all, peer_entry(1));
     ASSERT_TRUE(keeper.start(0).ok());
     const auto run = fnv1a64("demo");
-    keeper.message(peer_id(2), {.run = run, .body = RosterWelcome{.sum = 0, .last = true}, .claims = {peer_claim(2)}}, 0);
+    keeper.message(peer_id(2), {.run = run, .body = RosterWelcome{.sum = 0, .last = true, .parts = {}}, .claims = {peer_claim(2)}}, 0);
     ASSERT_TRUE(keeper.settled());
     (void)keeper.take_sends();
     keeper.message(peer_id(2), {.run = run, .body = LayoutPush{layout(1, 0, 5)}, .claims = {}}, 1);

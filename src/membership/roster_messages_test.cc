@@ -37,8 +37,8 @@ LayoutPush make_push() {
 }
 
 std::vector<RosterMessage> one_of_each() {
-  return {with(RosterHello{"run", 42}),
-          with(RosterWelcome{17, true}),
+  return {with(RosterHello{"run", 42, {1, 2}}),
+          with(RosterWelcome{17, true, {1, 2, 0, 4}}),
           with(RosterRefused{RefusalReason::full, "no more"}),
           with(RosterProbe{peer_id(1), 5}),
           with(RosterAck{peer_id(1), peer_id(2), 5}),
@@ -144,7 +144,7 @@ TEST(RosterMessages, with_more_entries_than_may_go_at_once_are_refused) {
 }
 
 TEST(RosterMessages, with_a_string_longer_than_the_message_are_refused) {
-  auto bytes = encode(with(RosterHello{"run", 42}));
+  auto bytes = encode(with(RosterHello{"run", 42, {}}));
   overwrite(bytes, body_at, uint32_t{0xFFFFFFFF});
   expect_corrupt(bytes, "hello");
 }
@@ -156,9 +156,39 @@ TEST(RosterMessages, refused_for_no_known_reason_is_refused) {
 }
 
 TEST(RosterMessages, welcome_that_is_neither_last_nor_not_is_refused) {
-  auto bytes = encode(with(RosterWelcome{1, true}));
+  auto bytes = encode(with(RosterWelcome{1, true, {}}));
   bytes[body_at + 8] = std::byte{2};
   expect_corrupt(bytes, "welcome");
+}
+
+TEST(RosterMessages, a_sum_in_an_impossible_number_of_parts_is_refused) {
+  for (const size_t count : {0, 1, 2, 256}) EXPECT_TRUE(decode_roster_message(encode(with(RosterHello{"run", 42, std::vector<uint64_t>(count)}))).ok()) << count;
+  for (const size_t count : {3, 255, 257, 512, 65535}) {
+    expect_corrupt(encode(with(RosterHello{"run", 42, std::vector<uint64_t>(count)})), "parts");
+    expect_corrupt(encode(with(RosterWelcome{42, true, std::vector<uint64_t>(count)})), "parts");
+  }
+  auto bytes = encode(with(RosterWelcome{1, true, {}}));
+  overwrite(bytes, body_at + 9, uint16_t{256});  // possible, but not there
+  expect_corrupt(bytes, "parts");
+}
+
+TEST(RosterMessages, a_brief_entry_says_who_and_how_and_no_facts) {
+  auto claim = peer_claim(1, PeerStatus::left, 3);
+  claim.gone_ms = 17;
+  claim.brief = true;
+  auto whole = claim;
+  whole.brief = false;
+  auto message = with(RosterGossip{});
+  message.claims = {claim, whole, claim};
+  const auto bytes = encode(message);
+  const auto read = decode_roster_message(bytes);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  claim.entry.facts = {};
+  EXPECT_EQ(read->claims, (std::vector{claim, whole, claim}));
+  message.claims = {claim};
+  const auto one = encode(message).size();
+  message.claims = {claim, claim};
+  EXPECT_EQ(encode(message).size() - one, 26u);
 }
 
 TEST(RosterMessages, gossip_that_is_neither_an_answer_nor_not_is_refused) {
@@ -184,7 +214,7 @@ TEST(RosterMessages, an_entry_of_an_unknown_status_is_refused) {
 
 TEST(RosterMessages, an_entry_with_unknown_flags_is_refused) {
   auto bytes = encode(with(LayoutPull{1}));
-  bytes[entry_at + 21] = std::byte{2};
+  bytes[entry_at + 21] = std::byte{4};
   expect_corrupt(bytes, "entry 0");
 }
 

@@ -306,8 +306,8 @@ RosterMessage random_message(Random& random) {
   const auto id = [&] { return peer_id(1 + random.below(12)); };
   const auto sequence = static_cast<uint32_t>(random.below(20));
   const std::vector<PeerId> some{id(), {random.next(), 1}};
-  const RosterBody bodies[] = {RosterHello{random.chance(0.9) ? "demo" : "other", random.below(2)},
-                               RosterWelcome{random.below(2), random.chance(0.5)},
+  const RosterBody bodies[] = {RosterHello{random.chance(0.9) ? "demo" : "other", random.below(2), std::vector<uint64_t>(random.chance(0.5) ? size_t{1} << random.below(9) : 0)},
+                               RosterWelcome{random.below(2), random.chance(0.5), std::vector<uint64_t>(random.chance(0.5) ? 8 : 0)},
                                RosterRefused{static_cast<RefusalReason>(1 + random.below(3)), "no"},
                                RosterProbe{id(), sequence},
                                RosterAck{id(), id(), sequence},
@@ -323,6 +323,7 @@ RosterMessage random_message(Random& random) {
     claim.entry.facts.counter = random.chance(0.1) ? ~uint64_t{0} : random.below(4);
     claim.entry.facts.role = static_cast<ElasticRole>(random.below(3));
     claim.proven = claim.entry.status == PeerStatus::dead && random.chance(0.3);
+    claim.brief = random.chance(0.3);
     if (is_gone(claim.entry.status)) claim.gone_ms = static_cast<uint32_t>(random.next() >> random.below(33));
     message.claims.push_back(claim);
   }

@@ -1,4 +1,5 @@
 // Messages of elastic runs, made from a fuzzer's choices.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -22,6 +23,7 @@ PeerClaim make_claim(Input& input) {
   entry.status = static_cast<PeerStatus>(input.below(5));
   if (is_gone(entry.status)) claim.gone_ms = static_cast<uint32_t>(input.number());
   claim.proven = entry.status == PeerStatus::dead && input.flag();
+  claim.brief = input.flag();
   auto& facts = entry.facts;
   facts.counter = input.number();
   facts.name = "p";
@@ -36,10 +38,16 @@ PeerClaim make_claim(Input& input) {
   return claim;
 }
 
+std::vector<uint64_t> make_parts(Input& input) {
+  std::vector<uint64_t> parts(input.flag() ? size_t{1} << input.below(9) : 0);
+  for (size_t i = 0; i < std::min<size_t>(parts.size(), 4); ++i) parts[i] = input.number();
+  return parts;
+}
+
 RosterBody make_roster_body(Input& input, const Layout* known) {
   switch (input.below(9)) {
-    case 0: return RosterHello{.run_id = input.flag() ? "other" : "run", .sum = input.number()};
-    case 1: return RosterWelcome{.sum = input.number(), .last = input.flag()};
+    case 0: return RosterHello{.run_id = input.flag() ? "other" : "run", .sum = input.number(), .parts = make_parts(input)};
+    case 1: return RosterWelcome{.sum = input.number(), .last = input.flag(), .parts = make_parts(input)};
     case 2: return RosterRefused{.reason = static_cast<RefusalReason>(1 + input.below(3)), .text = "no"};
     case 3: return RosterProbe{.origin = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};
     case 4: return RosterAck{.origin = input.any_peer(), .target = input.any_peer(), .sequence = static_cast<uint32_t>(input.number())};

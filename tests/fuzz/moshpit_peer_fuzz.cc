@@ -110,7 +110,7 @@ struct Desk {
     message.layout_digest = layout.digest;
     peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
     if (settings.found) return;
-    message.body = RosterWelcome{.sum = 0, .last = true};
+    message.body = RosterWelcome{.sum = 0, .last = true, .parts = {}};
     peer.received(peer_id(1), SharedBuffer::copy(encode(message)), now);
   }
 
