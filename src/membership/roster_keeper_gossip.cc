@@ -133,6 +133,7 @@ void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
 }
 
 void RosterKeeper::spread_doubt(const PeerId& id, Nanos now) {
+  if (roster_.find(id) == nullptr) return;  // so long gone that it was forgotten at once
   doubts_.add(roster_.brief_claim_of(id, now), hops() + doubts_told_over, now);
   want_gossip(true, now);
 }
