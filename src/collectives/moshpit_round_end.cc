@@ -1,6 +1,6 @@
 // How a round ends: what was decided is applied, at once, and the report is made.
 #include <algorithm>
-#include <set>
+#include <vector>
 
 #include "collectives/moshpit_round.h"
 
@@ -38,14 +38,16 @@ const ChunkResult* MoshpitRound::applied(uint32_t chunk) const {
 void MoshpitRound::apply(uint32_t chunk) {
   ++report_.committed;
   const auto& result = results_[chunk];
-  std::set<uint32_t> positions;
+  std::vector<uint32_t> positions;
+  positions.reserve(members_.size());
   uint32_t sharers = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     if (!result.head.contributors[rank]) continue;
-    positions.insert(request_.members[rank].position);
+    positions.push_back(request_.members[rank].position);
     if (request_.members[rank].position == request_.members[request_.self].position) ++sharers;
   }
-  const double parts = static_cast<double>(positions.size()) * sharers;
+  std::ranges::sort(positions);
+  const double parts = static_cast<double>(std::ranges::unique(positions).begin() - positions.begin()) * sharers;
   request_.states[chunk] = {.weight = result.head.total / parts, .full = result.head.full, .sharers = sharers};
   const size_t count = format_.table.count(chunk);
   if (format_.result.is_plain()) return request_.values->replace(chunk, result.message.slice(result_head_bytes, count * sizeof(float)), result.head.digest);

@@ -16,12 +16,14 @@ class PeerTimers {
     erase(id);
     times_[id] = at;
     order_.emplace(at, id);
+    next_ = order_.begin()->first;
   }
   void erase(const PeerId& id) {
     const auto found = times_.find(id);
     if (found == times_.end()) return;
     order_.erase({found->second, id});
     times_.erase(found);
+    next_ = order_.empty() ? never : order_.begin()->first;
   }
   bool contains(const PeerId& id) const { return times_.contains(id); }
   // `never` if there is none for this peer, or none at all.
@@ -29,7 +31,7 @@ class PeerTimers {
     const auto found = times_.find(id);
     return found == times_.end() ? never : found->second;
   }
-  Nanos next() const { return order_.empty() ? never : order_.begin()->first; }
+  Nanos next() const { return next_; }
   // Removes the earliest that is due; false if none is.
   bool take_due(Nanos now, PeerId& id) {
     if (next() > now) return false;
@@ -46,6 +48,7 @@ class PeerTimers {
  private:
   std::map<PeerId, Nanos> times_;
   std::set<std::pair<Nanos, PeerId>> order_;
+  Nanos next_ = never;  // asked for after every message
 };
 
 }  // namespace unisono

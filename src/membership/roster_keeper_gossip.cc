@@ -18,6 +18,8 @@ constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tell
 constexpr uint32_t doubts_told_over = 6;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
 constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
+constexpr size_t few_doubts = 8;
+constexpr Nanos urgent_parts_of_many = 2;  // where more are told of, they are told together
 constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
 
@@ -145,7 +147,8 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / urgent_parts : told_all_at_ + options_.times.gossip_period;
+  const auto parts = doubts_.size() > few_doubts ? urgent_parts_of_many : urgent_parts;
+  const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / parts : told_all_at_ + options_.times.gossip_period;
   gossip_at_ = std::min(gossip_at_, std::max(now, at));
 }
 
