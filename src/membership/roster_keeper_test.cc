@@ -453,6 +453,86 @@ TEST(RosterKeeper, what_matters_is_told_early_and_alone) {
   EXPECT_GE(facts, 2u) << "with the regular one";
 }
 
+// Runs it to `end` with all its probes answered; what it sends meanwhile.
+std::vector<RosterSend> run_answered(RosterKeeper& keeper, Nanos begin, Nanos end) {
+  std::vector<RosterSend> sends;
+  for (Nanos at = begin; at <= end; at += times.probe_timeout / 16) {
+    run(keeper, at);
+    for (auto& one : keeper.take_sends()) {
+      if (const auto* probe = std::get_if<RosterProbe>(&one.message.body)) keeper.message(one.to, from_run(RosterAck{peer_id(1), one.to, probe->sequence}), at);
+      sends.push_back(std::move(one));
+    }
+  }
+  return sends;
+}
+
+size_t comparisons(const std::vector<RosterSend>& sends) {
+  return static_cast<size_t>(std::ranges::count_if(sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }));
+}
+
+TEST(RosterKeeper, compares_rosters_after_somebody_came_or_went_and_not_for_every_doubt) {
+  auto all = options(true);
+  auto keeper = founder(12, all);
+  Nanos now = 4 * second;
+  EXPECT_GE(comparisons(run_answered(keeper, 0, now)), 1u) << "eleven came";
+  const auto during = [&](const PeerClaim& claim) {
+    keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {claim}), now);
+    const auto sends = run_answered(keeper, now, now + 2500 * millisecond);
+    now += 2500 * millisecond;
+    return comparisons(sends);
+  };
+  // Healing compares, too, at a time that only chance decides: of four doubts one may fall together with it.
+  size_t doubts = 0, deaths = 0;
+  for (uint32_t i = 0; i < 2; ++i) {
+    doubts += during(peer_claim(3, PeerStatus::suspect, 1 + i));
+    doubts += during(peer_claim(3, PeerStatus::alive, 2 + i));
+  }
+  for (uint64_t number = 5; number < 9; ++number) {
+    auto death = peer_claim(number, PeerStatus::dead);
+    death.proven = true;
+    deaths += during(death);
+  }
+  EXPECT_LE(doubts, 1u);
+  EXPECT_GE(deaths, 4u);
+}
+
+TEST(RosterKeeper, where_many_are_in_doubt_they_are_told_of_together) {
+  const auto gossips = [](uint64_t doubts) {
+    auto keeper = founder(40);
+    Nanos now = 10 * second;
+    (void)run_answered(keeper, 0, now);
+    size_t sent = 0;
+    const Nanos end = now + second;
+    for (uint64_t i = 0; now < end; ++i, now += times.gossip_period / 20) {
+      keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(3 + i % doubts, i / doubts % 2 == 0 ? PeerStatus::suspect : PeerStatus::alive, static_cast<uint32_t>(1 + (i / doubts + 1) / 2))}), now);
+      run(keeper, now);
+      sent += sends_of<RosterGossip>(keeper).size();
+    }
+    return sent;
+  };
+  const auto few = gossips(2), many = gossips(30);
+  EXPECT_GE(few, 16u) << "two, every tenth of a second";
+  EXPECT_LE(many, few / 2 + 4);
+  EXPECT_GE(many, 6u);
+}
+
+TEST(RosterKeeper, facts_that_come_with_a_doubt_are_told_on) {
+  auto keeper = founder(12);
+  (void)run_answered(keeper, 0, 4 * second);
+  auto claim = peer_claim(3, PeerStatus::suspect);
+  claim.entry.facts.counter = 9;
+  keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {claim}), 4 * second);
+  size_t brief = 0, whole = 0;
+  for (const auto& one : run_answered(keeper, 4 * second, 6 * second)) {
+    for (const auto& told : one.message.claims) {
+      if (told.entry.id != peer_id(3)) continue;
+      ++(told.brief ? brief : whole);
+    }
+  }
+  EXPECT_GE(brief, 4u);
+  EXPECT_GE(whole, 2u);
+}
+
 // How often the keeper tells the peer's facts by gossip until `end`.
 size_t times_facts_told(RosterKeeper& keeper, uint64_t number, Nanos end) {
   size_t told = 0;
