@@ -47,7 +47,7 @@ void MoshpitRound::apply(uint32_t chunk) {
     if (request_.members[rank].position == request_.members[request_.self].position) ++sharers;
   }
   std::ranges::sort(positions);
-  const double parts = static_cast<double>(std::ranges::unique(positions).begin() - positions.begin()) * sharers;
+  const double parts = static_cast<double>(std::unique(positions.begin(), positions.end()) - positions.begin()) * sharers;
   request_.states[chunk] = {.weight = result.head.total / parts, .full = result.head.full, .sharers = sharers};
   const size_t count = format_.table.count(chunk);
   if (format_.result.is_plain()) return request_.values->replace(chunk, result.message.slice(result_head_bytes, count * sizeof(float)), result.head.digest);
