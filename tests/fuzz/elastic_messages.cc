@@ -24,6 +24,7 @@ PeerClaim make_claim(Input& input) {
   if (is_gone(entry.status)) claim.gone_ms = static_cast<uint32_t>(input.number());
   claim.proven = entry.status == PeerStatus::dead && input.flag();
   claim.brief = input.flag();
+  if (claim.brief) return claim;
   auto& facts = entry.facts;
   facts.counter = input.number();
   facts.name = "p";
