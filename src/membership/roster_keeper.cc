@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t farewells_max = 64;      // processes that are told at once that this one leaves
 constexpr uint32_t max_group_min = 4;
+constexpr size_t seeds_at_once = 32;
+constexpr size_t seeds_named_max = 16;    // in an error
 constexpr size_t seeds_kept_max = 2048;   // a joiner's, where they change while it is joining
 
 }  // namespace
@@ -60,11 +62,22 @@ Status RosterKeeper::start(Nanos now) {
   return {};
 }
 
+// To a few seeds at a time, for a file may name all that ever were there: who fails makes room at once, who says nothing after a probe_period. The turn is of who was
+// not asked yet, then of who was asked longest ago.
 void RosterKeeper::say_hello(Nanos now) {
   hello_at_ = now + options_.times.probe_period;
+  std::vector<std::pair<Nanos, const std::string*>> due;
+  size_t asked = 0;
   for (const auto& [address, seed] : seeds_) {
     if (seed.failed) continue;
-    sends_.push_back({.to = {}, .address = address, .message = hello(now)});
+    const bool waits = seed.asked_at != never && now < seed.asked_at + options_.times.probe_period;
+    if (waits) ++asked;
+    else due.emplace_back(seed.asked_at == never ? -never : seed.asked_at, &address);
+  }
+  std::ranges::stable_sort(due, {}, &std::pair<Nanos, const std::string*>::first);
+  for (size_t i = 0; i < due.size() && asked < seeds_at_once; ++i, ++asked) {
+    seeds_.at(*due[i].second).asked_at = now;
+    sends_.push_back({.to = {}, .address = *due[i].second, .message = hello(now)});
   }
 }
 
@@ -76,22 +89,27 @@ void RosterKeeper::set_seeds(const std::vector<std::string>& addresses, Nanos no
   }
 }
 
-void RosterKeeper::address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos) {
-  if (state_ == JoinState::joining) seed_failed(address, why, other_run);
+void RosterKeeper::address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now) {
+  if (state_ == JoinState::joining) seed_failed(address, why, other_run, now);
 }
 
-void RosterKeeper::seed_failed(const std::string& address, const std::string& why, bool other_run) {
+void RosterKeeper::seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now) {
   const auto found = seeds_.find(address);
   if (found == seeds_.end() || found->second.failed) return;
   found->second = {.failed = true, .other_run = other_run, .why = why};
   give_up_joining();
+  if (running()) say_hello(now);
 }
 
 // If every seed has failed. A process that found nobody must not found the run by itself: two runs would come of one.
 void RosterKeeper::give_up_joining() {
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return !seed.second.failed; })) return;
   std::string list;
-  for (const auto& [address, seed] : seeds_) list += (list.empty() ? ": " : ", ") + address + " (" + seed.why + ')';
+  size_t named = 0;
+  for (const auto& [address, seed] : seeds_) {
+    if (++named <= seeds_named_max) list += (list.empty() ? ": " : ", ") + address + " (" + seed.why + ')';
+  }
+  if (named > seeds_named_max) list += " and " + std::to_string(named - seeds_named_max) + " more";
   if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return seed.second.other_run; }))
     return fail(Code::invalid, "RUN_ID_MISMATCH: no seed answers for run \"" + options_.run_id + "\", with its run key if it has one" + list);
   fail(Code::unavailable, "NO_SEED: none of " + std::to_string(seeds_.size()) + " seeds answers" + list);
@@ -226,7 +244,7 @@ void RosterKeeper::woke(Nanos now) {
   roster_.forget(now);
   if (join_until_ <= now) {
     const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
-    for (const auto& [address, seed] : seeds_) seed_failed(address, waited, false);
+    for (const auto& [address, seed] : seeds_) seed_failed(address, waited, false, now);
     return;
   }
   if (hello_at_ <= now) say_hello(now);

@@ -96,6 +96,7 @@ class RosterKeeper final : public FormationView {
     bool failed = false;
     bool other_run = false;
     std::string why;
+    Nanos asked_at = never;  // last
   };
   struct Probe {
     uint32_t sequence = 0;
@@ -120,7 +121,7 @@ class RosterKeeper final : public FormationView {
   void joined(Nanos now);
   void fail(Code code, const std::string& why);
   void say_hello(Nanos now);
-  void seed_failed(const std::string& address, const std::string& why, bool other_run);
+  void seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now);
   void give_up_joining();
 
   // roster_keeper_gossip.cc: claims, rumors, healing

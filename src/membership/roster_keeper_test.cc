@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "membership/roster_keeper_test_support.h"
 
@@ -74,6 +75,50 @@ TEST(RosterKeeper, seeds_that_never_answer_are_given_up) {
   ASSERT_TRUE(keeper.start(0).ok());
   run(keeper, times.heal_period);
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED"));
+}
+
+TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
+  std::vector<std::string> seeds;
+  for (uint64_t number = 100; number < 1100; ++number) seeds.push_back(address_of(number));
+  RosterKeeper keeper(options(false, seeds), peer_entry(1));
+  ASSERT_TRUE(keeper.start(0).ok());
+  std::set<std::string> asked;
+  std::vector<std::string> waiting;
+  const auto look = [&] {
+    for (const auto& one : sends_of<RosterHello>(keeper)) {
+      asked.insert(one.address);
+      EXPECT_EQ(std::ranges::count(waiting, one.address), 0) << "twice at once";
+      waiting.push_back(one.address);
+    }
+    EXPECT_LE(waiting.size(), 32u);
+  };
+  // Refused, one after the other.
+  for (look(); asked.size() < 900 && !waiting.empty(); look()) {
+    const auto address = waiting.back();
+    waiting.pop_back();
+    keeper.address_unreachable(address, "refused", false, 1);
+  }
+  EXPECT_EQ(asked.size(), 900u);
+  // Those that say nothing do not hold up the others.
+  for (int i = 1; i <= 4; ++i) {
+    waiting.clear();
+    run(keeper, i * times.probe_period + 1);
+    look();
+  }
+  EXPECT_EQ(asked.size(), 1000u);
+  EXPECT_EQ(keeper.join_state(), JoinState::joining);
+  keeper.message(peer_id(2), from_run(RosterWelcome{.sum = 0, .last = true, .parts = {}}, {peer_claim(2)}), 4 * times.probe_period + 2);
+  EXPECT_EQ(keeper.join_state(), JoinState::joined);
+}
+
+TEST(RosterKeeper, an_error_names_some_of_many_seeds) {
+  std::vector<std::string> seeds;
+  for (uint64_t number = 100; number < 400; ++number) seeds.push_back(address_of(number));
+  RosterKeeper keeper(options(false, seeds), peer_entry(1));
+  ASSERT_TRUE(keeper.start(0).ok());
+  for (const auto& seed : seeds) keeper.address_unreachable(seed, "refused", false, 1);
+  EXPECT_EQ(keeper.join_state(), JoinState::failed);
+  EXPECT_TRUE(keeper.join_status().message().ends_with(" and 284 more")) << keeper.join_status().message();
 }
 
 TEST(RosterKeeper, itself_is_no_seed) {
@@ -323,8 +368,9 @@ TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on
   (void)keeper.take_sends();
   keeper.set_seeds({address_of(8)}, 1);
   keeper.woke(1);
-  const auto hellos = sends_of<RosterHello>(keeper);
-  ASSERT_EQ(hellos.size(), 2u);
+  ASSERT_EQ(sends_of<RosterHello>(keeper).size(), 1u);
+  run(keeper, 1 + times.probe_period);
+  ASSERT_EQ(sends_of<RosterHello>(keeper).size(), 2u);
   keeper.address_unreachable(address_of(7), "refused", false, 2);
   EXPECT_EQ(keeper.join_state(), JoinState::joining) << "one is left";
   keeper.address_unreachable(address_of(8), "refused", false, 3);
