@@ -29,14 +29,12 @@ bool RosterDoubts::covers(const PeerClaim& claim) const {
 
 void RosterDoubts::take(size_t count, std::vector<PeerClaim>& claims, Nanos now) {
   if (count == 0) return;
-  uint32_t least = 0;  // those that were sent so often, or less, are told
+  uint32_t least = ~0u;  // those that were sent so often, or less, are told
   if (count < doubts_.size()) {
     std::vector<uint32_t> sent(doubts_.size());
     std::ranges::transform(doubts_, sent.begin(), &Doubt::sent);
     std::ranges::nth_element(sent, sent.begin() + static_cast<ptrdiff_t>(count - 1));
     least = sent[count - 1];
-  } else {
-    least = ~0u;
   }
   const auto below = static_cast<size_t>(std::ranges::count_if(doubts_, [&](const Doubt& doubt) { return doubt.sent < least; }));
   size_t equal = count > below ? count - below : 0;  // of those that were sent as often, so many

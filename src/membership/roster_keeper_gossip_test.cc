@@ -130,6 +130,21 @@ TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_fo
   EXPECT_GE(deaths, 4u);
 }
 
+TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_often) {
+  const auto tellings = [](uint64_t count) {
+    auto keeper = founder(count);
+    size_t told = 0;
+    for (const auto& one : run_answered(keeper, 0, 40 * second)) {
+      if (const auto* gossip = std::get_if<RosterGossip>(&one.message.body); gossip == nullptr || gossip->answer) continue;
+      told += about(one, peer_id(count)) != nullptr;  // the last that came
+    }
+    return told;
+  };
+  EXPECT_GE(tellings(60), 5u);
+  EXPECT_LE(tellings(300), 4u);
+  EXPECT_GE(tellings(300), 1u);
+}
+
 TEST(RosterKeeperGossip, one_that_was_in_doubt_when_it_came_is_in_a_layout_once_it_is_not) {
   auto keeper = founder(2);
   (void)run_answered(keeper, 0, 20 * second);
