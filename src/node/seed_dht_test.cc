@@ -18,11 +18,14 @@
 #include "node/elastic_options.h"
 #include "node/seed_finder.h"
 #include "node/seed_record.h"
+#include "node/seed_test_support.h"
 #include "unisono/elastic.h"
 
 namespace unisono {
 
 namespace {
+
+using test::options_of;
 
 using Clock = std::chrono::steady_clock;
 
@@ -72,17 +75,6 @@ std::unique_ptr<SeedDht> make_seeds(const std::vector<std::string>& addresses, u
   auto made = SeedDht::make({.run_id = "run", .addresses = addresses, .bind = {loopback(0)}, .seed = seed});
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return std::move(*made);
-}
-
-ElasticOptions options_of(const std::string& seed, bool found) {
-  ElasticOptions options;
-  options.run_id = "run";
-  options.found = found;
-  options.seeds = {seed};
-  options.tensor_elements = {100};
-  options.interface = "127.0.0.1";
-  options.join_timeout = Milliseconds(10'000);
-  return options;
 }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }

@@ -13,10 +13,13 @@
 
 #include "base/temporary_folder.h"
 #include "node/elastic_driver.h"
+#include "node/seed_test_support.h"
 
 namespace unisono {
 
 namespace {
+
+using test::options_of;
 
 using Addresses = std::vector<std::string>;
 
@@ -28,16 +31,6 @@ bool comes_true(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return true;
-}
-
-ElasticOptions options_of(const std::string& seed, bool found) {
-  ElasticOptions options;
-  options.run_id = "run";
-  options.found = found;
-  options.seeds = {seed};
-  options.tensor_elements = {100};
-  options.interface = "127.0.0.1";
-  return options;
 }
 
 // A file whose reader is held up until it is let go on: what a name server can do to a look-up.
