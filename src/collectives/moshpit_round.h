@@ -133,6 +133,7 @@ class MoshpitRound {
   bool silent(uint32_t rank, Nanos limit, Nanos now) const;
   RankSet excused(Nanos now) const;
   bool hopeless(bool for_certain) const;
+  bool last_one() const;
 
   // The end: moshpit_round_end.cc.
   void finish(Nanos now);

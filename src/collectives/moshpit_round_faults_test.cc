@@ -136,6 +136,29 @@ TEST(MoshpitRoundFaults, half_of_a_group_that_died_is_given_up_after_half_a_ball
   }
 }
 
+TEST(MoshpitRoundFaults, the_last_member_gives_up_at_once) {
+  auto options = owners(2);
+  options.noticed_after = 50 * millisecond;
+  RoundGroup group(std::move(options));
+  group.filter([](uint32_t from, uint32_t, const RoundMessage&) { return from == 1 ? Fate::sender_dies : Fate::arrives; });
+  group.run();
+  EXPECT_EQ(group.report(0).problem, "too few members are left");
+  EXPECT_EQ(group.ended_at(0), 50 * millisecond);
+  expect_unchanged(group, 0);
+}
+
+TEST(MoshpitRoundFaults, a_proposer_that_is_known_to_be_dead_is_passed_over) {
+  auto options = owners(4);
+  options.noticed_after = 50 * millisecond;
+  RoundGroup group(std::move(options));
+  group.filter([](uint32_t from, uint32_t, const RoundMessage& message) { return from == 0 && is<VerdictPropose>(message) ? Fate::sender_dies : Fate::arrives; });
+  group.run();
+  for (uint32_t rank = 1; rank < 4; ++rank) {
+    EXPECT_EQ(group.report(rank).committed, 4u);
+    EXPECT_LE(group.ended_at(rank), 200 * millisecond);
+  }
+}
+
 TEST(MoshpitRoundFaults, clients_alone_give_up) {
   auto options = owners(3);
   options.members[1].role = options.members[2].role = ElasticRole::client;

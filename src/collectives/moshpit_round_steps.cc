@@ -159,6 +159,15 @@ bool MoshpitRound::hopeless(bool for_certain) const {
   return deciders == 0 || format_.members - gone < verdict_->majority();
 }
 
+// Everybody else is dead, or has left.
+bool MoshpitRound::last_one() const {
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    const auto why = members_[rank].gone;
+    if (rank != request_.self && (why == Gone::no || why == Gone::closed)) return false;
+  }
+  return true;
+}
+
 void MoshpitRound::give_up_if_hopeless(Nanos now) {
   if (now - started_ >= request_.round_timeout) {
     if (verdict_ && verdict_->decided() != nullptr) return finish(now);
@@ -167,7 +176,8 @@ void MoshpitRound::give_up_if_hopeless(Nanos now) {
   if (!verdict_ || verdict_->decided() != nullptr) return;
   if (hopeless(true)) return give_up("too few members took part", now);
   if (!hopeless(false)) return;
-  // Their last words may be on the way.
+  if (last_one()) return give_up("too few members are left", now);
+  // What they said last may be on the way, to others too.
   if (hopeless_since_ == never) hopeless_since_ = now;
   if (now - hopeless_since_ >= request_.times.ballot_timeout / 2) give_up("too few members are left", now);
 }

@@ -27,6 +27,7 @@ void Verdict::have(const ChunkBits& mine, Nanos now) {
   haves_[options_.self] = mine;
   if (const auto ballot = std::exchange(unanswered_, std::nullopt)) promise_to(proposer_of(*ballot), *ballot, now);
   if (!proposers_.empty()) send(proposers_[0], VerdictHave{mine}, now);
+  begin_due_ballot(now);
 }
 
 void Verdict::message(uint32_t from, const VerdictMessage& message, Nanos now) {
@@ -162,7 +163,9 @@ void Verdict::member_gone(uint32_t rank, Nanos now) {
   if (rank == options_.self || gone_[rank]) return;
   gone_[rank] = true;
   ++gone_count_;
-  if (!decided_) propose_first(now);
+  if (decided_) return;
+  propose_first(now);
+  begin_due_ballot(now);
 }
 
 void Verdict::woke(Nanos now) {
@@ -173,17 +176,30 @@ void Verdict::woke(Nanos now) {
     if (phase_ == Phase::preparing) broadcast(VerdictPrepare{ballot_}, now);
     else broadcast(VerdictPropose{ballot_, value_}, now);
   }
-  // Of several ballots that fell due while this process slept, only the last one is of use.
-  const auto due = static_cast<uint32_t>((now - *have_at_) / options_.ballot_timeout);
-  if (decided_ || proposers_.empty() || due <= ballots_due_) return;
+  begin_due_ballot(now);
+}
+
+// Of several ballots that fell due while this process slept, only the last one is of use. One is also due when those that would run the ones before are gone;
+// but they are told all the same when their time has come, for they may live.
+void Verdict::begin_due_ballot(Nanos now) {
+  if (decided_ || !have_at_ || proposers_.empty()) return;
+  const auto timed = static_cast<uint32_t>((now - *have_at_) / options_.ballot_timeout);
+  const auto tell = [&](uint32_t ballot) { send(proposer_of(ballot), VerdictHave{*haves_[options_.self]}, now); };
+  if (timed > ballots_timed_ && gone_[proposer_of(timed)]) tell(timed);
+  ballots_timed_ = std::max(ballots_timed_, timed);
+  auto due = timed;
+  if (std::ranges::any_of(proposers_, [&](uint32_t rank) { return !gone_[rank]; })) {
+    while (gone_[proposer_of(due)]) ++due;
+  }
+  if (due <= ballots_due_ || gone_[proposer_of(due)]) return;
   ballots_due_ = due;
-  if (proposer_of(due) == options_.self) return open_ballot(due, now);
-  send(proposer_of(due), VerdictHave{*haves_[options_.self]}, now);
+  if (proposer_of(due) == options_.self) open_ballot(due, now);
+  else tell(due);
 }
 
 Nanos Verdict::next_deadline() const {
   if (decided_ || !have_at_ || proposers_.empty()) return never;
-  Nanos next = *have_at_ + (Nanos{ballots_due_} + 1) * options_.ballot_timeout;
+  Nanos next = *have_at_ + (Nanos{ballots_timed_} + 1) * options_.ballot_timeout;
   if (phase_ != Phase::idle) next = std::min(next, repeat_at_);
   if (phase_ == Phase::idle && patient_ && proposers_[0] == options_.self) next = std::min(next, *have_at_ + options_.ballot_timeout / 2);
   return next;

@@ -41,7 +41,7 @@ class Verdict {
   void have(const ChunkBits& mine, Nanos now);
   // At any time, also before have(). What no member would send is ignored and counted.
   void message(uint32_t from, const VerdictMessage& message, Nanos now);
-  // Dead, or it declined the group: nobody waits for it. Should it speak all the same, it is heard.
+  // Dead, or it declined the group: nobody waits for it, nor for the ballots that it would run. Should it speak all the same, it is heard.
   void member_gone(uint32_t rank, Nanos now);
   void woke(Nanos now);
   // When woke() must be called; `never` before have() and after the decision.
@@ -71,6 +71,7 @@ class Verdict {
   void broadcast(const VerdictMessage& message, Nanos now);
   void handle(uint32_t from, const VerdictMessage& message, Nanos now);
   bool fits(uint32_t from, const VerdictMessage& message) const;
+  void begin_due_ballot(Nanos now);
   void open_ballot(uint32_t ballot, Nanos now);
   void propose(uint32_t ballot, ChunkBits value, Nanos now);
   void propose_first(Nanos now);
@@ -87,7 +88,8 @@ class Verdict {
   std::vector<std::optional<VerdictAccept>> accepts_;  // the newest of each: a newer ballot takes a decided value up again
 
   std::optional<Nanos> have_at_;           // own repair was over
-  uint32_t ballots_due_ = 0;               // how many ballot times have passed since
+  uint32_t ballots_timed_ = 0;             // how many ballot times have passed since
+  uint32_t ballots_due_ = 0;               // the newest ballot that was due
   bool patient_ = true;                    // the first proposer still waits for all
   uint32_t promised_ = 0;                  // takes part in no ballot below
   std::optional<VerdictAccept> accepted_;  // the newest

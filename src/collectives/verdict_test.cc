@@ -71,6 +71,50 @@ TEST(Verdict, a_member_known_to_be_gone_is_not_waited_for) {
   expect_all_decided(group, 5, "1101", began + 3 * delay);
 }
 
+TEST(Verdict, proposers_known_to_be_gone_are_passed_over_at_once) {
+  auto group = group_of(5);
+  for (const uint32_t dead : {0, 1}) {
+    group.crash_at(dead, 0);
+    for (const uint32_t told : {2, 3, 4}) group.gone_at(dead, told, began - 10 * millisecond);
+  }
+  for (const uint32_t rank : {2, 3, 4}) group.have_at(rank, bits(five[rank]), began);
+  group.run(10 * second);
+  expect_all_decided(group, 5, "0100", began + 4 * delay);
+}
+
+TEST(Verdict, a_proposer_that_turns_out_to_be_gone_is_passed_over_then) {
+  auto group = group_of(5);
+  group.crash_at(0, 0);
+  for (uint32_t told = 1; told < 5; ++told) group.gone_at(0, told, began + 100 * millisecond);
+  for (uint32_t rank = 1; rank < 5; ++rank) group.have_at(rank, bits(five[rank]), began);
+  group.run(10 * second);
+  expect_all_decided(group, 5, "1101", began + 100 * millisecond + 4 * delay);
+}
+
+TEST(Verdict, ballots_go_on_by_time_after_proposers_were_passed_over) {
+  auto group = group_of(5);
+  group.crash_at(0, 0);
+  group.crash_at(1, 0);  // nobody knows of this one
+  for (const uint32_t told : {2, 3, 4}) group.gone_at(0, told, began);
+  for (const uint32_t rank : {2, 3, 4}) group.have_at(rank, bits(five[rank]), began);
+  group.run(10 * second);
+  expect_all_decided(group, 5, "0100", began + 2 * second + 4 * delay);
+}
+
+TEST(Verdict, a_client_whose_proposers_all_seem_to_be_gone_asks_one_of_them_with_each_ballot) {
+  Verdict verdict({.members = 3, .self = 2, .proposer = {true, true, false}, .chunks = 4});
+  verdict.have(bits("1111"), began);
+  for (const uint32_t rank : {0, 1}) verdict.member_gone(rank, began);
+  verdict.take_sends();
+  for (uint32_t ballot = 1; ballot < 6; ++ballot) {
+    ASSERT_EQ(verdict.next_deadline(), began + ballot * second);
+    verdict.woke(verdict.next_deadline());
+    const auto sends = verdict.take_sends();
+    ASSERT_EQ(sends.size(), 1u);
+    EXPECT_EQ(sends[0].to, ballot % 2);
+  }
+}
+
 TEST(Verdict, a_silent_member_is_waited_for_half_a_ballot) {
   auto group = group_of(5);
   group.crash_at(4, 0);
