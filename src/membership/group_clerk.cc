@@ -40,6 +40,9 @@ void GroupClerk::note_opened(uint64_t sweep) {
 
 bool GroupClerk::past(uint64_t sweep) const { return sweep + sweeps_behind_max + 1 < sweeps_opened(); }
 
+// Others have gone on to a later sweep.
+bool GroupClerk::superseded(uint64_t sweep) const { return sweep + 1 < sweeps_opened(); }
+
 void GroupClerk::give_up_past() {
   for (auto it = open_.begin(); it != open_.end();) {
     if (!past(it->first.sweep)) {
@@ -158,7 +161,6 @@ GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layo
   auto& seat = open_[name];
   seat.line = line_of(layout, name.round, name.line);
   seat.made = now;
-  seat.round = name.round;
   return &seat;
 }
 

@@ -2,7 +2,8 @@
 // registered who is in their group. A state machine beside the process's own quests; it need not be in the groups that it forms.
 //
 // It waits for nobody: every answer is made from what has arrived. A group is closed when everybody expected has registered, else
-// gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. After take_layouts() the layouts
+// gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. Sooner where others are in a later
+// sweep already: whoever has not registered by then goes there. After take_layouts() the layouts
 // must be in the view before the next message comes: the member registers again right behind its LAYOUT_REPLY.
 //
 // Bounded: seats_open_max seats, 2·max_group registrations and as many pre-registrations in each, closed_max closed seats for 60 s.
@@ -48,7 +49,7 @@ struct ClerkCounters {
   uint64_t groups = 0;   // descriptors made
   uint64_t alone = 0;
   uint64_t ignored = 0;  // messages that make no sense here: another place than the layout gives, unknown seats, no room for a seat
-  uint64_t given_up = 0; // open seats dropped: their layout was replaced, their sweep is long past, or there were too many
+  uint64_t given_up = 0; // seats without a group: their layout was replaced, their sweep is past, or there were too many
 };
 
 class GroupClerk {
@@ -92,7 +93,6 @@ class GroupClerk {
     std::set<PeerId> withdrawn;  // of these: absent by their own wish, so not missing
     std::set<PeerId> late;       // of the line: said LATE, so they do not lag whatever others say
     Nanos made = 0;
-    uint32_t round = 0;
     Nanos first_register = never;
     Nanos next_sign = never;     // PENDING to the registered
     Nanos close_at = never;      // as things stand; with nobody registered: when the pre-registrations are over
@@ -124,12 +124,13 @@ class GroupClerk {
   void note_opened(uint64_t sweep);
   uint64_t sweeps_opened() const;
   bool past(uint64_t sweep) const;
+  bool superseded(uint64_t sweep) const;
   void give_up_past();
 
   // Closes the seat, or drops it if nothing is left to remember, if it is time; true if it is not open any more.
   bool settle(Seats::iterator seat, Nanos now);
   static bool has_registered(const Seat& seat, const PeerId& peer);
-  Nanos when_to_close(const Seat& seat) const;
+  Nanos when_to_close(const SeatName& name, const Seat& seat) const;
   Nanos round_timeout(const Seat& seat) const;
   void close(const SeatName& name, const Seat& seat, Nanos now);
   Result<GroupDescriptor> form(const SeatName& name, const Seat& seat);

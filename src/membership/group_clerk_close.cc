@@ -11,6 +11,7 @@ namespace unisono {
 
 namespace {
 
+constexpr Nanos superseded_part = 4;  // of clerk_timeout: so long a clerk waits where others are in a later sweep; who is as late as that comes at about the same time
 constexpr Nanos repeat_part = 4;  // of clerk_timeout, between signs of life and between descriptors
 // Descriptors are repeated for so many clerk_timeouts; whoever is waiting still asks by then.
 constexpr Nanos repeat_timeouts = 2;
@@ -39,7 +40,7 @@ Nanos GroupClerk::round_timeout(const Seat& seat) const {
 
 // In the past if nobody is waited for. The pre-registered are waited for until their round must be over, and no longer than that
 // after gather_timeout: more may come while we wait.
-Nanos GroupClerk::when_to_close(const Seat& seat) const {
+Nanos GroupClerk::when_to_close(const SeatName& name, const Seat& seat) const {
   const auto round = round_timeout(seat);
   Nanos announced_until = 0;
   for (const auto& entry : seat.entries) {
@@ -47,7 +48,8 @@ Nanos GroupClerk::when_to_close(const Seat& seat) const {
   }
   if (seat.first_register == never) return announced_until > 0 ? announced_until : never;
   // Members of a later round may have been held up for a whole gather_timeout in the round before, and announce themselves only then.
-  const auto gathered = seat.first_register + options_.times.gather_timeout + (seat.round > 0 ? options_.times.clerk_timeout / 2 : 0);
+  const auto held_up = name.round > 0 ? options_.times.clerk_timeout / 2 : 0;
+  const auto gathered = seat.first_register + (superseded(name.sweep) ? options_.times.clerk_timeout / superseded_part : options_.times.gather_timeout) + held_up;
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
   // A member that would be alone waits for those who lag, too: else it would run ahead through one sweep after the other, and the others' numbers with it.
   const auto registered = std::ranges::count_if(seat.entries, [](const Entry& entry) { return entry.registered; });
@@ -62,7 +64,7 @@ bool GroupClerk::settle(Seats::iterator it, Nanos now) {
   auto& seat = it->second;
   const bool any = std::any_of(seat.entries.begin(), seat.entries.end(), [](const Entry& entry) { return entry.registered; });
   if (!any) seat.first_register = seat.next_sign = never;
-  seat.close_at = when_to_close(seat);
+  seat.close_at = when_to_close(it->first, seat);
   if (seat.close_at > now) {
     if (any || !seat.entries.empty() || !seat.late.empty() || !seat.withdrawn.empty()) return false;
     open_.erase(it);
@@ -131,6 +133,12 @@ void GroupClerk::close(const SeatName& name, const Seat& seat, Nanos now) {
   }
   Result<GroupDescriptor> group = Status(Code::unavailable, "alone");
   if (values >= 2) group = form(name, seat);
+  if (!group.ok() && name.round == 0 && superseded(name.sweep)) {
+    // Nobody else comes to this sweep any more: it had better go where the others are.
+    ++counters_.given_up;
+    for (const auto& peer : registered) sends_.push_back({peer, formation::Closed{name, sweeps_opened(), 0}});
+    return;
+  }
   if (!group.ok()) {
     ++counters_.alone;
     closed.alone = {name, values >= 2, missing_of(seat), sweeps_opened()};
@@ -182,8 +190,10 @@ void GroupClerk::woke(Nanos now) {
   give_up_past();
   for (auto it = open_.begin(); it != open_.end();) {
     const auto seat = it++;
-    if (seat->second.close_at <= now && settle(seat, now)) continue;
-    if (seat->second.next_sign <= now) sign(seat, now);
+    // With each sign it is looked at again, too: a later sweep may have begun, as others tell.
+    const bool signs = seat->second.next_sign <= now;
+    if ((signs || seat->second.close_at <= now) && settle(seat, now)) continue;
+    if (signs) sign(seat, now);
   }
   for (auto it = repeating_.begin(); it != repeating_.end();) {
     const auto one = it++;
