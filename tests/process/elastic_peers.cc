@@ -35,8 +35,11 @@ std::vector<Line> ElasticPeers::ask(const std::vector<size_t>& peers, const std:
   std::vector<size_t> numbers;
   for (const auto peer : peers) numbers.push_back(peers_.at(peer)->tell(command));
   std::vector<Line> lines;
-  for (size_t i = 0; i < peers.size(); ++i) lines.push_back(peers_.at(peers[i])->answer(numbers[i]));
-  expect_all_ok(lines);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    auto& peer = *peers_.at(peers[i]);
+    lines.push_back(peer.answer(numbers[i]));
+    if (!lines.back().ok() && !lines.back().text.empty()) ADD_FAILURE() << lines.back().text << "\n" << peer.ask("elastic_status").text << "\n" << peer.ask("elastic_summary").text;
+  }
   return lines;
 }
 
