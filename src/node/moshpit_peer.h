@@ -17,6 +17,7 @@
 #include "base/shared_buffer.h"
 #include "collectives/chunk_table.h"
 #include "collectives/moshpit_round.h"
+#include "membership/flat_advice.h"
 #include "membership/group_clerk.h"
 #include "membership/group_seeker.h"
 #include "membership/roster_keeper.h"
@@ -152,6 +153,7 @@ class MoshpitPeer {
   std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last sweep that had it
   std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
   uint64_t sweeps_done_ = 0, exact_sweeps_ = 0;
+  FlatAdvice advice_;
 
   Nanos leave_by_ = never;  // else the end of the grace
   bool left_ = false;

@@ -204,8 +204,10 @@ void MoshpitPeer::take_outcome(const SeekStale& stale, Nanos now) {
   sweep.phase_began = now;
 }
 
-// A round without a group: values and weights stay as they are.
+// A round without a group: values and weights stay as they are. One of two was absent, this peer itself or the other.
 void MoshpitPeer::pass_round(const char* outcome, Nanos now) {
+  sweep_->members_expected += 2;
+  ++sweep_->members_absent;
   for (auto& state : sweep_->states) state.full = false;
   end_round({.round = sweep_->round, .outcome = outcome}, now);
 }
@@ -251,6 +253,7 @@ void MoshpitPeer::end_sweep(Nanos now) {
     next_sweep_ = sweep.number + 1;
     ++sweeps_done_;
     exact_sweeps_ += report.exact ? 1 : 0;
+    if (const auto advice = advice_.after(report.peers, report.dims, sweep.members_expected, sweep.members_absent); !advice.empty()) add_note(report.note, advice);
     state_.keep(static_cast<int64_t>(sweep.number), sweep.values, keeper_, now);
   }
   done.contributed = std::move(sweep.input.values);
