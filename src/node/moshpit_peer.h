@@ -69,6 +69,8 @@ class MoshpitPeer {
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
   // As measured, in bytes/s: for its share of the chunks of a group.
   void set_bandwidth(double bytes_per_second, Nanos now);
+  // What can be sent, in bytes/s: joiners are given a part of it.
+  void set_sending_rate(double bytes_per_second) { state_.set_bandwidth(bytes_per_second); }
   // As RosterKeeper::set_seeds.
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
