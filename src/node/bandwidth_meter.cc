@@ -39,8 +39,9 @@ void BandwidthMeter::end_window(Nanos now, uint64_t sent, uint64_t received) {
 void BandwidthMeter::judge() {
   if (sending_.size() < windows_needed) return;
   std::vector<double> sorted(sending_.begin(), sending_.end());
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2), sorted.end());
-  const auto out = sending_rate_ = sorted[sorted.size() / 2];
+  std::ranges::sort(sorted);
+  const auto out = sorted[sorted.size() / 2];
+  sending_rate_ = sorted[sorted.size() - 1 - sorted.size() / 8];
   const auto rate = receiving_.empty() ? out : std::min(out, *std::max_element(receiving_.begin(), receiving_.end()));
   if (rate <= 0 || (told_ > 0 && rate < told_ * hysteresis && rate > told_ / hysteresis)) return;
   const auto power = std::exp2(std::round(std::log2(rate)));
