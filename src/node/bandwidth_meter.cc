@@ -41,7 +41,7 @@ void BandwidthMeter::judge() {
   std::vector<double> sorted(sending_.begin(), sending_.end());
   std::ranges::sort(sorted);
   const auto out = sorted[sorted.size() / 2];
-  sending_rate_ = sorted[sorted.size() - 1 - sorted.size() / 8];
+  sending_rate_ = sorted.back();
   const auto rate = receiving_.empty() ? out : std::min(out, *std::max_element(receiving_.begin(), receiving_.end()));
   if (rate <= 0 || (told_ > 0 && rate < told_ * hysteresis && rate > told_ / hysteresis)) return;
   const auto power = std::exp2(std::round(std::log2(rate)));

@@ -29,7 +29,8 @@ class BandwidthMeter {
   void update(Nanos now, uint64_t sent, uint64_t received, bool waiting);
   // Bytes per second, a power of two; once per change.
   std::optional<double> take_news();
-  // Bytes per second that the line takes when receivers and processors are not what is waited for: one of the fuller windows. 0: not known yet.
+  // Bytes per second that the line takes when receivers and processors are not what is waited for: in the fullest of the newest windows. What the kernel's buffers
+  // take may be in it, up to a third of what a line of 1 Gbit/s carries in a window. 0: not known yet.
   double sending() const { return sending_rate_; }
 
  private:
