@@ -171,7 +171,7 @@ class UNISONO_EXPORT Elastic {
   bool ready(Milliseconds timeout);
 
   // One sweep over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, such as samples behind them; 0: takes the mean and gives nothing.
-  // invalid: wrong sizes, a weight that is negative or not finite, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
+  // invalid: wrong sizes, a weight that is neither 0 nor from 1e-96 to 1e96, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
   Result<SweepReport> average(std::span<const std::span<float>> tensors, double weight = 1);
   Result<SweepReport> average(std::span<float> tensor, double weight = 1);
   // The same while this process computes on: a copy is averaged.

@@ -109,7 +109,7 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
   const auto* layout = layout_of(from, request.seat);
   if (layout == nullptr) return;
   const auto place = place_in(*layout, from, request.seat.round);
-  if (place != LinePlace{request.cell, request.position, request.seat.line, request.in_layout}) {
+  if (place != LinePlace{request.cell, request.position, request.seat.line, request.in_layout} || request.seat.sweep > sweeps_opened() + sweeps_ahead_max) {
     ++counters_.ignored;
     return;
   }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -218,8 +217,7 @@ SharedBuffer ElasticRun::joined(std::span<const std::span<float>> tensors) const
 
 Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<float>> tensors, double weight, bool overlaps) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
-  if (!std::isfinite(weight) || weight < 0 || weight > contribution_weight_max / 4096)
-    return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be finite, at least 0 and below 1e96");
+  if (!is_sweep_weight(weight)) return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be 0, or from 1e-96 to 1e96");
   auto call = std::make_shared<ElasticCall>();
   auto values = joined(tensors);
   call->tensors = options_.role == ElasticOptions::Role::reducer ? std::vector<std::span<float>>{} : std::move(tensors);

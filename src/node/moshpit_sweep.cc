@@ -26,6 +26,7 @@ Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
   if (left_ || leave_by_ != never) return {Code::unavailable, "SHUTTING_DOWN: this peer is leaving the run"};
   if (sweep_ != nullptr || finished_) return {Code::invalid, "another sweep is under way at this peer"};
   if (!joined()) return {Code::unavailable, "this peer has not joined the run yet"};
+  if (!is_sweep_weight(input.weight)) return {Code::invalid, "a weight of " + std::to_string(input.weight) + ": it must be 0, or from 1e-96 to 1e96"};
   const auto expected = settings_.role == ElasticRole::reducer ? 0 : settings_.elements;
   if (input.values.size() != expected * sizeof(float)) return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) + " values were given for a sweep over " + std::to_string(expected)};
   sweep_ = std::make_unique<MoshpitSweep>();
@@ -59,7 +60,7 @@ std::optional<FinishedSweep> MoshpitPeer::take_sweep() { return std::exchange(fi
 bool MoshpitPeer::act_sweep(Nanos now) {
   if (sweep_ == nullptr || sweep_->phase == MoshpitSweep::Phase::averaging) return false;
   if (sweep_->cancelled) {
-    if (sweep_->phase == MoshpitSweep::Phase::seeking) seeker_.stop(now);
+    seeker_.stop(now);  // it may have announced itself while it waited for others
     add_note(sweep_->report.note, "cancelled");
     end_sweep(now);
     return true;
@@ -186,11 +187,12 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
 
 // The group was formed without this peer. From the first round it goes on to the next sweep, which it can make whole; but it does not open that one, or
 // those who are still in this sweep, or have not begun it, would be too late in their turn.
-void MoshpitPeer::take_outcome(const SeekClosed& closed, Nanos now) {
+void MoshpitPeer::take_outcome(const SeekClosed&, Nanos now) {
   auto& sweep = *sweep_;
+  const auto opened = keeper_.sweeps_opened();  // with what the clerk said
   if (sweep.round > 0 || sweep.awaits_others) return pass_round("closed", now);
   sweep.awaits_others = true;
-  sweep.number = std::max(sweep.number + 1, closed.sweeps_opened == 0 ? 0 : closed.sweeps_opened - 1);
+  sweep.number = std::max(sweep.number + 1, opened == 0 ? 0 : opened - 1);
   sweep.phase = MoshpitSweep::Phase::choosing;
   sweep.phase_began = now;
   sweep.choosing_patience = settings_.times.round_timeout;
