@@ -69,7 +69,7 @@ void expect_whole_and_apart(const Meetings& meetings, uint32_t group, uint32_t d
   for (const auto& [id, one] : meetings.groups) by_round[one.seat.sweep * digits + one.seat.round].push_back(&one);
   std::map<std::pair<PeerId, PeerId>, uint64_t> last;
   for (const auto& [round, groups] : by_round) {
-    EXPECT_EQ(groups.size(), std::pow(group, digits - 1));
+    EXPECT_EQ(groups.size(), static_cast<size_t>(std::lround(std::pow(group, digits - 1))));
     for (const auto* one : groups) {
       ASSERT_EQ(one->members.size(), group);
       for (const auto& a : one->members) {
@@ -136,7 +136,7 @@ TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
     const auto name = kind == GridKind::published ? "published" : "chunk_keys";
     for (const auto& [index, said] : notes) {
       EXPECT_EQ(said.front(), std::string("the grid ") + name + " is exact only if full: 10 peers are not as many as 4x4");
-      EXPECT_EQ(std::ranges::count(said, ""), std::ssize(said) - 1) << index;
+      EXPECT_EQ(std::ranges::count(said, std::string()), std::ssize(said) - 1) << index;
     }
     for (const auto& [id, group] : meetings.groups) EXPECT_LE(group.members.size(), 4u);
   }
