@@ -45,7 +45,7 @@ constexpr uint32_t usual_peers = 64;
 constexpr uint64_t usual_sweeps = 20, sweeps_limit = 10'000'000, elements_limit = 16'777'216, seeds_limit = 10'000;
 constexpr uint64_t max_group_least = 4, max_group_limit = 128, rounds_limit = 64;
 
-const std::vector<std::string> grid_words{"fitted", "published"}, times_words{"lan", "wan"};
+const std::vector<std::string> grid_words{"fitted", "published", "chunk_keys"}, times_words{"lan", "wan"};
 
 Status set_churn(const std::string& text, sim::ChurnPlan& churn) {
   using option_text::set_number;
@@ -127,7 +127,7 @@ Status set_links(const ElasticWords& words, sim::ElasticClusterOptions& cluster)
 Status set_settings(const ElasticWords& words, const Company& company, MoshpitSettings& settings) {
   settings.run_id = "simulated";
   settings.times = words.times == "wan" ? ElasticTimes::wan() : ElasticTimes::lan();
-  settings.grid = words.grid == "published" ? GridKind::published : GridKind::fitted;
+  settings.grid = static_cast<GridKind>(std::ranges::find(grid_words, words.grid) - grid_words.begin());
   settings.min_peers = company.waited_for;
   const bool begins_with_all = words.trace.empty() && words.churn.empty();
   if (auto status = first_wrong({check_word("--grid", words.grid, grid_words), check_word("--times", words.times, times_words), set_number(settings.max_group, "--max-group", words.max_group, max_group_least, max_group_limit),
@@ -178,7 +178,7 @@ void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")->type_name("SETTINGS");
   app.add_option("-m,--max-group", o.max_group, "peers of a group, 4 to 128 [32]")->type_name("N");
   app.add_option("--rounds", o.rounds, "of a sweep; 0: one along each axis of the grid [0]")->type_name("N");
-  add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "where peers stand", .words = grid_words, .fallback = "fitted"});
+  add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
   add_choice(app, o.times, {.names = "--times", .value = "PROFILE", .meaning = "how long peers wait for each other", .words = times_words, .fallback = "lan"});
   app.add_option("--min-peers", o.min_peers, "there before the first sweep [all; with a trace: as many as are at work at any time]")->type_name("N");
   app.add_option("--max-peers", o.max_peers, "that the run takes [4096]")->type_name("N");

@@ -20,6 +20,7 @@
 #include "membership/flat_advice.h"
 #include "membership/group_clerk.h"
 #include "membership/group_seeker.h"
+#include "membership/moshpit_key.h"
 #include "membership/roster_keeper.h"
 #include "node/elastic_group.h"
 #include "node/elastic_port.h"
@@ -153,6 +154,8 @@ class MoshpitPeer {
   std::optional<FinishedSweep> finished_;
   uint64_t next_sweep_ = 0;
   std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last sweep that had it
+  MoshpitKey key_;                                   // of the last sweep's layout, if it has keys
+  bool told_inexact_ = false;
   std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
   uint64_t sweeps_done_ = 0, exact_sweeps_ = 0;
   FlatAdvice advice_;

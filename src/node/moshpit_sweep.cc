@@ -20,6 +20,13 @@ void add_note(std::string& note, const std::string& text) {
   if (note.find(text) == std::string::npos) note += (note.empty() ? "" : "; ") + text;
 }
 
+std::string inexact_text(const Layout& layout) {
+  std::string size;
+  for (const auto axis : layout.dims) size += (size.empty() ? "" : "x") + std::to_string(axis);
+  return "the grid " + std::string(layout.grid == GridKind::published ? "published" : "chunk_keys") + " is exact only if full: " +
+         std::to_string(layout.peers.size()) + " peers are not as many as " + size;
+}
+
 }  // namespace
 
 Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
@@ -88,6 +95,7 @@ const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
 
 void MoshpitPeer::take_layout(const Layout& layout) {
   auto& sweep = *sweep_;
+  key_.enter(layout, settings_.self);
   if (sweep.layout.version == layout.version && sweep.layout.digest == layout.digest) return;
   if (sweep.layout.version != 0) {
     // Its groups are others than those that the rounds so far were made in.
@@ -136,7 +144,8 @@ void MoshpitPeer::skip_sweeps() {
   const auto first = std::max(sweep.skipped_from, sweep.number < open_at_most ? 0 : sweep.number - open_at_most);
   for (uint64_t number = first; number < sweep.number; ++number) {
     const auto* layout = keeper_.layout_for(number);
-    if (layout == nullptr || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
+    // With keys nobody is waited for by name.
+    if (layout == nullptr || key_count(*layout) > 0 || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
     const auto rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout->dims.size()) : settings_.rounds;
     for (uint32_t round = 0; round < rounds; ++round) seeker_.skip(seat_in(*layout, settings_.self, number, round));
   }
@@ -145,6 +154,7 @@ void MoshpitPeer::skip_sweeps() {
 
 SeekRequest MoshpitPeer::request_for(uint32_t round) const {
   auto request = seek_request(sweep_->layout, settings_.self, sweep_->number, round);
+  if (key_.held()) request.cell = request.seat.line = key_.index();
   request.weighted = std::ranges::any_of(sweep_->states, [](const ChunkState& state) { return state.weight > 0; });
   request.bandwidth = keeper_.self_entry().facts.bandwidth;
   request.role = settings_.role;
@@ -163,6 +173,8 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   auto& sweep = *sweep_;
   if (const auto* group = std::get_if<GroupDescriptor>(&outcome)) {
     missing_[sweep.round] = group->missing;
+    // Whatever becomes of the averaging. A reducer has nothing to mix, and no slot.
+    if (settings_.role != ElasticRole::reducer) key_.move(group->members[group->rank_of(settings_.self)].position);
     sweep.phase = MoshpitSweep::Phase::averaging;
     // Where nobody has any weight all came late to a run whose members are gone: their values count from now on.
     if (std::ranges::none_of(group->members, [](const GroupMember& member) { return member.weighted; })) newcomer_.assign(table_.chunks(), false);
@@ -242,7 +254,8 @@ void MoshpitPeer::end_sweep(Nanos now) {
   const bool alone = sweep.layout.version != 0 && sweep.rounds == 0;
   // What a newcomer wanted to give is not in.
   const bool held_back = sweep.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
-  report.exact = alone || (!held_back && sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
+  if (sweep.layout.version != 0 && !can_be_exact(sweep.layout) && !std::exchange(told_inexact_, true)) add_note(report.note, inexact_text(sweep.layout));
+  report.exact = alone || (!held_back && can_be_exact(sweep.layout) && sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
                            std::ranges::all_of(report.rounds, [](const RoundSummary& round) { return round.outcome == "averaged"; }) &&
                            std::ranges::all_of(sweep.states, [](const ChunkState& state) { return state.full; }));
   done.replaced.assign(sweep.states.size(), false);
