@@ -160,6 +160,11 @@ void ElasticLinks::close_all() {
     contact->closing = true;
     contact->loss.reset();
     touch(*contact);
+    if (contact->id != PeerId{}) continue;
+    // Nothing is owed to whoever may answer at an address.
+    if (contact->phase == LinkPhase::connecting) transport_->close(contact->index);
+    contact->phase = LinkPhase::none;
+    contact->wants_link = false;
   }
 }
 

@@ -34,6 +34,18 @@ TEST_F(ElasticParting, who_leaves_closes_all_and_lingers_until_everything_is_sai
   EXPECT_TRUE(losses_none());
 }
 
+TEST_F(ElasticParting, who_leaves_does_not_linger_for_an_address_that_has_not_answered) {
+  add(), add();
+  members[1]->asleep = true;
+  ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));
+  settle();
+  ASSERT_TRUE(links(0).lingers());
+  links(0).close_all();
+  EXPECT_TRUE(within(10 * millisecond, [&] { return !links(0).lingers(); }));
+  members[1]->asleep = false;
+  EXPECT_FALSE(within(1 * second, [&] { return !ears(1).messages.empty() || !ears(0).failures.empty(); }));
+}
+
 TEST_F(ElasticParting, idle_links_are_closed_down_to_the_number_that_is_kept_and_made_anew_when_needed) {
   for (int i = 0; i < 6; ++i) add({.idle_close = 10 * second, .links_kept_max = i == 0 ? size_t{2} : size_t{256}});
   introduce_all();

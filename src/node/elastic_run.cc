@@ -125,10 +125,10 @@ void ElasticRun::drive() {
     if (driver_->peer().left() && parted_at == never) driver_->part(), parted_at = now, acted = true;
     {
       const std::lock_guard lock(mutex_);
-      const bool over = driver_->peer().left() ? !driver_->lingers() || now > parted_at + farewell_time : stop_;
+      const bool over = driver_->peer().left() ? !driver_->lingers() || now >= parted_at + farewell_time : stop_;
       if (over) break;
     }
-    if (!acted) sleep(now);
+    if (!acted) sleep(now, parted_at == never ? never : parted_at + farewell_time);
   }
   end_call(not_here(), std::nullopt);
   driver_->stop_looking();
@@ -174,8 +174,8 @@ void ElasticRun::publish() {
   changed_.notify_all();
 }
 
-void ElasticRun::sleep(Nanos now) {
-  const auto until = driver_->next_deadline();
+void ElasticRun::sleep(Nanos now, Nanos at_most_until) {
+  const auto until = std::min(driver_->next_deadline(), at_most_until);
   if (until <= now) return;
   std::array<pollfd, 2> fds{{{wake_fd_, POLLIN, 0}, {driver_->wait_handle(), POLLIN, 0}}};
   if (driver_->arm()) {

@@ -70,7 +70,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   void drive();
   bool run_commands(Nanos now);
   void publish();
-  void sleep(Nanos now);
+  void sleep(Nanos now, Nanos at_most_until);
   void end_call(Status status, std::optional<FinishedSweep> sweep);
 
   const ElasticOptions options_;

@@ -23,6 +23,7 @@
 #include "group_call.h"
 #include "group_command.h"
 #include "group_drop.h"
+#include "group_elastic.h"
 #include "group_sharded.h"
 #include "group_training.h"
 
@@ -123,6 +124,7 @@ class Program {
     const auto begun = [&] { put("going seq=" + std::to_string(current_) + "\n"); };
     if (command.name.starts_with("train")) return training_.run(group(command), command, begun);
     if (command.name.starts_with("sharded_")) return sharded_training_.run(group(command), command, begun);
+    if (command.name.starts_with("elastic_")) return elastic_.run(command);
     if (command.name.starts_with("drop_")) return drop_training_.run(group(command), command, begun);
     return collective(command);
   }
@@ -453,6 +455,7 @@ class Program {
   Training training_;
   DropTraining drop_training_;
   ShardedTraining sharded_training_;
+  ElasticRunner elastic_;
   uint64_t next_ = 0, current_ = 0;
   bool strict_ = false, failed_ = false;
 };
