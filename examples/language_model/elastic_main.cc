@@ -166,7 +166,11 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
     // Without the donor's moments this process has those of a beginner: worse, but no reason to stay away.
     if (auto loaded = trainer.load_optimizer(bytes); !loaded.ok()) fmt::print(stderr, "language_model_elastic: {}\n", loaded.to_string());
   }
-  sgd->give_state([&trainer] { return unisono::MoshpitSgd::Blobs{{optimizer_blob, trainer.save_optimizer()}}; });
+  sgd->give_state([&trainer] {
+    unisono::MoshpitSgd::Blobs blobs;
+    blobs.emplace_back(optimizer_blob, trainer.save_optimizer());  // moved: a list in braces would be copied
+    return blobs;
+  });
   log.joined(run->state(), {.run_steps = sgd->steps(), .life_s = s.loop.clock()});
   for (const auto& endpoint : run->status().endpoints) fmt::print(s.out(), "listening at {}\n", endpoint);
   std::fflush(s.out());

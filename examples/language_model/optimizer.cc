@@ -144,11 +144,10 @@ double AdamW::step(std::span<const float> gradients, std::span<float> parameters
 
 std::vector<std::byte> AdamW::save() const {
   const uint64_t head[] = {mean_.size(), step_, std::bit_cast<uint64_t>(beta_1_power_), std::bit_cast<uint64_t>(beta_2_power_)};
-  const size_t bytes = mean_.size() * sizeof(float);
-  std::vector<std::byte> saved(sizeof head + 2 * bytes);
-  std::memcpy(saved.data(), head, sizeof head);
-  std::memcpy(saved.data() + sizeof head, mean_.data(), bytes);
-  std::memcpy(saved.data() + sizeof head + bytes, square_.data(), bytes);
+  std::vector<std::byte> saved;
+  saved.reserve(sizeof head + 2 * mean_.size() * sizeof(float));
+  // Written once: this is done with each sweep.
+  for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))), std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))}) saved.insert(saved.end(), part.begin(), part.end());
   return saved;
 }
 

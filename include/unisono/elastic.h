@@ -43,8 +43,9 @@ struct ElasticOptions {
   enum class Profile : uint8_t { lan = 0, wan = 1 };
   // peer: takes part. client: cannot be reached from outside; opens all connections itself, adds up nothing for others. reducer: has no values of its own, adds up for others.
   enum class Role : uint8_t { peer = 0, client = 1, reducer = 2 };
-  // fitted: exact for every number of peers. published: the fixed grid of the authors' simulation, for comparison; exact only for max_group^d peers.
-  enum class Grid : uint8_t { fitted = 0, published = 1 };
+  // fitted: exact for every number of peers. For comparison, and exact only for max_group^d peers or one group of all: published, the fixed grid of the authors' simulation;
+  // chunk_keys, the published rule by which a peer's next group follows from its place in the last one. A group of fewer than max_group waits for gather_timeout there.
+  enum class Grid : uint8_t { fitted = 0, published = 1, chunk_keys = 2 };
   // agreed: a group's members apply a chunk all or none, by a majority's verdict. per_result: on receipt, three message delays earlier; a peer that dies meanwhile may leave a chunk applied by some only.
   enum class Commit : uint8_t { agreed = 0, per_result = 1 };
 
@@ -171,7 +172,7 @@ class UNISONO_EXPORT Elastic {
   bool ready(Milliseconds timeout);
 
   // One sweep over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, such as samples behind them; 0: takes the mean and gives nothing.
-  // invalid: wrong sizes, a weight that is negative or not finite, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
+  // invalid: wrong sizes, a weight that is neither 0 nor from 1e-96 to 1e96, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
   Result<SweepReport> average(std::span<const std::span<float>> tensors, double weight = 1);
   Result<SweepReport> average(std::span<float> tensor, double weight = 1);
   // The same while this process computes on: a copy is averaged.

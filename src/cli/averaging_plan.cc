@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "cli/drop_words.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/threads.h"
@@ -42,8 +43,6 @@ constexpr size_t list_limit = 64;
 constexpr std::string_view usual_absences = "0,0.001,0.005,0.01", usual_targets = "1e-9,1e-4";
 constexpr uint32_t usual_peers = 512, compared_peers[] = {512, 768, 900, 1024};
 
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
-
 std::vector<std::string> algorithm_names() {
   std::vector<std::string> names;
   for (const auto each : sim::averaging_algorithms) names.emplace_back(sim::name(each));
@@ -70,10 +69,9 @@ Result<AveragingAlgorithm> parse_algorithm(const std::string& typed) {
   const auto known = algorithm_names();
   auto word = typed;
   std::replace(word.begin(), word.end(), '_', '-');
-  const auto found = std::find(known.begin(), known.end(), word);
-  if (found != known.end()) return sim::averaging_algorithms[found - known.begin()];
-  const auto meant = nearest_name(word, known);
-  return invalid(fmt::format("--algorithm '{}' is none of {}{}", typed, fmt::join(known, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
+  const auto place = parse_word("--algorithm", word, known);
+  if (!place.ok()) return place.status();
+  return sim::averaging_algorithms[*place];
 }
 
 Status set_algorithms(const AveragingOptions& o, std::vector<AveragingAlgorithm>& algorithms) {
@@ -95,13 +93,6 @@ Status refuse_beside_compare(const AveragingOptions& o) {
     if (o.compare && !text->empty()) return invalid(fmt::format("{} has no say beside --compare, which shows what the authors' table has", name));
   }
   return {};
-}
-
-template <typename Number>
-Status set_number(Number& value, std::string_view option, const std::string& typed, uint64_t low, uint64_t high) {
-  const auto number = parse_between(option, typed, low, high);
-  if (number.ok()) value = static_cast<Number>(*number);
-  return number.status();
 }
 
 }  // namespace
@@ -142,15 +133,13 @@ Result<AveragingPlan> make_averaging_plan(const AveragingOptions& o) {
   const auto parse_target = [](const std::string& word) { return parse_number("--target", word, 1e-30, 1); };
   if (o.compare) plan.peers.assign(std::begin(compared_peers), std::end(compared_peers));
   else if (o.peers.empty()) plan.peers = {usual_peers};
-  for (const auto& status : {refuse_beside_compare(o), o.peers.empty() ? Status() : parse_list(plan.peers, "--peers", o.peers, parse_peers),
+  if (auto status = first_wrong({refuse_beside_compare(o), o.peers.empty() ? Status() : parse_list(plan.peers, "--peers", o.peers, parse_peers),
                              parse_list(plan.absences, "--absence", o.absences.empty() ? usual_absences : o.absences, parse_absence), parse_list(plan.targets, "--target", o.targets.empty() ? usual_targets : o.targets, parse_target),
                              set_algorithms(o, plan.algorithms), set_number(plan.restarts, "--restarts", o.restarts, 1, restarts_limit), set_number(plan.max_group, "--max-group", o.max_group, max_group_least, max_group_limit),
-                             set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}) {
-    if (!status.ok()) return status;
-  }
+                             set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max), check_progress(o.progress)});
+      !status.ok())
+    return status;
   if (o.compare) std::sort(plan.peers.begin(), plan.peers.end());
-  const auto styles = progress_names();
-  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
   return plan;
 }
 

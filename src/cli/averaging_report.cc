@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cli/drop_words.h"
+#include "membership/flat_advice.h"
 #include "membership/moshpit_grid.h"
 #include "sim/averaging_law.h"
 
@@ -38,7 +39,7 @@ Law law_of(const AveragingPlan& plan, uint32_t peers, double absence) {
   };
   const sim::AbsenceCase one{.peers = peers, .absence = absence, .group = plan.max_group};
   Law law{.all_reduce_rounds = sim::restarted_rounds(one, sim::averaging_rounds_cap), .random_factor = sim::random_groups_factor(one), .fitted_first_variance = sim::first_round_variance(one, lines(fitted)), .published_first_variance = {},
-          .break_even = sim::flat_break_even(peers, fitted)};
+          .break_even = flat_break_even(peers, fitted)};
   if (is_full_grid(peers, plan.max_group)) law.published_first_variance = sim::first_round_variance(one, lines(published));
   return law;
 }

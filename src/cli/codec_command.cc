@@ -11,6 +11,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/monotonic.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/verdict.h"
@@ -88,8 +89,6 @@ struct Task {
   WireCodec wire() const { return codec_for(step(), codec.poison, dtype); }
 };
 
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
-
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) { return std::find(words.begin(), words.end(), word) != words.end(); }
 
 // Options that this action has no use for; empty: all have one.
@@ -137,8 +136,7 @@ Result<Task> task_of(const CodecOptions& options) {
   task.input = options.file.empty() ? options.input : options.file;
   task.output = options.output;
   if (options.json && options.output == "-") return invalid("--json and --output - would both write to standard output");
-  const auto styles = progress_names();
-  if (std::find(styles.begin(), styles.end(), options.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", options.progress, fmt::join(styles, ", ")));
+  if (auto status = check_progress(options.progress); !status.ok()) return status;
   task.progress = options.progress;
   task.plot = options.plot;
   task.json = options.json;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/launch_links.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -46,19 +47,15 @@ namespace {
 constexpr std::pair<const char*, Method> method_table[] = {{"dense", Method::dense}, {"arc", Method::arc}, {"random-k", Method::random_k}, {"top-k", Method::top_k}, {"powersgd", Method::power_sgd}};
 constexpr uint32_t rank_max = 65'536, steps_max = 100'000;
 
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
-
 Status set_methods(const CompressOptions& options, CompressPlan& plan) {
   std::vector<std::string> names;
   for (const auto& [name, method] : method_table) names.emplace_back(name);
   for (const auto& word : split_list(options.methods)) {
-    const auto* const found = std::find_if(std::begin(method_table), std::end(method_table), [&](const auto& entry) { return word == entry.first; });
-    if (found == std::end(method_table)) {
-      const auto meant = nearest_name(word, names);
-      return invalid(fmt::format("--method '{}' is none of {}{}", word, fmt::join(names, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
-    }
-    if (std::find(plan.methods.begin(), plan.methods.end(), found->second) != plan.methods.end()) return invalid(fmt::format("--method names {} twice", word));
-    plan.methods.push_back(found->second);
+    const auto place = parse_word("--method", word, names);
+    if (!place.ok()) return place.status();
+    const auto method = method_table[*place].second;
+    if (std::find(plan.methods.begin(), plan.methods.end(), method) != plan.methods.end()) return invalid(fmt::format("--method names {} twice", word));
+    plan.methods.push_back(method);
   }
   return plan.methods.empty() ? invalid(fmt::format("--method: one or several of {}", fmt::join(names, ", "))) : Status();
 }
@@ -105,8 +102,7 @@ Status set_run(const CompressOptions& options, CompressPlan& plan) {
   if (!timeout.ok()) return timeout.status();
   if (*timeout < millisecond) return invalid(fmt::format("-T {}: an operation needs a millisecond at least", options.timeout));
   plan.timeout = Milliseconds(*timeout / millisecond);
-  const auto styles = progress_names();
-  if (std::find(styles.begin(), styles.end(), options.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", options.progress, fmt::join(styles, ", ")));
+  if (auto status = check_progress(options.progress); !status.ok()) return status;
   const auto limits = make_limits(options.launch);
   if (!limits.ok()) return limits.status();
   plan.limits = *limits;

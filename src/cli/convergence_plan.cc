@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/threads.h"
@@ -66,11 +67,6 @@ using sim::ProblemKind;
 constexpr uint64_t ranks_limit = 1024, sketch_rank_limit = 1024, steps_limit = 1'000'000, seeds_limit = 1000;
 constexpr float eta_default = .1f;
 
-template <typename T>
-struct Word {
-  std::string_view name;
-  T value;
-};
 constexpr Word<ProblemKind> problem_words[] = {{"quadratic", ProblemKind::quadratic}, {"softmax", ProblemKind::softmax}};
 constexpr Word<Method> method_words[] = {{"dense", Method::dense}, {"arc", Method::arc}, {"exact", Method::exact}, {"random-k", Method::random_k}, {"top-k", Method::top_k}};
 // ef21m is the one that --eta is for.
@@ -79,8 +75,6 @@ constexpr Word<FeedbackOptions> feedback_words[] = {
 // Those of the specification's tables, in their order.
 constexpr std::string_view specified_feedbacks[] = {"none,ef14,ef21", "ef14,ef21m,ef21,none"};
 constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
-
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
 bool same(ProblemKind a, ProblemKind b) { return a == b; }
 bool same(Method a, Method b) { return a == b; }
@@ -96,16 +90,11 @@ void add_once(std::vector<T>& all, const T& value) {
 template <typename T, size_t count>
 Result<std::vector<T>> parse_words(std::string_view option, std::string_view list, const Word<T> (&known)[count]) {
   std::vector<T> values;
-  std::vector<std::string> names;
-  for (const auto& word : known) names.emplace_back(word.name);
   for (auto typed : split_list(list)) {
     std::replace(typed.begin(), typed.end(), '_', '-');
-    const auto* const word = std::find_if(std::begin(known), std::end(known), [&](const auto& other) { return other.name == typed; });
-    if (word == std::end(known)) {
-      const auto meant = nearest_name(typed, names);
-      return invalid(fmt::format("{} '{}' is none of {}{}", option, typed, fmt::join(names, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
-    }
-    add_once(values, word->value);
+    T value{};
+    if (auto status = set_word(value, option, typed, known); !status.ok()) return status;
+    add_once(values, value);
   }
   return values;
 }
@@ -117,24 +106,6 @@ Result<double> parse_positive(std::string_view option, std::string_view text, do
   const bool read = error == std::errc{} && end == text.data() + text.size();
   if (!read || !(value > 0 && value <= high)) return invalid(fmt::format("{} '{}': expected {}", option, text, expected));
   return value;
-}
-
-// "5" or "3-7".
-Result<std::vector<uint64_t>> parse_seed_list(std::string_view text, uint64_t specified) {
-  sim::SeedRange range{specified, specified};
-  const auto wrong = [&] { return invalid(fmt::format("--seeds '{}': expected how many, 1 to {}, or which of them, as in 3-7", text, seeds_limit)); };
-  if (text.find('-') == std::string_view::npos) {
-    const auto count = text.empty() ? Result<uint64_t>(uint64_t{1}) : parse_count(text, seeds_limit);
-    if (!count.ok() || *count == 0) return wrong();
-    range.last = specified + *count - 1;
-  } else {
-    const auto parsed = sim::parse_seeds(text);
-    if (!parsed.ok() || parsed->last - parsed->first >= seeds_limit) return wrong();
-    range = *parsed;
-  }
-  std::vector<uint64_t> seeds;
-  for (uint64_t seed = range.first; seed <= range.last; ++seed) seeds.push_back(seed);
-  return seeds;
 }
 
 // Options that mean nothing beside the others; empty: all mean something.
@@ -219,7 +190,7 @@ Status add_cases(const ConvergenceOptions& o, ProblemKind problem, const std::ve
   const auto settings = settings_of(o, problem);
   const auto feedbacks = feedbacks_of(o, problem);
   const auto sketch_ranks = sketch_ranks_of(o, problem);
-  const auto seeds = parse_seed_list(o.seeds, sim::facts_of(problem).seed);
+  const auto seeds = parse_seed_list(o.seeds.empty() ? "1" : o.seeds, sim::facts_of(problem).seed, seeds_limit);
   for (const auto& status : {settings.status(), feedbacks.status(), sketch_ranks.status(), seeds.status()}) {
     if (!status.ok()) return status;
   }
@@ -257,8 +228,7 @@ Result<ConvergencePlan> make_convergence_plan(const ConvergenceOptions& options)
     if (!status.ok()) return status;
   }
   if (auto message = useless_option(options, *methods); !message.empty()) return invalid(std::move(message));
-  const auto styles = progress_names();
-  if (std::find(styles.begin(), styles.end(), options.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", options.progress, fmt::join(styles, ", ")));
+  if (auto status = check_progress(options.progress); !status.ok()) return status;
   for (const auto problem : *problems) {
     if (auto status = add_cases(options, problem, *methods, plan); !status.ok()) return status;
   }

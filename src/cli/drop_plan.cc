@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/option_values.h"
 #include "cli/text.h"
 
 namespace unisono::cli {
@@ -52,8 +53,6 @@ namespace {
 
 constexpr double spread_limit = 1e7;  // of M mu / sigma: the search for a threshold takes time in proportion to it
 constexpr uint64_t workers_limit = 1'000'000, traced_workers_limit = 10'000, micro_batches_limit = 65'536;
-
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
 Status set_model(const DropPlanOptions& o, ComputeModel& model) {
   const auto micro_batches = parse_between("--micro-batches", o.micro_batches, 1, micro_batches_limit);

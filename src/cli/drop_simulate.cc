@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/threads.h"
@@ -60,8 +61,6 @@ namespace {
 
 constexpr uint64_t workers_limit = 8192, micro_batches_limit = 4096, steps_limit = 1'000'000;
 constexpr uint64_t recorded_limit = 20'000'000;  // times in the recorded steps, which are sorted
-
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
 // "3x2".
 Status set_slow(const std::string& text, sim::DelayModel& model) {
@@ -127,8 +126,7 @@ Result<DropSimulation> make_drop_simulation(const DropSimulateOptions& o) {
   for (const auto& status : {choice.status(), jobs.status()}) {
     if (!status.ok()) return status;
   }
-  const auto styles = progress_names();
-  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
+  if (auto status = check_progress(o.progress); !status.ok()) return status;
   simulation.choice = *choice;
   simulation.jobs = static_cast<uint32_t>(*jobs);
   const auto& s = simulation.settings;

@@ -6,14 +6,13 @@
 #include <charconv>
 #include <cmath>
 
+#include "cli/option_values.h"
 #include "cli/text.h"
 
 namespace unisono::cli {
 namespace {
 
 constexpr DropRule all_rules[] = {DropRule::after, DropRule::before, DropRule::at};
-
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
 
 }  // namespace
 
@@ -40,14 +39,6 @@ Result<std::vector<DropRule>> parse_rules(std::string_view text) {
   const auto names = rule_names();
   const auto meant = nearest_name(text, names);
   return invalid(fmt::format("--rule '{}' is none of {}, all{}", text, fmt::join(names, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
-}
-
-Result<double> parse_number(std::string_view option, std::string_view text, double low, double high) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool read = error == std::errc{} && end == text.data() + text.size();
-  if (!read || !(value >= low && value <= high)) return invalid(fmt::format("{} '{}': expected a number from {} to {}", option, text, low, high));
-  return value;
 }
 
 Result<double> parse_seconds(std::string_view option, std::string_view text, bool positive) {

@@ -21,9 +21,7 @@ std::vector<std::string> rule_names();
 // One of them, or all in this order.
 Result<std::vector<DropRule>> parse_rules(std::string_view text);
 
-// Numbers as typed behind an option, which the message names.
-Result<double> parse_number(std::string_view option, std::string_view text, double low, double high);
-// Seconds, of a time with its unit. positive: not 0.
+// Seconds, of a time with its unit, behind an option, which the message names. positive: not 0.
 Result<double> parse_seconds(std::string_view option, std::string_view text, bool positive);
 
 // What decides which threshold is chosen. As typed; empty: as DropOptions has it.

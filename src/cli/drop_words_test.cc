@@ -19,13 +19,6 @@ TEST(DropWords, times_have_units_and_must_be_there) {
   EXPECT_EQ(parse_seconds("--mean", "-1s", true).status().message(), "--mean '-1s' is not a time such as 5s or 200ms");
 }
 
-TEST(DropWords, shares_are_numbers_within_bounds) {
-  EXPECT_EQ(parse_number("--slack", "0.002", 0, 1).value(), .002);
-  for (const char* wrong : {"-0.1", "1.1", "nan", "x", "", "0.1 "}) {
-    EXPECT_EQ(parse_number("--slack", wrong, 0, 1).status().message(), "--slack '" + std::string(wrong) + "': expected a number from 0 to 1");
-  }
-}
-
 TEST(DropWords, a_choice_has_the_defaults_of_the_library_where_nothing_is_said) {
   const auto nothing = drop_choice_of({}, 12);
   ASSERT_TRUE(nothing.ok());

@@ -9,6 +9,7 @@
 
 #include "base/option_text.h"
 #include "cli/drop_words.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/thin_links.h"
@@ -44,36 +45,7 @@ constexpr uint32_t usual_peers = 64;
 constexpr uint64_t usual_sweeps = 20, sweeps_limit = 10'000'000, elements_limit = 16'777'216, seeds_limit = 10'000;
 constexpr uint64_t max_group_least = 4, max_group_limit = 128, rounds_limit = 64;
 
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
-
-template <typename Number>
-Status set_number(Number& value, std::string_view option, const std::string& typed, uint64_t low, uint64_t high) {
-  const auto number = parse_between(option, typed, low, high);
-  if (number.ok()) value = static_cast<Number>(*number);
-  return number.status();
-}
-
-Status set_time(Nanos& value, std::string_view option, std::string_view typed, Nanos low, Nanos high) {
-  const auto time = parse_duration(typed);
-  if (!time.ok()) return invalid(fmt::format("{} {}", option, time.status().message()));
-  if (*time < low || *time > high) return invalid(fmt::format("{} '{}': expected a time from {} to {}", option, typed, format_duration(low), format_duration(high)));
-  value = *time;
-  return {};
-}
-
-Status set_word(std::string_view option, const std::string& typed, const std::vector<std::string>& known) {
-  if (std::ranges::find(known, typed) != known.end()) return {};
-  return invalid(fmt::format("{} '{}' is none of {}", option, typed, fmt::join(known, ", ")));
-}
-
-Status first_wrong(std::initializer_list<Status> all) {
-  for (const auto& status : all) {
-    if (!status.ok()) return status;
-  }
-  return {};
-}
-
-const std::vector<std::string> grid_words{"fitted", "published"}, times_words{"lan", "wan"};
+const std::vector<std::string> grid_words{"fitted", "published", "chunk_keys"}, times_words{"lan", "wan"};
 
 Status set_churn(const std::string& text, sim::ChurnPlan& churn) {
   using option_text::set_number;
@@ -155,10 +127,10 @@ Status set_links(const ElasticWords& words, sim::ElasticClusterOptions& cluster)
 Status set_settings(const ElasticWords& words, const Company& company, MoshpitSettings& settings) {
   settings.run_id = "simulated";
   settings.times = words.times == "wan" ? ElasticTimes::wan() : ElasticTimes::lan();
-  settings.grid = words.grid == "published" ? GridKind::published : GridKind::fitted;
+  settings.grid = static_cast<GridKind>(std::ranges::find(grid_words, words.grid) - grid_words.begin());
   settings.min_peers = company.waited_for;
   const bool begins_with_all = words.trace.empty() && words.churn.empty();
-  if (auto status = first_wrong({set_word("--grid", words.grid, grid_words), set_word("--times", words.times, times_words), set_number(settings.max_group, "--max-group", words.max_group, max_group_least, max_group_limit),
+  if (auto status = first_wrong({check_word("--grid", words.grid, grid_words), check_word("--times", words.times, times_words), set_number(settings.max_group, "--max-group", words.max_group, max_group_least, max_group_limit),
                                  set_number(settings.rounds, "--rounds", words.rounds, 0, rounds_limit), set_number(settings.elements, "--elements", words.elements, 1, elements_limit),
                                  set_number(settings.max_peers, "--max-peers", words.max_peers, 1, sim::churn_peers_max),
                                  words.min_peers.empty() ? Status() : set_number(settings.min_peers, "--min-peers", words.min_peers, 1, company.peers)});
@@ -206,7 +178,7 @@ void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")->type_name("SETTINGS");
   app.add_option("-m,--max-group", o.max_group, "peers of a group, 4 to 128 [32]")->type_name("N");
   app.add_option("--rounds", o.rounds, "of a sweep; 0: one along each axis of the grid [0]")->type_name("N");
-  add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "where peers stand", .words = grid_words, .fallback = "fitted"});
+  add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
   add_choice(app, o.times, {.names = "--times", .value = "PROFILE", .meaning = "how long peers wait for each other", .words = times_words, .fallback = "lan"});
   app.add_option("--min-peers", o.min_peers, "there before the first sweep [all; with a trace: as many as are at work at any time]")->type_name("N");
   app.add_option("--max-peers", o.max_peers, "that the run takes [4096]")->type_name("N");
@@ -244,7 +216,7 @@ Result<ElasticPlan> make_elastic_plan(const ElasticWords& words, std::string_vie
   if (auto status = first_wrong({set_settings(words, company, study.cluster.settings), set_links(words, study.cluster), absence.status(), set_time(study.away, "--away", words.away, millisecond, timeout_max),
                                  set_time(study.cluster.compute, "--compute", words.compute, microsecond, timeout_max), set_time(study.cluster.compute_jitter, "--compute-jitter", words.compute_jitter, 0, timeout_max),
                                  set_time(study.limit, "--limit", words.limit, second, timeout_max), set_seeds(words.seeds, plan.seeds), set_number(plan.jobs, "--jobs", words.jobs, 1, jobs_max),
-                                 set_word("--progress", words.progress, progress_names())});
+                                 check_progress(words.progress)});
       !status.ok())
     return status;
   study.absence = *absence;

@@ -132,7 +132,7 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_refused({"--compute", "0"}, "--compute '0': expected a time from 1 us to 2592000 s");
   expect_refused({"--delay", "slow"}, "--delay 'slow' is not a time such as 5s or 200ms");
   expect_refused({"--rate", "1"}, "--rate '1': expected bits per second, such as 100M or 1G (powers of 1000), at least 8K");
-  expect_refused({"--grid", "square"}, "--grid 'square' is none of fitted, published");
+  expect_refused({"--grid", "square"}, "--grid 'square' is none of fitted, published, chunk_keys");
   expect_refused({"--times", "moon"}, "--times 'moon' is none of lan, wan");
   expect_refused({"--seeds", "5-3"}, "--seeds '5-3': expected one, or a range as in 0-9, of at most 10000");
   expect_refused({"--seeds", "0-10000"}, "--seeds '0-10000': expected one, or a range as in 0-9, of at most 10000");

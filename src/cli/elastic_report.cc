@@ -73,7 +73,17 @@ uint32_t peers_of(const ElasticResult& result) {
 }
 
 std::vector<uint32_t> dims_of(const MoshpitSettings& settings, uint32_t peers) {
-  return settings.grid == GridKind::published ? published_dims(peers, settings.max_group) : fitted_dims(peers, settings.max_group);
+  return settings.grid == GridKind::fitted ? fitted_dims(peers, settings.max_group) : published_dims(peers, settings.max_group);
+}
+
+// Of grids that are exact if full only.
+std::string grid_text(const ElasticResult& result, uint32_t peers) {
+  const auto& settings = result.plan.study.cluster.settings;
+  const auto dims = dims_of(settings, peers);
+  uint64_t cells = 1;
+  for (const auto size : dims) cells *= size;
+  if (settings.grid == GridKind::fitted || dims.size() == 1 || cells == peers) return {};
+  return fmt::format("# {}: not exact with {}, even if nobody is absent; only N = {}^d is\n", result.plan.grid, plural(peers, "peer"), settings.max_group);
 }
 
 // All runs put together. Ends and beginnings are those of the latest.
@@ -114,7 +124,7 @@ std::string head_of(const ElasticResult& result) {
                           links_text(cluster.links), time_text(in_seconds(cluster.compute)));
   if (cluster.compute_jitter > 0) text += fmt::format(" to {}", time_text(in_seconds(cluster.compute + cluster.compute_jitter)));
   if (study.absence > 0) text += fmt::format("; absent with a chance of {} in a round, for {}", study.absence, time_text(in_seconds(study.away)));
-  return text + fmt::format("; {}; {}\n", result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until))) : plural(study.sweeps, "sweep"), seeds_text(result.plan.seeds));
+  return text + fmt::format("; {}; {}\n", result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until))) : plural(study.sweeps, "sweep"), seeds_text(result.plan.seeds)) + grid_text(result, peers);
 }
 
 std::string end_text(const Run& run) { return !run.completed ? "NOT WITHIN ITS LIMIT" : is_right(run) ? "ok" : "WRONG"; }

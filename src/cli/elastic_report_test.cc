@@ -42,6 +42,16 @@ TEST(ElasticReport, table_has_what_came_of_a_run) {
   EXPECT_TRUE(is_right(result));
 }
 
+TEST(ElasticReport, a_grid_of_keys_is_exact_if_it_is_full_and_says_so_if_it_is_not) {
+  const auto full = table_of(result_of({.peers = "16", .sweeps = "2", .max_group = "4", .grid = "chunk_keys"}));
+  EXPECT_TRUE(contains(full, "a grid of 4x4;")) << full;
+  EXPECT_TRUE(contains(full, "\n sweeps of peers    32, 100 % exact\n")) << full;
+  EXPECT_FALSE(contains(full, "not exact")) << full;
+  const auto other = table_of(result_of({.peers = "9", .sweeps = "2", .max_group = "4", .grid = "chunk_keys"}));
+  EXPECT_TRUE(contains(other, "\n# chunk_keys: not exact with 9 peers, even if nobody is absent; only N = 4^d is\n")) << other;
+  EXPECT_TRUE(contains(other, "\n# nothing was wrong\n")) << other;
+}
+
 TEST(ElasticReport, several_seeds_have_a_line_each_and_their_sum) {
   const auto result = result_of({.peers = "6", .sweeps = "3", .seeds = "7-9"});
   const auto text = table_of(result);

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "cli/drop_words.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/threads.h"
@@ -52,76 +53,15 @@ constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1
 constexpr uint64_t steps_usual = 4000, network_steps_usual = 200, network_burn_in = 50;  // 50: methods/packet_loss.md 5 E3
 constexpr uint64_t burn_in_least = 300;  // the fixed point forgets where it began in 20 steps
 
-template <typename T>
-struct Word {
-  std::string_view name;
-  T value;
-};
 constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};
 constexpr Word<sim::Travel> travel_words[] = {{"values", sim::Travel::values}, {"differences", sim::Travel::differences}};
 constexpr Word<sim::Missed> missed_words[] = {{"stale", sim::Missed::stale}, {"zero", sim::Missed::zero}};
 constexpr std::string_view problem_words[] = {"all", "estimates", "drift", "fixed-point", "network"};
 
-Status invalid(std::string message) { return {Code::invalid, std::move(message)}; }
-
 std::vector<std::string> estimator_names() {
   std::vector<std::string> names;
   for (const auto each : sim::estimators) names.emplace_back(sim::name(each));
   return names;
-}
-
-template <typename T, size_t count>
-std::vector<std::string> names_of(const Word<T> (&words)[count]) {
-  std::vector<std::string> names;
-  for (const auto& word : words) names.emplace_back(word.name);
-  return names;
-}
-
-// The place of the word among those known.
-Result<size_t> parse_word(std::string_view option, std::string typed, const std::vector<std::string>& known) {
-  const auto found = std::find(known.begin(), known.end(), typed);
-  if (found != known.end()) return static_cast<size_t>(found - known.begin());
-  const auto meant = nearest_name(typed, known);
-  return invalid(fmt::format("{} '{}' is none of {}{}", option, typed, fmt::join(known, ", "), meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant)));
-}
-
-template <typename T, size_t count>
-Status set_word(T& value, std::string_view option, const std::string& typed, const Word<T> (&words)[count]) {
-  const auto place = parse_word(option, typed, names_of(words));
-  if (place.ok()) value = words[*place].value;
-  return place.status();
-}
-
-template <typename Number>
-Status set_number(Number& value, std::string_view option, const std::string& typed, uint64_t low, uint64_t high) {
-  const auto number = parse_between(option, typed, low, high);
-  if (number.ok()) value = static_cast<Number>(*number);
-  return number.status();
-}
-
-// "3", or "4-6".
-Result<std::vector<uint64_t>> parse_seed_list(const std::string& text) {
-  const auto wrong = [&] { return invalid(fmt::format("--seeds '{}': expected how many, 1 to {}, or which of them, as in 3-7", text, seeds_limit)); };
-  sim::SeedRange range;
-  if (text.find('-') == std::string::npos) {
-    const auto count = parse_count(text, seeds_limit);
-    if (!count.ok() || *count == 0) return wrong();
-    range.last = *count - 1;
-  } else {
-    const auto parsed = sim::parse_seeds(text);
-    if (!parsed.ok() || parsed->last - parsed->first >= seeds_limit) return wrong();
-    range = *parsed;
-  }
-  std::vector<uint64_t> seeds;
-  for (uint64_t seed = range.first; seed <= range.last; ++seed) seeds.push_back(seed);
-  return seeds;
-}
-
-Status first_wrong(std::initializer_list<Status> all) {
-  for (const auto& status : all) {
-    if (!status.ok()) return status;
-  }
-  return {};
 }
 
 Status set_sizes(const LossOptions& o, sim::LossRanksOptions& ranks) {
@@ -235,9 +175,8 @@ Result<LossPlan> make_loss_plan(const LossOptions& o) {
   plan.progress = o.progress;
   auto& settings = plan.settings;
   const auto problem = parse_word("--problem", o.problem, {std::begin(problem_words), std::end(problem_words)});
-  const auto seeds = parse_seed_list(o.seeds);
+  const auto seeds = parse_seed_list(o.seeds, 0, seeds_limit);
   const auto rho = parse_number("--rho", o.rho, 0, .999);
-  const auto styles = progress_names();
   if (!problem.ok()) return problem.status();
   const bool is_network = problem_words[*problem] == "network" || !o.network.empty();
   if (is_network && *problem != 0 && problem_words[*problem] != "network") return invalid(fmt::format("--problem {} has no network; without --problem, or with --problem network, --network is run", o.problem));
@@ -245,7 +184,7 @@ Result<LossPlan> make_loss_plan(const LossOptions& o) {
   if (auto status = first_wrong({refuse_given(o, is_network), o.steps.empty() ? Status() : set_number(settings.steps, "--steps", o.steps, 1, steps_limit), seeds.status(), rho.status(), set_number(plan.jobs, "--jobs", o.jobs, 1, jobs_max)}); !status.ok())
     return status;
   plan.seeds = *seeds;
-  if (std::find(styles.begin(), styles.end(), o.progress) == styles.end()) return invalid(fmt::format("--progress '{}' is none of {}", o.progress, fmt::join(styles, ", ")));
+  if (auto status = check_progress(o.progress); !status.ok()) return status;
   if (is_network) {
     if (auto status = set_network(o, plan); !status.ok()) return status;
     return plan;

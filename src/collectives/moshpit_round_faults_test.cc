@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "collectives/moshpit_round.h"
 #include "collectives/round_test_support.h"
 #include "wire/digest.h"
@@ -308,6 +311,46 @@ TEST(MoshpitRoundFaults, without_a_verdict_each_applies_what_it_has) {
   EXPECT_EQ(group.report(1).lost, 1u);
 }
 
+TEST(MoshpitRoundFaults, what_was_applied_is_known_without_a_verdict_as_well) {
+  auto options = owners(4);
+  options.commit = CommitRule::per_result;
+  RoundGroup group(std::move(options));
+  // Nobody hears the values of rank 3, and rank 1 does not get the result of rank 2.
+  group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
+    const bool unheard = from == 3 && is<Contribution>(message), unknown = from == 2 && to == 1 && is<ChunkResult>(message);
+    return unheard || unknown || is<Fetch>(message) ? Fate::lost : Fate::arrives;
+  });
+  group.run();
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (uint32_t part = 0; part < 4; ++part) {
+      const auto* applied = group.round(rank).applied(part);
+      ASSERT_EQ(applied == nullptr, rank == 1 && part == 2) << rank << ", chunk " << part;
+      if (applied == nullptr) continue;
+      EXPECT_EQ(applied->contributors[3], part == 3) << rank << ", chunk " << part;
+      EXPECT_EQ(applied->total, part == 3 ? 4 : 3) << rank << ", chunk " << part;
+    }
+  }
+}
+
+TEST(MoshpitRoundFaults, nothing_was_applied_by_a_round_that_was_given_up) {
+  for (const auto commit : {CommitRule::agreed, CommitRule::per_result}) {
+    auto options = owners(4);
+    options.commit = commit;
+    RoundGroup group(std::move(options));
+    group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {
+      return is<VerdictMessage>(message) || is<Fetch>(message) || (from == 2 && to == 0 && is<ChunkResult>(message)) ? Fate::lost : Fate::arrives;
+    });
+    group.start();
+    group.run_until(100 * millisecond);
+    ASSERT_FALSE(group.round(0).ended());
+    ASSERT_GT(group.round(0).held_bytes(), 2 * chunk * sizeof(float)) << "results are there";
+    group.round(0).abandon(group.now());
+    group.run_until(200 * millisecond);
+    for (uint32_t part = 0; part < 4; ++part) EXPECT_EQ(group.round(0).applied(part), nullptr) << "chunk " << part;
+    expect_unchanged(group, 0);
+  }
+}
+
 TEST(MoshpitRoundFaults, results_are_served_until_they_are_released_and_the_round_is_over_later) {
   RoundGroup group(owners(3));
   group.run();
@@ -399,8 +442,10 @@ TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
   EXPECT_TRUE(refused([](auto& bad) { bad.states = bad.states.first(2); }));
   EXPECT_TRUE(refused([](auto& bad) { bad.round_timeout = 0; }));
   EXPECT_TRUE(refused([](auto& bad) { bad.times.result_timeout = second; }));
-  states[1].weight = -1;
-  EXPECT_TRUE(refused([](auto&) {}));
+  for (const double weight : {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1.1e100, 1e308}) {
+    states[1].weight = weight;
+    EXPECT_TRUE(refused([](auto&) {})) << weight;
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "collectives/round_test_support.h"
+#include "wire/digest.h"
 
 namespace unisono {
 namespace {
@@ -238,6 +239,52 @@ TEST(MoshpitRound, nothing_changes_where_nobody_has_weight) {
   EXPECT_EQ(group.x(1)[0], 2);
   EXPECT_EQ(group.states(0)[0], (ChunkState{.weight = 0, .full = false, .sharers = 1}));
   EXPECT_EQ(group.report(0).voided, 1u);
+}
+
+TEST(MoshpitRound, weights_of_any_size_leave_finite_values_and_weights) {
+  constexpr auto largest = std::numeric_limits<float>::max();
+  const double weights[] = {0, std::numeric_limits<double>::denorm_min(), 1e-308, 1e-100, 1, contribution_weight_max};
+  const float values[] = {0, std::numeric_limits<float>::denorm_min(), 1, largest, -largest};
+  Random random(1);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<RoundMember> members;
+    std::vector<float> x;
+    std::vector<double> w;
+    for (uint32_t rank = 0; rank < 6; ++rank) {
+      members.push_back({.position = static_cast<uint32_t>(random.below(3)), .in_layout = true});
+      x.push_back(values[random.below(std::size(values))]);
+      w.push_back(weights[random.below(std::size(weights))]);
+    }
+    RoundGroup group(single(members, x, w));
+    group.run();
+    for (uint32_t rank = 0; rank < 6; ++rank) {
+      ASSERT_TRUE(std::isfinite(group.x(rank)[0])) << "trial " << trial;
+      ASSERT_TRUE(std::isfinite(group.states(rank)[0].weight) && group.states(rank)[0].weight >= 0) << "trial " << trial;
+    }
+  }
+}
+
+TEST(MoshpitRound, weights_that_no_member_has_are_not_taken_in) {
+  for (const double weight : {contribution_weight_max * 1.1, 1e308, std::numeric_limits<double>::infinity()}) {
+    RoundGroup group(single(line_of(3), {1, 2, 6}));
+    group.start();
+    group.inject(1, 0, contribution_message(group.format(), {.chunk = 0, .author = 1, .weight = weight, .full = true}));
+    ChunkResult forged;
+    forged.author = 0;
+    forged.contributors = 7;
+    forged.total = weight * round_members_max;
+    auto result = result_message(group.format(), forged);
+    forged.digest = digest64(result_elements(result));
+    write_result_head(group.format(), forged, result);
+    group.inject(0, 2, result);
+    EXPECT_EQ(group.report(0).ignored, 1u);
+    EXPECT_EQ(group.report(2).ignored, 1u);
+    group.run_until(second);
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(group.x(rank)[0], 3);
+      EXPECT_EQ(group.states(rank)[0].weight, 1);
+    }
+  }
 }
 
 TEST(MoshpitRound, what_is_not_a_number_stays_in_its_chunk) {

@@ -1,7 +1,6 @@
 #include "collectives/round_messages.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -80,7 +79,7 @@ Status read_result(const RoundFormat& format, const Head& head, ByteReader& read
   read.author = reader.read<uint16_t>();
   if (bytes.size() < result_head_bytes) return corrupt("a cut head");
   if (head.codec != number(format.result)) return corrupt("codec " + std::to_string(head.codec) + " of a result");
-  if (!(read.total >= 0 && std::isfinite(read.total))) return corrupt("total weight " + std::to_string(read.total));
+  if (!(read.total >= 0 && read.total <= contribution_weight_max * round_members_max)) return corrupt("total weight " + std::to_string(read.total));
   if ((read.contributors >> format.members).any()) return corrupt("contributors beyond the group");
   if (read.author >= format.members) return corrupt("author " + std::to_string(read.author));
   if (!all_zero(padding(bytes, reader, result_head_bytes))) return corrupt("bytes that mean nothing");

@@ -171,6 +171,7 @@ TEST(RoundMessages, results_that_nobody_makes) {
   EXPECT_EQ(code_of(format, good.view()), Code::ok);
   EXPECT_EQ(code_of(format, with(good, 2, uint8_t{1}).view()), Code::corrupt) << "codec";
   EXPECT_EQ(code_of(format, with(good, 24, -1.0).view()), Code::corrupt) << "total below 0";
+  EXPECT_EQ(code_of(format, with(good, 24, 1e103).view()), Code::corrupt) << "more than all members can give";
   EXPECT_EQ(code_of(format, with(good, 24, std::numeric_limits<double>::infinity()).view()), Code::corrupt) << "total";
   EXPECT_EQ(code_of(format, with(good, 48, uint64_t{0b100110}).view()), Code::corrupt) << "a contributor beyond the group";
   EXPECT_EQ(code_of(format, with(good, 72, uint64_t{1}).view()), Code::corrupt) << "a contributor far beyond the group";

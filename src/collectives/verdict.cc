@@ -77,8 +77,9 @@ void Verdict::on(uint32_t from, const VerdictAccept& accept, Nanos now) {
   auto& newest = accepts_[from];
   if (newest && newest->ballot >= accept.ballot) return;
   newest = accept;
-  const auto same = std::count(accepts_.begin(), accepts_.end(), newest);
-  if (same >= majority()) decide(accept.value, now);
+  const auto of_ballot = std::ranges::count_if(accepts_, [&](const auto& one) { return one && one->ballot == accept.ballot; });
+  if (of_ballot < majority()) return;  // as most times, without a look at values
+  if (std::ranges::count(accepts_, newest) >= majority()) decide(accept.value, now);
 }
 
 void Verdict::on(uint32_t from, const VerdictPrepare& prepare, Nanos now) {

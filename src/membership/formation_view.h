@@ -11,6 +11,10 @@
 
 namespace unisono {
 
+// Nobody comes back from a cut so far behind the others: at a hundred sweeps each second, that is more than a year. Who says that a later one was opened is not
+// followed, or the numbers would be used up for everybody.
+inline constexpr uint64_t sweeps_ahead_max = uint64_t{1} << 32;
+
 class FormationView {
  public:
   virtual ~FormationView() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "membership/line_place.h"
+#include "membership/moshpit_key.h"
 
 namespace unisono {
 
@@ -93,6 +94,8 @@ bool GroupClerk::answer_closed(const PeerId& from, const SeatName& name, Nanos n
       sends_.push_back({from, formation::Descriptor{*closed.group}});
     } else if (closed.told_alone.contains(from)) {
       sends_.push_back({from, closed.alone});
+    } else if (closed.told_full.contains(from)) {
+      sends_.push_back({from, formation::Full{name, false, sweeps_opened()}});
     } else {
       const auto since_ms = static_cast<uint64_t>((now - closed.at) / millisecond);
       sends_.push_back({from, formation::Closed{name, sweeps_opened(), since_ms}});
@@ -108,8 +111,8 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
   if (answer_closed(from, request.seat, now)) return;
   const auto* layout = layout_of(from, request.seat);
   if (layout == nullptr) return;
-  const auto place = place_in(*layout, from, request.seat.round);
-  if (place != LinePlace{request.cell, request.position, request.seat.line, request.in_layout}) {
+  const bool stands = may_stand(*layout, from, request.seat.round, {request.cell, request.position, request.seat.line, request.in_layout});
+  if (!stands || request.seat.sweep > sweeps_opened() + sweeps_ahead_max) {
     ++counters_.ignored;
     return;
   }
@@ -132,8 +135,9 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
   send_pending(request.seat, *seat, *find_entry(*seat, from));
 }
 
-// All that are expected have registered, or announced themselves.
+// All that are expected, or with keys as many as a group has, have registered or announced themselves.
 bool GroupClerk::everybody_is_here(Seat& seat) const {
+  if (seat.key_group > 0) return seat.entries.size() >= seat.key_group;
   return std::ranges::all_of(seat.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(seat, peer) != seat.entries.end(); });
 }
 
@@ -160,6 +164,7 @@ GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layo
   }
   auto& seat = open_[name];
   seat.line = line_of(layout, name.round, name.line);
+  if (key_count(layout) > 0) seat.key_group = key_group(layout);
   seat.made = now;
   return &seat;
 }
@@ -243,12 +248,12 @@ void GroupClerk::take(const PeerId&, const formation::LayoutReply& reply, Nanos)
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
-// The seat's layout, if the seat may be opened and the layout puts the peer into its line; null, and counted, if not.
+// The seat's layout, if the seat may be opened and the layout puts the peer into its line; null, and counted, if not: with keys nobody is expected anyway.
 const Layout* GroupClerk::layout_of_line(const PeerId& from, const SeatName& seat) {
   const auto* layout = view_.find_layout(seat.layout_version, seat.layout_digest);
   if (layout != nullptr && !past(seat.sweep) && !closed_.contains(seat) && layout->first_sweep <= seat.sweep) {
     const auto place = place_in(*layout, from, seat.round);
-    if (place.in_layout && place.line == seat.line) return layout;
+    if (place.in_layout && place.line == seat.line && key_count(*layout) == 0) return layout;
   }
   ++counters_.ignored;
   return nullptr;

@@ -3,7 +3,8 @@
 //
 // It waits for nobody: every answer is made from what has arrived. A group is closed when everybody expected has registered, else
 // gather_timeout after the first REGISTER, else when the pre-registered have had round_timeout. Sooner where others are in a later
-// sweep already: whoever has not registered by then goes there. After take_layouts() the layouts
+// sweep already: whoever has not registered by then goes there. Where peers have keys, nobody is expected by name: M are enough, and fewer wait
+// for gather_timeout, as in the published method; of more than M, who had announced themselves, some are told FULL. After take_layouts() the layouts
 // must be in the view before the next message comes: the member registers again right behind its LAYOUT_REPLY.
 //
 // Bounded: seats_open_max seats, 2·max_group registrations and as many pre-registrations in each, closed_max closed seats for 60 s.
@@ -88,6 +89,7 @@ class GroupClerk {
   };
   struct Seat {
     std::vector<PeerId> line;    // its layout members, by position
+    uint32_t key_group = 0;      // M, if peers have keys: then the line is empty
     std::vector<Entry> entries;  // in order of arrival
     std::set<PeerId> lagging;    // of the line: named missing, or withdrawn; nobody waits for them
     std::set<PeerId> withdrawn;  // of these: absent by their own wish, so not missing
@@ -101,7 +103,7 @@ class GroupClerk {
     Nanos at = 0;
     std::shared_ptr<const GroupDescriptor> group;  // null: everybody registered was told ALONE
     formation::Alone alone;
-    std::set<PeerId> told_alone;
+    std::set<PeerId> told_alone, told_full;
     std::set<PeerId> unacknowledged;
     Nanos next_repeat = never;
   };
@@ -130,10 +132,12 @@ class GroupClerk {
   // Closes the seat, or drops it if nothing is left to remember, if it is time; true if it is not open any more.
   bool settle(Seats::iterator seat, Nanos now);
   static bool has_registered(const Seat& seat, const PeerId& peer);
+  static size_t registered_with_values(const Seat& seat);
   Nanos when_to_close(const SeatName& name, const Seat& seat) const;
   Nanos round_timeout(const Seat& seat) const;
   void close(const SeatName& name, const Seat& seat, Nanos now);
   Result<GroupDescriptor> form(const SeatName& name, const Seat& seat);
+  static bool is_complete(const Seat& seat, const GroupDescriptor& group);
   std::vector<PeerId> missing_of(const Seat& seat) const;
   void sign(Seats::iterator seat, Nanos now);
   void repeat_descriptors(const SeatName& name, Nanos now);

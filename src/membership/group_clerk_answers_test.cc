@@ -269,6 +269,21 @@ TEST(GroupClerkAnswers, the_first_registration_opens_a_sweep) {
   for (const auto& [to, pending] : desk.got<Pending>()) EXPECT_EQ(pending.sweeps_opened, 8u);
 }
 
+TEST(GroupClerkAnswers, a_sweep_that_nobody_has_reached_is_not_opened) {
+  Desk desk;
+  desk.view.opened = 6;
+  for (const uint64_t sweep : {6 + sweeps_ahead_max + 1, (uint64_t{1} << 53) - 1}) {
+    desk.enter(0, sweep);
+    desk.enter(1, sweep);
+  }
+  EXPECT_EQ(desk.clerk.counters().ignored, 4u);
+  EXPECT_EQ(desk.clerk.take_opened(), std::nullopt);
+  desk.enter(0, 5);
+  EXPECT_TRUE(desk.got<Closed>().empty()) << "what all others are in is not past";
+  desk.enter(0, 6 + sweeps_ahead_max);
+  EXPECT_EQ(desk.clerk.take_opened(), 6 + sweeps_ahead_max) << "who was cut off for long";
+}
+
 TEST(GroupClerkAnswers, seats_of_sweeps_long_past_are_given_up) {
   Desk desk;
   desk.enter(0, 5);

@@ -6,6 +6,7 @@
 
 #include "membership/group_clerk.h"
 #include "membership/load_shares.h"
+#include "membership/moshpit_key.h"
 
 namespace unisono {
 
@@ -30,6 +31,10 @@ bool GroupClerk::has_registered(const Seat& seat, const PeerId& peer) {
                      [&](const Entry& entry) { return entry.registered && entry.peer == peer; });
 }
 
+size_t GroupClerk::registered_with_values(const Seat& seat) {
+  return static_cast<size_t>(std::ranges::count_if(seat.entries, [](const Entry& entry) { return entry.registered && entry.role != ElasticRole::reducer; }));
+}
+
 Nanos GroupClerk::round_timeout(const Seat& seat) const {
   double slowest = 0;
   for (const auto& entry : seat.entries) {
@@ -51,6 +56,7 @@ Nanos GroupClerk::when_to_close(const SeatName& name, const Seat& seat) const {
   const auto held_up = name.round > 0 ? options_.times.clerk_timeout / 2 : 0;
   const auto gathered = seat.first_register + (superseded(name.sweep) ? options_.times.clerk_timeout / superseded_part : options_.times.gather_timeout) + held_up;
   Nanos at = announced_until > 0 ? std::min(announced_until, gathered + round) : 0;
+  if (seat.key_group > 0) return registered_with_values(seat) >= seat.key_group ? at : std::max(at, gathered);
   // A member that would be alone waits for those who lag, too: else it would run ahead through one sweep after the other, and the others' numbers with it.
   const auto registered = std::ranges::count_if(seat.entries, [](const Entry& entry) { return entry.registered; });
   for (const auto& peer : seat.line) {
@@ -87,6 +93,13 @@ std::vector<PeerId> GroupClerk::missing_of(const Seat& seat) const {
   return missing;
 }
 
+// The members are those of the layout that the seat is for.
+bool GroupClerk::is_complete(const Seat& seat, const GroupDescriptor& group) {
+  if (seat.key_group == 0) return std::ranges::all_of(seat.line, [&](const PeerId& peer) { return has_registered(seat, peer); });
+  const auto of_layout = std::ranges::count_if(group.members, [](const GroupMember& member) { return member.in_layout && member.role != ElasticRole::reducer; });
+  return of_layout == static_cast<ptrdiff_t>(seat.key_group);
+}
+
 // unavailable: nobody could own chunks.
 Result<GroupDescriptor> GroupClerk::form(const SeatName& name, const Seat& seat) {
   GroupDescriptor group;
@@ -101,13 +114,20 @@ Result<GroupDescriptor> GroupClerk::form(const SeatName& name, const Seat& seat)
     if (entry.registered) ids.push_back(entry.peer);
   }
   ShareRequest shares{.members = {}, .chunk_count = options_.chunk_count, .min_chunks = options_.min_chunks};
+  const auto slots = draw_slots(group.id, seat.key_group);
+  size_t seated = 0;  // with values
+  // In an order that no peer can foresee, so whom a key's group has no room for is left to chance.
   for (const auto& id : by_score(group_key(group.id), ids)) {
     const auto entry = std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& one) { return one.peer == id; });
-    group.members.push_back({id, entry->position, entry->weighted, entry->in_layout, entry->role, entry->bandwidth});
+    auto position = entry->position;
+    if (seat.key_group > 0 && entry->role != ElasticRole::reducer) {
+      if (seated == seat.key_group) continue;
+      position = slots[seated++];
+    }
+    group.members.push_back({id, position, entry->weighted, entry->in_layout, entry->role, entry->bandwidth});
     shares.members.push_back({entry->role, entry->bandwidth});
   }
-  group.line_complete =
-      std::all_of(seat.line.begin(), seat.line.end(), [&](const PeerId& peer) { return has_registered(seat, peer); });
+  group.line_complete = is_complete(seat, group);
   auto counts = load_shares(shares);
   if (!counts.ok()) return counts.status();
   group.chunk_counts = std::move(*counts);
@@ -124,12 +144,10 @@ void GroupClerk::close(const SeatName& name, const Seat& seat, Nanos now) {
   auto& closed = closed_[name];
   closed_order_.push_back(name);
   closed.at = now;
-  size_t values = 0;  // members that have any: two of them, or there is nothing to average
+  const auto values = registered_with_values(seat);  // two members must have some, or there is nothing to average
   std::vector<PeerId> registered;
   for (const auto& entry : seat.entries) {
-    if (!entry.registered) continue;
-    registered.push_back(entry.peer);
-    if (entry.role != ElasticRole::reducer) ++values;
+    if (entry.registered) registered.push_back(entry.peer);
   }
   Result<GroupDescriptor> group = Status(Code::unavailable, "alone");
   if (values >= 2) group = form(name, seat);
@@ -148,10 +166,17 @@ void GroupClerk::close(const SeatName& name, const Seat& seat, Nanos now) {
   }
   ++counters_.groups;
   closed.group = std::make_shared<const GroupDescriptor>(std::move(*group));
-  closed.unacknowledged.insert(registered.begin(), registered.end());
   closed.next_repeat = now + options_.times.clerk_timeout / repeat_part;
   repeating_.emplace(closed.group->id, name);
-  for (const auto& peer : registered) sends_.push_back({peer, formation::Descriptor{*closed.group}});
+  for (const auto& peer : registered) {
+    if (closed.group->rank_of(peer) < closed.group->members.size()) {
+      closed.unacknowledged.insert(peer);
+      sends_.push_back({peer, formation::Descriptor{*closed.group}});
+    } else {
+      closed.told_full.insert(peer);
+      sends_.push_back({peer, formation::Full{name, false, sweeps_opened()}});
+    }
+  }
 }
 
 void GroupClerk::send_pending(const SeatName& name, const Seat& seat, const Entry& entry) {

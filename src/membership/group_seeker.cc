@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "membership/line_place.h"
+#include "membership/moshpit_key.h"
 
 namespace unisono {
 
@@ -229,6 +230,7 @@ void GroupSeeker::say_late() {
   auto seat = request_.seat;
   ++seat.sweep;
   const auto* layout = view_.layout_for(seat.sweep);
+  if (layout != nullptr && key_count(*layout) > 0) return;
   if (layout != nullptr) seat = seat_in(*layout, options_.self, seat.sweep, seat.round);
   for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Late{seat}});
 }

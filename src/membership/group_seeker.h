@@ -41,7 +41,7 @@ struct SeekRequest {
   uint64_t schema = 0;
   std::vector<PeerId> missing;  // of the descriptor, or of ALONE, of this round in the sweep before
 };
-// A request with the place that the layout gives to the peer.
+// A request with the place that the layout gives to the peer; with keys, that of its first one.
 SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t sweep, uint32_t round);
 
 // Nobody else is there: the round is done with values unchanged.

@@ -329,6 +329,17 @@ TEST(GroupSeeker, says_late_for_the_line_that_a_newer_layout_gives_it) {
   EXPECT_EQ(quest.sent<Late>()[0].second.seat, seat_in(newer, quest.ids[0], quest.request.seat.sweep + 1, 1));
 }
 
+TEST(GroupSeeker, says_nothing_of_being_late_where_nobody_is_expected_by_name) {
+  Quest quest;
+  const auto newer = make_layout({.run = "run", .version = 2, .first_sweep = quest.request.seat.sweep + 1, .grid = GridKind::chunk_keys, .max_group = 4}, quest.ids);
+  ASSERT_TRUE(newer.ok());
+  quest.view.hold(*newer);
+  quest.seeker.seek(quest.request, quest.now);
+  quest.hear(quest.holders[0], Closed{quest.request.seat, 5, 10});
+  EXPECT_TRUE(quest.sent<Late>().empty());
+  EXPECT_TRUE(quest.ended<SeekClosed>());
+}
+
 TEST(GroupSeeker, sends_a_layout_that_the_clerk_lacks_and_registers_again_behind_it) {
   Quest quest;
   quest.seeker.seek(quest.request, quest.now);

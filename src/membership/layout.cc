@@ -71,6 +71,12 @@ Result<MoshpitGrid> grid_of(const Layout& layout) {
   return MoshpitGrid::make(layout.grid, layout.dims, static_cast<uint32_t>(layout.peers.size()));
 }
 
+bool can_be_exact(const Layout& layout) {
+  uint64_t cells = 1;
+  for (const auto size : layout.dims) cells *= size;
+  return layout.grid == GridKind::fitted || layout.dims.size() == 1 || cells == layout.peers.size();
+}
+
 bool replaces(const Layout& a, const Layout& b) {
   return a.version != b.version ? a.version > b.version : a.digest < b.digest;
 }
@@ -88,7 +94,7 @@ Status read_layout(ByteReader& reader, Layout& layout) {
   const auto axes = reader.read<uint32_t>();
   if (!reader.ok()) return corrupt("cut off");
   if (read.version == 0) return corrupt("version 0");
-  if (grid > static_cast<uint8_t>(GridKind::published)) return corrupt("grid of kind " + std::to_string(grid));
+  if (grid > static_cast<uint8_t>(GridKind::chunk_keys)) return corrupt("grid of kind " + std::to_string(grid));
   read.grid = static_cast<GridKind>(grid);
   if (axes == 0 || axes > grid_axes_max) return corrupt("dims: " + std::to_string(axes) + " axes");
   for (uint32_t axis = 0; axis < axes; ++axis) read.dims.push_back(reader.read<uint32_t>());

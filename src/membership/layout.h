@@ -40,6 +40,8 @@ struct LayoutRequest {
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers);
 // The grid of a layout that make_layout or read_layout gave; never fails for those.
 Result<MoshpitGrid> grid_of(const Layout& layout);
+// Whether a sweep under it can lack nobody's values: a fitted grid, one group of all, or a full grid (N = M^d).
+bool can_be_exact(const Layout& layout);
 // True if a replaces b: a higher version, or the same with a smaller digest.
 bool replaces(const Layout& a, const Layout& b);
 

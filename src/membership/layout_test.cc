@@ -82,15 +82,29 @@ TEST(Layout, leaves_what_follows_it_to_the_next_reader) {
   EXPECT_EQ(reader.read<uint8_t>(), 7);
 }
 
-TEST(Layout, of_the_published_kind_survives_encoding) {
-  const auto layout = make_layout({.run = "demo", .version = 1, .grid = GridKind::published, .max_group = 8}, peers_of(37));
-  ASSERT_TRUE(layout.ok());
-  const auto bytes = bytes_of(*layout);
-  ByteReader reader(bytes);
-  Layout read;
-  ASSERT_TRUE(read_layout(reader, read).ok());
-  EXPECT_EQ(read, *layout);
-  EXPECT_EQ(grid_of(read)->cells(), 64u);
+TEST(Layout, of_the_published_kinds_survives_encoding) {
+  for (const auto kind : {GridKind::published, GridKind::chunk_keys}) {
+    const auto layout = make_layout({.run = "demo", .version = 1, .grid = kind, .max_group = 8}, peers_of(37));
+    ASSERT_TRUE(layout.ok());
+    const auto bytes = bytes_of(*layout);
+    ByteReader reader(bytes);
+    Layout read;
+    ASSERT_TRUE(read_layout(reader, read).ok());
+    EXPECT_EQ(read, *layout);
+    EXPECT_EQ(grid_of(read)->cells(), 64u);
+  }
+}
+
+TEST(Layout, of_the_published_kinds_can_be_exact_only_if_it_is_full) {
+  for (const auto kind : {GridKind::published, GridKind::chunk_keys}) {
+    const auto exact = [&](uint32_t peers) { return can_be_exact(*make_layout({.run = "demo", .version = 1, .grid = kind, .max_group = 4}, peers_of(peers))); };
+    EXPECT_TRUE(exact(16));
+    EXPECT_TRUE(exact(64));
+    EXPECT_TRUE(exact(3)) << "one group of all";
+    EXPECT_FALSE(exact(15));
+    EXPECT_FALSE(exact(17));
+  }
+  EXPECT_TRUE(can_be_exact(layout_of(37)));
 }
 
 TEST(Layout, orders_peers_by_score_under_its_key) {
@@ -182,8 +196,8 @@ TEST(LayoutBytes, of_version_0_are_refused) {
 
 TEST(LayoutBytes, of_an_unknown_kind_of_grid_are_refused) {
   auto layout = layout_of(5);
-  layout.grid = static_cast<GridKind>(2);
-  expect_corrupt(sealed(layout), "kind 2");
+  layout.grid = static_cast<GridKind>(3);
+  expect_corrupt(sealed(layout), "kind 3");
 }
 
 TEST(LayoutBytes, without_axes_are_refused) {
@@ -202,6 +216,13 @@ TEST(LayoutBytes, with_dims_that_do_not_fit_are_refused) {
   auto layout = layout_of(8);
   layout.dims = {3, 3};
   expect_corrupt(sealed(layout), "dims");
+}
+
+TEST(LayoutBytes, with_keys_on_axes_that_differ_are_refused) {
+  auto layout = layout_of(8);
+  layout.grid = GridKind::chunk_keys;
+  layout.dims = {2, 4};
+  expect_corrupt(sealed(layout), "one length");
 }
 
 TEST(LayoutBytes, without_peers_are_refused) {

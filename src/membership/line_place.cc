@@ -1,6 +1,7 @@
 #include "membership/line_place.h"
 
 #include "base/check.h"
+#include "membership/moshpit_key.h"
 
 namespace unisono {
 
@@ -15,6 +16,10 @@ MoshpitGrid checked_grid(const Layout& layout) {
 }  // namespace
 
 LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
+  if (key_count(layout) > 0) {
+    const auto key = first_key(layout, peer);
+    return {.cell = key, .position = 0, .line = key, .in_layout = layout.rank_of(peer) < layout.peers.size()};
+  }
   const auto grid = checked_grid(layout);
   const auto axis = round % grid.axes();
   LinePlace place;
@@ -26,7 +31,14 @@ LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
   return place;
 }
 
+bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place) {
+  auto expected = place_in(layout, peer, round);
+  if (place.cell < key_count(layout)) expected.cell = expected.line = place.cell;
+  return place == expected;
+}
+
 std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line) {
+  if (key_count(layout) > 0) return {};
   const auto grid = checked_grid(layout);
   std::vector<PeerId> members;
   for (const auto rank : grid.line_members(round % grid.axes(), line)) members.push_back(layout.peers[rank]);

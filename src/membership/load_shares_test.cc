@@ -25,7 +25,7 @@ Chunks shares_of(const ShareRequest& request) {
   return chunks.ok() ? *chunks : Chunks{};
 }
 
-TEST(LoadShares, are_those_of_the_specification) {
+TEST(LoadSharesA20, are_those_of_the_specification) {
   EXPECT_EQ(shares_of(request_of(60, {.25, .25, .25, .25})), (Chunks{15, 15, 15, 15}));
   EXPECT_EQ(shares_of(request_of(60, {.55, .44, .40})), (Chunks{35, 16, 9}));
   EXPECT_EQ(shares_of(request_of(60, {.55, .44, .40}, 10)), (Chunks{41, 19, 0}));
@@ -35,7 +35,7 @@ TEST(LoadShares, are_those_of_the_specification) {
   EXPECT_EQ(shares_of(request_of(100, {0, 0, 0, 1, 1})), (Chunks{0, 0, 0, 50, 50}));
 }
 
-TEST(LoadShares, give_a_reducer_what_its_free_link_allows) {
+TEST(LoadSharesA20, give_a_reducer_what_its_free_link_allows) {
   auto request = request_of(100, {100, 100, 100, 100});
   request.members[3].role = ElasticRole::reducer;
   EXPECT_EQ(shares_of(request), (Chunks{20, 20, 20, 40}));

@@ -1,5 +1,6 @@
 #include "membership/moshpit_grid.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -71,7 +72,9 @@ Result<MoshpitGrid> MoshpitGrid::make(GridKind kind, std::vector<uint32_t> dims,
     if (cells > grid_cells_max) return does_not_fit(dims, peers, "more than " + std::to_string(grid_cells_max) + " cells");
   }
   const auto numbers = std::to_string(cells) + " cells";
-  if (kind == GridKind::published && cells < peers) return does_not_fit(dims, peers, numbers + " are too few");
+  if (kind != GridKind::fitted && cells < peers) return does_not_fit(dims, peers, numbers + " are too few");
+  if (kind == GridKind::chunk_keys && (std::ranges::count(dims, dims.front()) != std::ssize(dims) || dims.front() < key_group_min || dims.front() > key_group_max))
+    return does_not_fit(dims, peers, "keys need axes of one length, " + std::to_string(key_group_min) + " to " + std::to_string(key_group_max));
   if (kind == GridKind::fitted) {
     if (cells > peers) return does_not_fit(dims, peers, numbers + " cannot all be filled");
     const auto extras_max = cells / dims.back();

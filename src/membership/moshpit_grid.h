@@ -2,7 +2,8 @@
 //
 // `fitted` (Unisono's own rule): dimensions fitted to the number of peers, so that no cell is empty and none holds more than two,
 // and one sweep (a round along each axis) is exact for every number of peers. `published`: a fixed M^d grid, as in the authors'
-// averaging simulation (yandex-research/moshpit-sgd); cells may be empty, and only N = M^d is exact. A pure value.
+// averaging simulation (yandex-research/moshpit-sgd); cells may be empty, and only N = M^d is exact. `chunk_keys`: as large as that, but where a peer averages
+// follows from its key (membership/moshpit_key.h), unless there is one axis only. A pure value.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,22 @@
 
 namespace unisono {
 
-enum class GridKind : uint8_t { fitted = 0, published = 1 };
+enum class GridKind : uint8_t { fitted = 0, published = 1, chunk_keys = 2 };
 
 inline constexpr uint32_t grid_cells_max = 1u << 20;
 inline constexpr uint32_t grid_axes_max = 20;  // as many as have two entries each in the largest grid
+inline constexpr uint32_t key_group_min = 2, key_group_max = 128;  // M of chunk_keys
 
 // d = smallest with max_group^d >= peers; (m, …, m) with m = floor(peers^(1/d)), then the first, second, … entry raised by one
 // while the product stays at most `peers`. peers >= 1, max_group >= 4. One peer: {1}.
 std::vector<uint32_t> fitted_dims(uint32_t peers, uint32_t max_group);
-// d >= 1 entries of M = group, d = smallest with M^d >= peers. group >= 2.
+// Also of chunk_keys: d >= 1 entries of M = group, d = smallest with M^d >= peers. group >= 2.
 std::vector<uint32_t> published_dims(uint32_t peers, uint32_t group);
 
 class MoshpitGrid {
  public:
-  // invalid, naming the numbers: for fitted, product > peers or more extras than m_1…m_(d-1); for published, product < peers;
-  // no axis or more than grid_axes_max, an axis of 0, or a product above grid_cells_max.
+  // invalid, naming the numbers: for fitted, product > peers or more extras than m_1…m_(d-1); for the others, product < peers; for chunk_keys, axes that differ
+  // or are not key_group_min … key_group_max long; no axis or more than grid_axes_max, an axis of 0, or a product above grid_cells_max.
   static Result<MoshpitGrid> make(GridKind kind, std::vector<uint32_t> dims, uint32_t peers);
 
   GridKind kind() const { return kind_; }

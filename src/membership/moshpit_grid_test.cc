@@ -156,6 +156,10 @@ TEST(MoshpitGrid, refuses_more_cells_than_a_large_grid_has) { expect_invalid(Gri
 TEST(MoshpitGrid, refuses_more_cells_than_can_be_counted) { expect_invalid(GridKind::published, {1u << 20, 1u << 20, 1u << 24}, 5, "more than 1048576 cells"); }
 TEST(MoshpitGrid, refuses_a_fitted_grid_with_empty_cells) { expect_invalid(GridKind::fitted, {3, 2}, 5, "6 cells"); }
 TEST(MoshpitGrid, refuses_more_extras_than_have_a_cell_each) { expect_invalid(GridKind::fitted, {2, 3}, 9, "3 more"); }
+TEST(MoshpitGrid, refuses_keys_on_axes_that_differ) { expect_invalid(GridKind::chunk_keys, {3, 2}, 5, "axes of one length"); }
+TEST(MoshpitGrid, refuses_keys_for_groups_of_one) { expect_invalid(GridKind::chunk_keys, {1, 1}, 1, "2 to 128"); }
+TEST(MoshpitGrid, refuses_keys_for_groups_of_more_than_any_has) { expect_invalid(GridKind::chunk_keys, {129, 129}, 5, "2 to 128"); }
+TEST(MoshpitGrid, refuses_too_few_keys) { expect_invalid(GridKind::chunk_keys, {2, 2}, 5, "4 cells"); }
 TEST(MoshpitGrid, refuses_a_published_grid_that_is_too_small) { expect_invalid(GridKind::published, {2, 2}, 5, "4 cells"); }
 
 }  // namespace

@@ -235,7 +235,7 @@ void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
 
 void RosterKeeper::on_body(const PeerId& from, const LayoutPush& push, Nanos now) {
   constexpr size_t handed_on = 3;
-  (void)take_layout(push.layout, from, handed_on, now);
+  if (believable(*push.layout)) (void)take_layout(push.layout, from, handed_on, now);
 }
 
 void RosterKeeper::woke(Nanos now) {

@@ -161,6 +161,8 @@ class RosterKeeper final : public FormationView {
   void excuse_nap(Nanos now);
 
   // roster_keeper_layout.cc
+  uint64_t layout_version_max() const;
+  bool believable(const Layout& layout) const;
   void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
   bool take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now);
   bool knows_all_of_layout() const;

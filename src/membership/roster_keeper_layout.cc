@@ -15,6 +15,11 @@ constexpr size_t told_by_others = 3;
 constexpr double sweeps_behind_max = 64;
 constexpr uint32_t seeks_max = 8;  // then they are gone and forgotten
 
+// Who says more is not followed, or the numbers would be used up for everybody: nobody comes back from a cut so far behind, and no run that somebody joins is so old.
+constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // at one each second, half a year
+constexpr uint64_t layouts_joined_max = uint64_t{1} << 40;
+constexpr uint64_t sweeps_joined_max = uint64_t{1} << 48;
+
 // Nobody waits for those whom the layout leaves out, so where they are half of all, hardly a sweep is exact. At most one layout for each time that the members double.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
   const auto named = std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
@@ -26,7 +31,7 @@ bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
 void RosterKeeper::note_opened(uint64_t sweep, Nanos now) { take_sweeps_opened(std::min(sweep, sweep_number_max - 1) + 1, now); }
 
 void RosterKeeper::take_sweeps_opened(uint64_t sweeps, Nanos now) {
-  if (!running() || sweeps <= sweeps_opened_) return;
+  if (!running() || sweeps <= sweeps_opened_ || sweeps > (state_ == JoinState::joining ? sweeps_joined_max : sweeps_opened_ + sweeps_ahead_max)) return;
   if (sweeps_opened_ > 0) {
     const auto each = static_cast<double>(now - opened_at_) / static_cast<double>(sweeps - sweeps_opened_);
     sweep_interval_ += (each - sweep_interval_) / (sweep_interval_ > 0 ? 8 : 1);
@@ -37,7 +42,7 @@ void RosterKeeper::take_sweeps_opened(uint64_t sweeps, Nanos now) {
 }
 
 void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now) {
-  if (version == 0) return;
+  if (version == 0 || version > layout_version_max()) return;
   const auto* newest = newest_layout();
   if (newest != nullptr && (version < newest->version || (version == newest->version && digest >= newest->digest))) return;
   if (version > heard_version_) {
@@ -62,8 +67,19 @@ std::vector<PeerId> RosterKeeper::clerks(std::string_view key, const SeatName& s
 }
 
 bool RosterKeeper::adopt_layout(const Layout& layout, Nanos now) {
-  if (!running() || layout.version == 0 || layout.version > sweep_number_max || layout.first_sweep > sweep_number_max) return false;
-  return take_layout(std::make_shared<const Layout>(layout), {}, told_by_others, now);
+  return running() && believable(layout) && take_layout(std::make_shared<const Layout>(layout), {}, told_by_others, now);
+}
+
+uint64_t RosterKeeper::layout_version_max() const {
+  const auto* newest = newest_layout();
+  if (newest == nullptr && !options_.found) return layouts_joined_max;
+  return (newest == nullptr ? 0 : newest->version) + layouts_ahead_max;
+}
+
+bool RosterKeeper::believable(const Layout& layout) const {
+  const auto* newest = newest_layout();
+  const auto sweeps = std::max(sweeps_opened_, newest == nullptr ? 0 : newest->first_sweep);
+  return layout.version > 0 && layout.version <= layout_version_max() && layout.first_sweep <= sweeps + sweeps_ahead_max;
 }
 
 bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now) {

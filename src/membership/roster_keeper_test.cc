@@ -111,6 +111,28 @@ TEST(RosterKeeper, of_many_seeds_a_few_are_asked_at_a_time_until_one_answers) {
   EXPECT_EQ(keeper.join_state(), JoinState::joined);
 }
 
+TEST(RosterKeeper, of_as_many_seeds_as_are_asked_at_a_time_all_are_and_of_more_the_next_when_one_fails) {
+  for (const size_t count : {32u, 33u, 64u}) {
+    std::vector<std::string> seeds;
+    for (uint64_t number = 100; number < 100 + count; ++number) seeds.push_back(address_of(number));
+    RosterKeeper keeper(options(false, seeds), peer_entry(1));
+    ASSERT_TRUE(keeper.start(0).ok());
+    std::set<std::string> asked;
+    for (const auto& one : sends_of<RosterHello>(keeper)) EXPECT_TRUE(asked.insert(one.address).second);
+    EXPECT_EQ(asked.size(), 32u) << count;
+    const std::vector<std::string> first(asked.begin(), asked.end());
+    for (size_t failed = 0; failed < 32; ++failed) {
+      EXPECT_EQ(keeper.join_state(), JoinState::joining) << count;
+      keeper.address_unreachable(first[failed], "refused", false, 1);
+      const auto next = sends_of<RosterHello>(keeper);
+      ASSERT_EQ(next.size(), 32 + failed < count ? 1u : 0u) << count;
+      for (const auto& one : next) EXPECT_TRUE(asked.insert(one.address).second) << one.address << " was asked before";
+    }
+    EXPECT_EQ(asked.size(), count);
+    EXPECT_EQ(keeper.join_state() == JoinState::failed, count == 32) << count;
+  }
+}
+
 TEST(RosterKeeper, an_error_names_some_of_many_seeds) {
   std::vector<std::string> seeds;
   for (uint64_t number = 100; number < 400; ++number) seeds.push_back(address_of(number));

@@ -32,17 +32,17 @@ void BandwidthMeter::end_window(Nanos now, uint64_t sent, uint64_t received) {
   if (now - begun_ >= 2 * window || !waited_) return;
   const auto seconds = static_cast<double>(now - begun_) / 1e9;
   keep(sending_, static_cast<double>(sent - sent_) / seconds);
-  keep(receiving_, static_cast<double>(received - received_) / seconds);
+  if ((received - received_) * one_way >= sent - sent_) keep(receiving_, static_cast<double>(received - received_) / seconds);
   judge();
 }
 
 void BandwidthMeter::judge() {
   if (sending_.size() < windows_needed) return;
   std::vector<double> sorted(sending_.begin(), sending_.end());
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2), sorted.end());
+  std::ranges::sort(sorted);
   const auto out = sorted[sorted.size() / 2];
-  const auto in = *std::max_element(receiving_.begin(), receiving_.end());
-  const auto rate = in > 0 ? std::min(out, in) : out;
+  sending_rate_ = sorted.back();
+  const auto rate = receiving_.empty() ? out : std::min(out, *std::max_element(receiving_.begin(), receiving_.end()));
   if (rate <= 0 || (told_ > 0 && rate < told_ * hysteresis && rate > told_ / hysteresis)) return;
   const auto power = std::exp2(std::round(std::log2(rate)));
   if (power == told_) return;

@@ -170,6 +170,7 @@ bool ElasticDriver::poll(Nanos now) {
   if (const bool waiting = links_->lingers(); meter_.wants(now, waiting)) {
     const auto counters = links_->counters();
     meter_.update(now, counters.sent_bytes, counters.received_bytes, waiting);
+    peer_->set_sending_rate(meter_.sending());
   }
   if (const auto rate = meter_.take_news()) peer_->set_bandwidth(*rate, now);
   watch_joining(now);

@@ -23,13 +23,17 @@ class ElasticHostile : public Crowd {
     ASSERT_TRUE(hears(1, 1));
   }
   // Three messages that pass `change`: `passed` of them arrive, the link ends as corrupt, and a new one works.
-  void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change) {
+  void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change, bool in_pieces = false) {
     meet_through_proxy();
     // Only the first link is disturbed.
     proxy->change = [this, change = std::move(change)](Bytes frame) {
       return links(1).counters().refused_messages == 0 ? change(std::move(frame)) : Proxy::Frames{std::move(frame)};
     };
-    for (uint64_t i = 1; i <= 3; ++i) say(0, 1, message_of(100 * i, i));
+    for (uint64_t i = 1; i <= 3; ++i) {
+      const auto whole = message_of(100 * i, i);
+      if (in_pieces) EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, whole.size() - 64)), now));
+      else say(0, 1, whole);
+    }
     ASSERT_TRUE(within(1 * second, [&] { return !ears(1).losses.empty(); }));
     EXPECT_EQ(ears(1).losses[0].peer, id(0));
     EXPECT_EQ(ears(1).losses[0].why.code(), Code::corrupt);
@@ -118,6 +122,39 @@ TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_farewell) {
     header.round = static_cast<uint16_t>(ElasticFrame::parting);
     return Proxy::Frames{with(std::move(frame), header)};
   });
+}
+
+// Frames of a message of two pieces: its beginning, which has 64 bytes, and its end.
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count == 4) frame.back() ^= std::byte{1};
+    return Proxy::Frames{std::move(frame)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_cut_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count != 4) return Proxy::Frames{std::move(frame)};
+    auto header = header_of(frame);
+    header.payload_bytes -= 8;
+    frame.resize(frame.size() - 8);
+    return Proxy::Frames{with(std::move(frame), header)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_beginning_was_changed_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count == 3) frame.back() ^= std::byte{1};
+    return Proxy::Frames{std::move(frame)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, an_end_without_its_beginning_is_no_message) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable { return ++count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
+}
+
+TEST_F(ElasticHostile, a_beginning_cannot_be_given_the_end_of_another_message) {
+  expect_refusal(0, [count = 0](Bytes frame) mutable { return ++count == 2 || count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
 }
 
 TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {

@@ -28,6 +28,14 @@ std::string refusal(const ElasticOptions& options) {
 
 TEST(ElasticOptions, good_ones_are_taken) { EXPECT_EQ(refusal(good()), ""); }
 
+TEST(ElasticOptions, every_grid_is_taken) {
+  for (const auto grid : {ElasticOptions::Grid::fitted, ElasticOptions::Grid::published, ElasticOptions::Grid::chunk_keys}) {
+    auto options = good();
+    options.grid = grid;
+    EXPECT_EQ(refusal(options), "");
+  }
+}
+
 TEST(ElasticOptions, a_run_without_name_is_refused) {
   auto options = good();
   options.run_id.clear();
@@ -72,6 +80,12 @@ TEST(ElasticOptions, whatever_peers_must_agree_on_is_in_the_schema) {
   EXPECT_TRUE(differs([](auto& o) { o.rounds = 3; }));
   EXPECT_TRUE(differs([](auto& o) { o.result.kind = StepCodec::Kind::bf16; }));
   EXPECT_TRUE(differs([](auto& o) { o.commit = ElasticOptions::Commit::per_result; }));
+  EXPECT_TRUE(differs([](auto& o) { o.grid = ElasticOptions::Grid::published; }));
+  EXPECT_TRUE(differs([](auto& o) { o.grid = ElasticOptions::Grid::chunk_keys; }));
+  auto published = good(), keys = good();
+  published.grid = ElasticOptions::Grid::published;
+  keys.grid = ElasticOptions::Grid::chunk_keys;
+  EXPECT_NE(schema_hash(published), schema_hash(keys));
   EXPECT_FALSE(differs([](auto& o) { o.name = "somebody"; }));
 }
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +31,15 @@ void for_each_piece(std::span<const std::span<float>> tensors, Each each) {
   for (const auto& tensor : tensors) each(tensor, at), at += tensor.size();
 }
 
+// What was changed since it was given is added to the mean; all of it is the mean where what was given had no weight.
+void add_step(std::span<float> tensor, std::span<const float> mean, std::span<const float> given, bool replaced) {
+  if (replaced) {
+    std::ranges::copy(mean, tensor.begin());
+    return;
+  }
+  for (size_t i = 0; i < tensor.size(); ++i) tensor[i] = tensor[i] == given[i] ? mean[i] : tensor[i] + (mean[i] - given[i]);
+}
+
 }  // namespace
 
 // Where nobody has touched a value meanwhile it becomes the mean, to the bit: the same on all peers. Where somebody has, his step is added to it.
@@ -47,11 +55,13 @@ Result<SweepReport> ElasticCall::take() {
   const auto* const given_values = reinterpret_cast<const float*>(contributed.data());
   const auto chunk_elements = values.table().chunk_elements();
   for_each_piece(tensors, [&](std::span<float> tensor, size_t at) {
-    for (size_t i = 0; i < tensor.size(); ++i) {
+    for (size_t i = 0; i < tensor.size();) {
+      // As far as one chunk goes.
       const auto chunk = static_cast<uint32_t>((at + i) / chunk_elements);
-      const auto mean = values.chunk(chunk)[(at + i) % chunk_elements], given = given_values[at + i];
-      const bool untouched = tensor[i] == given || sweep.replaced[chunk];
-      tensor[i] = untouched ? mean : tensor[i] + (mean - given);
+      const auto mean = std::span(values.chunk(chunk), values.table().count(chunk)).subspan((at + i) % chunk_elements);
+      const auto count = std::min(mean.size(), tensor.size() - i);
+      add_step(tensor.subspan(i, count), mean.first(count), {given_values + at + i, count}, sweep.replaced[chunk]);
+      i += count;
     }
   });
   return sweep.report;
@@ -207,8 +217,7 @@ SharedBuffer ElasticRun::joined(std::span<const std::span<float>> tensors) const
 
 Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<float>> tensors, double weight, bool overlaps) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
-  if (!std::isfinite(weight) || weight < 0 || weight > contribution_weight_max / 4096)
-    return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be finite, at least 0 and below 1e96");
+  if (!is_sweep_weight(weight)) return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be 0, or from 1e-96 to 1e96");
   auto call = std::make_shared<ElasticCall>();
   auto values = joined(tensors);
   call->tensors = options_.role == ElasticOptions::Role::reducer ? std::vector<std::span<float>>{} : std::move(tensors);

@@ -40,15 +40,21 @@ Result<SweepReport> average(Elastic& run, std::vector<float>& values, double wei
 }
 
 // A founder and `count - 1` who join by it.
-std::vector<Elastic> start(uint32_t count) {
+std::vector<Elastic> start(uint32_t count, ElasticOptions::Grid grid = ElasticOptions::Grid::fitted) {
   std::vector<Elastic> runs;
-  auto founder = Elastic::join(options_of(0, {}, count));
+  const auto options = [&](size_t index, const std::vector<std::string>& seeds) {
+    auto all = options_of(index, seeds, count);
+    all.grid = grid;
+    if (grid != ElasticOptions::Grid::fitted) all.gather_timeout = Milliseconds{300};  // which small groups wait for
+    return all;
+  };
+  auto founder = Elastic::join(options(0, {}));
   EXPECT_TRUE(founder.ok()) << founder.status().to_string();
   if (!founder.ok()) return runs;
   const auto seeds = founder->status().endpoints;
   runs.push_back(std::move(*founder));
   for (uint32_t index = 1; index < count; ++index) {
-    auto one = Elastic::join(options_of(index, seeds, count));
+    auto one = Elastic::join(options(index, seeds));
     EXPECT_TRUE(one.ok()) << one.status().to_string();
     if (one.ok()) runs.push_back(std::move(*one));
   }
@@ -93,6 +99,24 @@ TEST(ElasticRun, peers_average_exactly_and_to_the_bit) {
   });
   for (size_t index = 0; index < count; ++index) EXPECT_EQ(std::memcmp(values[index].data(), values[0].data(), elements * sizeof(float)), 0) << index;
   for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(values[0][i], 25 + static_cast<float>(i % 7), 1e-4);
+}
+
+TEST(ElasticRun, groups_may_follow_from_keys) {
+  auto runs = start(5, ElasticOptions::Grid::chunk_keys);
+  ASSERT_EQ(runs.size(), 5u);
+  on_all(runs, [&](size_t index, Elastic& run) {
+    ASSERT_TRUE(run.ready(plenty));
+    auto values = values_of(index);
+    const auto report = average(run, values);
+    ASSERT_TRUE(report.ok()) << report.status().to_string();
+    EXPECT_EQ(report->dims, (std::vector<uint32_t>{4, 4}));
+    EXPECT_FALSE(report->exact) << report->to_string();
+    EXPECT_NE(report->note.find("the grid chunk_keys is exact only if full"), std::string::npos) << report->note;
+    for (size_t i = 0; i < elements; ++i) {
+      ASSERT_GE(values[i], static_cast<float>(i % 7) - 1e-3f);
+      ASSERT_LE(values[i], 40 + static_cast<float>(i % 7) + 1e-3f);
+    }
+  });
 }
 
 TEST(ElasticRun, who_joins_later_gets_values_and_state) {

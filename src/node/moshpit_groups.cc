@@ -124,6 +124,10 @@ bool MoshpitPeer::act_groups(Nanos now) {
   }
   for (auto& one : groups_) one->round().release_results();
   auto summary = summary_of(*group_);
+  if (sweep_ != nullptr) {
+    sweep_->members_expected += group_->descriptor().members.size() + group_->descriptor().missing.size();
+    sweep_->members_absent += summary.absent.size();
+  }
   groups_.push_back(std::move(group_));
   drop_groups(now);
   end_round(std::move(summary), now);

@@ -207,7 +207,6 @@ bool MoshpitPeer::act_formation(Nanos now) {
 void MoshpitPeer::set_bandwidth(double bytes_per_second, Nanos now) {
   if (left_) return;
   keeper_.set_bandwidth(bytes_per_second, now);
-  state_.set_bandwidth(bytes_per_second);
   act(now);
 }
 

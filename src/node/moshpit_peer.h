@@ -17,8 +17,10 @@
 #include "base/shared_buffer.h"
 #include "collectives/chunk_table.h"
 #include "collectives/moshpit_round.h"
+#include "membership/flat_advice.h"
 #include "membership/group_clerk.h"
 #include "membership/group_seeker.h"
+#include "membership/moshpit_key.h"
 #include "membership/roster_keeper.h"
 #include "node/elastic_group.h"
 #include "node/elastic_port.h"
@@ -68,6 +70,8 @@ class MoshpitPeer {
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
   // As measured, in bytes/s: for its share of the chunks of a group.
   void set_bandwidth(double bytes_per_second, Nanos now);
+  // What can be sent, in bytes/s: joiners are given a part of it.
+  void set_sending_rate(double bytes_per_second) { state_.set_bandwidth(bytes_per_second); }
   // As RosterKeeper::set_seeds.
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
@@ -150,8 +154,11 @@ class MoshpitPeer {
   std::optional<FinishedSweep> finished_;
   uint64_t next_sweep_ = 0;
   std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last sweep that had it
+  MoshpitKey key_;                                   // of the last sweep's layout, if it has keys
+  bool told_inexact_ = false;
   std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
   uint64_t sweeps_done_ = 0, exact_sweeps_ = 0;
+  FlatAdvice advice_;
 
   Nanos leave_by_ = never;  // else the end of the grace
   bool left_ = false;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/moshpit_round.h"
-#include "membership/moshpit_grid.h"
+#include "membership/layout.h"
 #include "node/round_watch.h"
 #include "unisono/codec.h"
 #include "unisono/elastic.h"
@@ -42,9 +42,15 @@ struct MoshpitSettings {
   RoundWatch* watch = nullptr;           // outlives the peer
 };
 
+// As many as a run may have add up to what a contribution may weigh, and a product with any fp32 is neither infinite nor so small that it loses bits, however often
+// a weight is shared out.
+inline constexpr double sweep_weight_min = 1e-96, sweep_weight_max = 1e96;
+static_assert(sweep_weight_max * roster_peers_max < contribution_weight_max);
+constexpr bool is_sweep_weight(double weight) { return weight == 0 || (weight >= sweep_weight_min && weight <= sweep_weight_max); }
+
 struct SweepInput {
   SharedBuffer values{};                 // fp32, of all tensors; none for a reducer. Nobody changes them any more
-  double weight = 1;                     // finite, at least 0
+  double weight = 1;                     // as is_sweep_weight says
   bool keep_contributed = false;         // give them back beside the result
 };
 

@@ -56,7 +56,7 @@ std::vector<StateSource> MoshpitState::sources(const RosterKeeper& keeper) const
   std::vector<StateSource> found;
   for (const auto& id : keeper.roster().keepers()) {
     const auto* entry = keeper.roster().find(id);
-    if (id != self_ && entry->facts.state_digest != 0) found.push_back({id, entry->facts.state_digest});
+    if (id != self_ && entry->facts.state_digest != 0) found.push_back({id, entry->facts.state_digest, entry->facts.finished_sweep});
   }
   return found;
 }

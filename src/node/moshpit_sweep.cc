@@ -20,12 +20,20 @@ void add_note(std::string& note, const std::string& text) {
   if (note.find(text) == std::string::npos) note += (note.empty() ? "" : "; ") + text;
 }
 
+std::string inexact_text(const Layout& layout) {
+  std::string size;
+  for (const auto axis : layout.dims) size += (size.empty() ? "" : "x") + std::to_string(axis);
+  return "the grid " + std::string(layout.grid == GridKind::published ? "published" : "chunk_keys") + " is exact only if full: " +
+         std::to_string(layout.peers.size()) + " peers are not as many as " + size;
+}
+
 }  // namespace
 
 Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
   if (left_ || leave_by_ != never) return {Code::unavailable, "SHUTTING_DOWN: this peer is leaving the run"};
   if (sweep_ != nullptr || finished_) return {Code::invalid, "another sweep is under way at this peer"};
   if (!joined()) return {Code::unavailable, "this peer has not joined the run yet"};
+  if (!is_sweep_weight(input.weight)) return {Code::invalid, "a weight of " + std::to_string(input.weight) + ": it must be 0, or from 1e-96 to 1e96"};
   const auto expected = settings_.role == ElasticRole::reducer ? 0 : settings_.elements;
   if (input.values.size() != expected * sizeof(float)) return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) + " values were given for a sweep over " + std::to_string(expected)};
   sweep_ = std::make_unique<MoshpitSweep>();
@@ -59,7 +67,7 @@ std::optional<FinishedSweep> MoshpitPeer::take_sweep() { return std::exchange(fi
 bool MoshpitPeer::act_sweep(Nanos now) {
   if (sweep_ == nullptr || sweep_->phase == MoshpitSweep::Phase::averaging) return false;
   if (sweep_->cancelled) {
-    if (sweep_->phase == MoshpitSweep::Phase::seeking) seeker_.stop(now);
+    seeker_.stop(now);  // it may have announced itself while it waited for others
     add_note(sweep_->report.note, "cancelled");
     end_sweep(now);
     return true;
@@ -87,6 +95,7 @@ const Layout* MoshpitPeer::layout_to_take(bool patience_over) {
 
 void MoshpitPeer::take_layout(const Layout& layout) {
   auto& sweep = *sweep_;
+  key_.enter(layout, settings_.self);
   if (sweep.layout.version == layout.version && sweep.layout.digest == layout.digest) return;
   if (sweep.layout.version != 0) {
     // Its groups are others than those that the rounds so far were made in.
@@ -135,7 +144,8 @@ void MoshpitPeer::skip_sweeps() {
   const auto first = std::max(sweep.skipped_from, sweep.number < open_at_most ? 0 : sweep.number - open_at_most);
   for (uint64_t number = first; number < sweep.number; ++number) {
     const auto* layout = keeper_.layout_for(number);
-    if (layout == nullptr || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
+    // With keys nobody is waited for by name.
+    if (layout == nullptr || key_count(*layout) > 0 || std::ranges::find(layout->peers, settings_.self) == layout->peers.end()) continue;
     const auto rounds = settings_.rounds == 0 ? static_cast<uint32_t>(layout->dims.size()) : settings_.rounds;
     for (uint32_t round = 0; round < rounds; ++round) seeker_.skip(seat_in(*layout, settings_.self, number, round));
   }
@@ -144,6 +154,7 @@ void MoshpitPeer::skip_sweeps() {
 
 SeekRequest MoshpitPeer::request_for(uint32_t round) const {
   auto request = seek_request(sweep_->layout, settings_.self, sweep_->number, round);
+  if (key_.held()) request.cell = request.seat.line = key_.index();
   request.weighted = std::ranges::any_of(sweep_->states, [](const ChunkState& state) { return state.weight > 0; });
   request.bandwidth = keeper_.self_entry().facts.bandwidth;
   request.role = settings_.role;
@@ -162,6 +173,8 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
   auto& sweep = *sweep_;
   if (const auto* group = std::get_if<GroupDescriptor>(&outcome)) {
     missing_[sweep.round] = group->missing;
+    // Whatever becomes of the averaging. A reducer has nothing to mix, and no slot.
+    if (settings_.role != ElasticRole::reducer) key_.move(group->members[group->rank_of(settings_.self)].position);
     sweep.phase = MoshpitSweep::Phase::averaging;
     // Where nobody has any weight all came late to a run whose members are gone: their values count from now on.
     if (std::ranges::none_of(group->members, [](const GroupMember& member) { return member.weighted; })) newcomer_.assign(table_.chunks(), false);
@@ -186,11 +199,12 @@ void MoshpitPeer::take_outcome(const SeekOutcome& outcome, Nanos now) {
 
 // The group was formed without this peer. From the first round it goes on to the next sweep, which it can make whole; but it does not open that one, or
 // those who are still in this sweep, or have not begun it, would be too late in their turn.
-void MoshpitPeer::take_outcome(const SeekClosed& closed, Nanos now) {
+void MoshpitPeer::take_outcome(const SeekClosed&, Nanos now) {
   auto& sweep = *sweep_;
+  const auto opened = keeper_.sweeps_opened();  // with what the clerk said
   if (sweep.round > 0 || sweep.awaits_others) return pass_round("closed", now);
   sweep.awaits_others = true;
-  sweep.number = std::max(sweep.number + 1, closed.sweeps_opened == 0 ? 0 : closed.sweeps_opened - 1);
+  sweep.number = std::max(sweep.number + 1, opened == 0 ? 0 : opened - 1);
   sweep.phase = MoshpitSweep::Phase::choosing;
   sweep.phase_began = now;
   sweep.choosing_patience = settings_.times.round_timeout;
@@ -204,8 +218,10 @@ void MoshpitPeer::take_outcome(const SeekStale& stale, Nanos now) {
   sweep.phase_began = now;
 }
 
-// A round without a group: values and weights stay as they are.
+// A round without a group: values and weights stay as they are. One of two was absent, this peer itself or the other.
 void MoshpitPeer::pass_round(const char* outcome, Nanos now) {
+  sweep_->members_expected += 2;
+  ++sweep_->members_absent;
   for (auto& state : sweep_->states) state.full = false;
   end_round({.round = sweep_->round, .outcome = outcome}, now);
 }
@@ -238,7 +254,8 @@ void MoshpitPeer::end_sweep(Nanos now) {
   const bool alone = sweep.layout.version != 0 && sweep.rounds == 0;
   // What a newcomer wanted to give is not in.
   const bool held_back = sweep.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();
-  report.exact = alone || (!held_back && sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
+  if (sweep.layout.version != 0 && !can_be_exact(sweep.layout) && !std::exchange(told_inexact_, true)) add_note(report.note, inexact_text(sweep.layout));
+  report.exact = alone || (!held_back && can_be_exact(sweep.layout) && sweep.round > 0 && sweep.round >= sweep.layout.dims.size() &&
                            std::ranges::all_of(report.rounds, [](const RoundSummary& round) { return round.outcome == "averaged"; }) &&
                            std::ranges::all_of(sweep.states, [](const ChunkState& state) { return state.full; }));
   done.replaced.assign(sweep.states.size(), false);
@@ -251,6 +268,7 @@ void MoshpitPeer::end_sweep(Nanos now) {
     next_sweep_ = sweep.number + 1;
     ++sweeps_done_;
     exact_sweeps_ += report.exact ? 1 : 0;
+    if (const auto advice = advice_.after(report.peers, report.dims, sweep.members_expected, sweep.members_absent); !advice.empty()) add_note(report.note, advice);
     state_.keep(static_cast<int64_t>(sweep.number), sweep.values, keeper_, now);
   }
   done.contributed = std::move(sweep.input.values);

@@ -26,6 +26,7 @@ struct MoshpitSweep {
   bool awaits_others = false;      // it came too late for the sweep that others are in, and waits until they open this one
   uint64_t skipped_from = 0;       // this sweep and later ones before `number` have not been left out yet
   uint32_t stale = 0;              // times that a clerk knew a newer layout
+  uint64_t members_expected = 0, members_absent = 0;  // in the groups so far
   bool cancelled = false;
   SweepReport report;
   Nanos choosing_patience = 0;

@@ -8,30 +8,19 @@
 
 #include <chrono>
 #include <fstream>
-#include <functional>
-#include <thread>
 
 #include "base/temporary_folder.h"
-#include "node/elastic_driver.h"
 #include "node/seed_test_support.h"
 
 namespace unisono {
 
 namespace {
 
+using test::comes_true;
+using test::make_driver;
 using test::options_of;
 
 using Addresses = std::vector<std::string>;
-
-// True as soon as `condition` is; false if it does not come true.
-bool comes_true(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // A file whose reader is held up until it is let go on: what a name server can do to a look-up.
 class Hang {
@@ -48,14 +37,6 @@ class Hang {
  private:
   const testing::TemporaryFolder folder_;
 };
-
-std::unique_ptr<ElasticDriver> make_driver(const ElasticOptions& options) {
-  auto driver = ElasticDriver::make(options);
-  EXPECT_TRUE(driver.ok()) << driver.status().to_string();
-  if (!driver.ok()) return nullptr;
-  (*driver)->start(0);
-  return std::move(*driver);
-}
 
 }  // namespace
 

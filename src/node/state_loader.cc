@@ -24,21 +24,22 @@ StateLoader::StateLoader(const StateLoaderOptions& options, std::vector<StateSou
 
 void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
   if (ended_) return;
-  std::map<PeerId, uint64_t> listed;
+  std::map<PeerId, StateSource> listed;
   for (const auto& source : donors) {
-    if (source.id != options_.self) listed[source.id] = source.state;
+    if (source.id != options_.self) listed[source.id] = source;
   }
   for (auto& [id, donor] : donors_) {
     if (!listed.contains(id)) take_back(donor);
   }
   std::erase_if(donors_, [&](const auto& entry) { return !listed.contains(entry.first); });
-  for (const auto& [id, state] : listed) {
+  for (const auto& [id, source] : listed) {
     auto& donor = donors_[id];
-    if (donor.listed == state) continue;
-    donor.listed = state;
+    donor.listed_sweep = source.sweep;
+    if (donor.listed == source.state) continue;
+    donor.listed = source.state;
     const bool talking = donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving;
     if (!talking) {
-      donor.state = state;
+      donor.state = source.state;
       donor.denied = false;
     }
   }
@@ -63,6 +64,8 @@ void StateLoader::sort_donors() {
     most = found->second;
     popular_ = found->first;
   }
+  const auto first = std::ranges::find_if(order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
+  popular_sweep_ = first == order_.end() ? -1 : donors_[*first].listed_sweep;
   std::stable_partition(order_.begin(), order_.end(), [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
 }
 

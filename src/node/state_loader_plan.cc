@@ -4,6 +4,11 @@
 #include "node/state_loader.h"
 
 namespace unisono {
+namespace {
+
+constexpr uint32_t guesses_max = 16;  // where all have blobs of their own, nobody else has what the first one has
+
+}  // namespace
 
 void StateLoader::plan(Nanos now) {
   planned_ = now;
@@ -42,6 +47,7 @@ void StateLoader::ask_donors(Nanos now) {
     const auto id = next_to_ask(count, now);
     if (!id) return;
     auto& donor = donors_[*id];
+    if (count > 0 && donor.state != (chosen_ ? assembly_.state() : popular_)) ++guesses_;
     donor.stage = Stage::asked;
     donor.heard = now;
     say(*id, StateAsk{options_.schema, chosen_ ? assembly_.state() : 0});
@@ -53,10 +59,16 @@ std::optional<PeerId> StateLoader::next_to_ask(uint32_t active, Nanos now) const
     const auto& donor = donors_.at(id);
     const bool may = donor.stage == Stage::fresh || (donor.stage == Stage::resting && now >= donor.again);
     if (!may || donor.state == 0) continue;
-    if (chosen_ ? donor.denied || donor.state != assembly_.state() : active > 0 && (popular_ == 0 || donor.state != popular_)) continue;
+    if (chosen_ ? donor.denied || !may_have(donor, assembly_.state(), assembly_.manifest().sweep) : active > 0 && !may_have(donor, popular_, popular_sweep_)) continue;
     return id;
   }
   return std::nullopt;
+}
+
+// What it was said to have after another sweep does not tell.
+bool StateLoader::may_have(const Donor& donor, uint64_t state, int64_t sweep) const {
+  if (state != 0 && donor.state == state) return true;
+  return donor.state == donor.listed && donor.listed_sweep != sweep && guesses_ < guesses_max;
 }
 
 // The state that most of those offer that were asked; what was loaded before of another one stays.

@@ -80,6 +80,47 @@ TEST(StateLoader, takes_one_donor_if_no_two_have_the_same) {
   EXPECT_FALSE(state.mixed);
 }
 
+TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_other_sweeps) {
+  StateWorld world(chunks(100));
+  for (uint64_t id = 1; id <= 5; ++id) {
+    auto& donor = world.add_donor(id, bandwidth);
+    donor.listed = 1000 + id;
+    donor.listed_sweep = static_cast<int64_t>(id);
+  }
+  auto& joiner = world.add_joiner(100);
+  world.run_all();
+  EXPECT_EQ(loaded(joiner).donors, 4u);
+  EXPECT_FALSE(loaded(joiner).mixed);
+}
+
+TEST(StateLoader, takes_another_donor_for_one_that_turns_out_to_have_something_else) {
+  StateWorld world(chunks(100));
+  for (uint64_t id = 1; id <= 8; ++id) {
+    auto& donor = world.add_donor(id, bandwidth, id % 2 == 0 ? 1 : 9);
+    donor.listed = 1000 + id;
+    donor.listed_sweep = static_cast<int64_t>(id);
+  }
+  auto& joiner = world.add_joiner(100);
+  world.run_all();
+  EXPECT_EQ(loaded(joiner).donors, 4u);
+  EXPECT_FALSE(loaded(joiner).mixed);
+}
+
+TEST(StateLoader, does_not_ask_everybody_where_nobody_has_what_another_has) {
+  StateWorld world(chunks(20));
+  for (uint64_t id = 1; id <= 60; ++id) {
+    auto& donor = world.add_donor(id, bandwidth, id);
+    donor.listed = 1000 + id;
+    donor.listed_sweep = static_cast<int64_t>(id % 7);
+  }
+  auto& joiner = world.add_joiner(100);
+  world.run_all();
+  EXPECT_EQ(loaded(joiner).donors, 1u);
+  size_t asked = 0;
+  for (const auto& [pair, bytes] : world.bytes_between()) asked += pair.first == joiner.id ? 1 : 0;
+  EXPECT_LE(asked, 20u);
+}
+
 TEST(StateLoader, is_not_misled_by_a_roster_that_is_wrong) {
   StateWorld world(chunks(20));
   for (uint64_t id = 1; id <= 4; ++id) world.add_donor(id, bandwidth, id == 2 ? 9 : 1).listed = 1234;

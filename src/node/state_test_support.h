@@ -65,6 +65,7 @@ class StateWorld {
     Nanos link_free = 0;
     uint32_t serving_max = 0;
     std::optional<uint64_t> listed;  // what the roster says; else the truth
+    int64_t listed_sweep = 7;        // when it had that
   };
   struct Joiner {
     PeerId id;
@@ -122,7 +123,7 @@ class StateWorld {
   std::vector<StateSource> roster() const {
     std::vector<StateSource> sources;
     for (const auto& [id, donor] : donors_) {
-      if (donor->alive) sources.push_back({id, donor->listed.value_or(donor->copy->state_digest())});
+      if (donor->alive) sources.push_back({id, donor->listed.value_or(donor->copy->state_digest()), donor->listed_sweep});
     }
     return sources;
   }

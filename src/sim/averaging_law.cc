@@ -64,11 +64,4 @@ double ring_variance(uint32_t peers, uint32_t rounds) {
   return sum / peers;
 }
 
-double flat_break_even(uint32_t peers, std::span<const uint32_t> dims) {
-  double sweep = 0;
-  for (const uint32_t length : dims) sweep += 1 - 1. / length;
-  const double ratio = sweep / (1 - 1. / peers);
-  return ratio <= 1 ? 0 : -std::expm1(-std::log(ratio) / peers);
-}
-
 }  // namespace unisono::sim

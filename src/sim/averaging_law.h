@@ -1,6 +1,6 @@
 // What averaging comes to by formula: expected variances, rounds and break-evens of the algorithms in sim/averaging.h.
 //
-// Derived in methods/moshpit.md 2.9 (F1 to F7), for inputs that are independent with variance 1; none is quoted from the paper. Variances
+// Derived in methods/moshpit.md 2.9 (F1 to F6; F7 is in membership/flat_advice.h), for inputs that are independent with variance 1; none is quoted from the paper. Variances
 // are population variances. Numbers are finite for every argument that the comments allow.
 #pragma once
 
@@ -34,8 +34,5 @@ double first_round_variance(const AbsenceCase& one, uint32_t lines);
 double restarted_rounds(const AbsenceCase& one, uint32_t cap);
 // F6: a ring of three-point averages.
 double ring_variance(uint32_t peers, uint32_t rounds);
-// F7: below this absence one global all-reduce, begun anew after each loss, sends fewer bytes than a sweep over axes of these lengths.
-// 0: at no absence. F7 has equal axes; of others, their mean 1 - 1/m takes the place of 1 - 1/M.
-double flat_break_even(uint32_t peers, std::span<const uint32_t> dims);
 
 }  // namespace unisono::sim

@@ -169,22 +169,6 @@ void expect_first_rounds_follow_the_law(uint32_t restarts, double tolerance) {
 TEST(AveragingA19, first_rounds_follow_the_law) { expect_first_rounds_follow_the_law(200, .08); }
 TEST(AveragingA19Long, first_rounds_follow_the_law) { expect_first_rounds_follow_the_law(2000, .025); }
 
-TEST(AveragingA32, one_flat_group_sends_fewer_bytes_below_the_specified_absence) {
-  const std::vector<uint32_t> dims{32, 32};
-  EXPECT_NEAR(flat_break_even(1024, dims), 6.4664e-4, 1e-8);
-  EXPECT_EQ(flat_break_even(32, std::vector<uint32_t>{32}), 0);
-}
-
-// By what the formula says itself: expected bytes of the one below those of the other on one side, above on the other.
-TEST(AveragingA32, expected_bytes_cross_there) {
-  const std::vector<uint32_t> dims{32, 32};
-  const double at = flat_break_even(1024, dims), sweep = 2 * 2 * (1 - 1. / 32);
-  for (const double side : {.99, 1.01}) {
-    const double flat = 2 * (1 - 1. / 1024) / std::pow(1 - at * side, 1024);
-    EXPECT_EQ(flat < sweep, side < 1);
-  }
-}
-
 TEST(AveragingLaw, rounds_of_random_regrouping_for_a_share_of_the_variance) {
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-9), 6u);
   EXPECT_EQ(random_groups_rounds({.peers = 512}, 1e-4), 3u);

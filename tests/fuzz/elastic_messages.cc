@@ -141,7 +141,7 @@ Layout make_layout(Input& input) {
   auto peers = input.peers();
   if (peers.empty()) peers.push_back(peer_id(0));
   const LayoutRequest request{.run = "run", .version = 1 + input.number() % 1000, .first_sweep = input.number() % sweeps_max,
-                              .grid = static_cast<GridKind>(input.below(2)), .max_group = 4};
+                              .grid = static_cast<GridKind>(input.below(3)), .max_group = 4};
   auto made = unisono::make_layout(request, peers);
   UNISONO_CHECK(made.ok());
   return std::move(*made);
