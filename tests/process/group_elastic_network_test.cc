@@ -20,6 +20,10 @@ class ElasticNetwork : public NameSpaces {
     run.ask(peers, "elastic_loop");
     return peers;
   }
+  // Hosts have link-local addresses of their own, too, by which peers would find each other past rules for IPv4.
+  static void ipv4_only(Hosts& hosts) {
+    for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"nft", "add table ip6 none; add chain ip6 none input { type filter hook input priority 0; policy drop; }"});
+  }
   static std::string sums(size_t members) { return "elastic_wait:exact=1,members=" + std::to_string(members); }
   static std::string endpoint(char host) { return Hosts::address(host) + ":" + std::to_string(port); }
 };
@@ -30,8 +34,7 @@ using LongElasticNetwork = ElasticNetwork;
 TEST_F(LongElasticNetwork, cut_in_two_goes_on_in_both_parts_which_unite_afterwards) {
   Hosts hosts("abcd");
   ASSERT_EQ(hosts.trouble(), "");
-  // Hosts have link-local addresses of their own, by which parts would find each other.
-  for (const char host : hosts.names()) hosts.inside(std::string(1, host), {"nft", "add table ip6 none; add chain ip6 none input { type filter hook input priority 0; policy drop; }"});
+  ipv4_only(hosts);
   ASSERT_EQ(hosts.trouble(), "");
   ElasticPeers run("min_peers=4,gather=500,stall=500", port);
   const auto peers = start(run, hosts, "abcd");
@@ -165,6 +168,7 @@ TEST_F(ElasticNetwork, who_leaves_while_nobody_answers_is_soon_gone) {
 // Its firewall lets no connection in, and nobody even tries: neither whom it knows nor those who come later.
 TEST_F(ElasticNetwork, a_client_behind_a_firewall_averages_with_all) {
   Hosts hosts("abcd");
+  ipv4_only(hosts);
   hosts.drop_at("c", "tcp flags & (syn | ack) == syn counter");
   ASSERT_EQ(hosts.trouble(), "");
   ElasticPeers run("min_peers=2", port);
