@@ -235,6 +235,19 @@ TEST(MoshpitRoundFaults, what_is_decided_but_not_to_be_had_is_lost_here_alone) {
   EXPECT_FALSE(group.states(3)[2].full);
 }
 
+TEST(MoshpitRoundFaults, what_is_decided_is_lost_at_once_here_when_nobody_is_left_to_ask) {
+  RoundGroup group(owners(5));
+  group.filter([&](uint32_t from, uint32_t to, const RoundMessage& message) {
+    if (from != 3 && group.now() >= 15 * second) return Fate::sender_dies;
+    return (from == 2 && to == 3 && is<ChunkResult>(message)) || (from == 3 && is<Fetch>(message)) ? Fate::lost : Fate::arrives;
+  });
+  group.run();
+  EXPECT_EQ(group.report(3).lost, 1u);
+  EXPECT_EQ(group.report(3).committed, 4u);
+  EXPECT_GE(group.ended_at(3), 15 * second);
+  EXPECT_LE(group.ended_at(3), 17 * second);
+}
+
 TEST(MoshpitRoundFaults, what_only_a_minority_has_is_nobodys_step) {
   RoundGroup group(owners(4));
   group.filter([](uint32_t from, uint32_t to, const RoundMessage& message) {

@@ -138,7 +138,8 @@ void MoshpitRound::decide(Nanos now) {
     repair_.want(chunk, true);
     missing = true;
   }
-  if (!missing) return finish(now);
+  // Who is the last one has nobody to ask: what is missing is lost here.
+  if (!missing || last_one()) return finish(now);
   fetch(now);
 }
 
