@@ -100,7 +100,7 @@ void fill(SharedBuffer& message, size_t head, uint8_t value) {
 
 SharedBuffer make_result(Input& input, const RoundFormat& format, uint32_t chunk) {
   ChunkResult head{.chunk = chunk, .author = input.below(format.members), .contributors = RankSet(input.byte() & ((1u << format.members) - 1)),
-                   .total = std::abs(input.real()), .variance = input.real(), .full = input.flag()};
+                   .total = std::min(std::abs(input.real()), contribution_weight_max * round_members_max), .variance = input.real(), .full = input.flag()};
   auto message = result_message(format, head);
   fill(message, result_head_bytes, input.byte());
   if (!format.result.is_plain() && !head.is_void()) {
