@@ -13,26 +13,25 @@ using test::Desk;
 
 constexpr uint64_t sweep = 5;
 
-TEST(GroupClerkSuperseded, those_who_are_there_wait_a_quarter_of_a_clerk_timeout_only) {
-  Desk desk;
-  desk.view.opened = sweep + 2;
+void expect_two_wait(Desk& desk, Nanos time) {
   desk.enter(0, sweep);
   desk.enter(1, sweep);
-  desk.pass(desk.times.clerk_timeout / 4 - 1);
+  desk.pass(time - 1);
   EXPECT_TRUE(desk.got<Descriptor>().empty());
   desk.pass(1);
   EXPECT_EQ(desk.formed().members.size(), 2u);
 }
 
+TEST(GroupClerkSuperseded, those_who_are_there_wait_a_quarter_of_a_clerk_timeout_only) {
+  Desk desk;
+  desk.view.opened = sweep + 2;
+  expect_two_wait(desk, desk.times.clerk_timeout / 4);
+}
+
 TEST(GroupClerkSuperseded, the_newest_sweep_is_not) {
   Desk desk;
   desk.view.opened = sweep + 1;
-  desk.enter(0, sweep);
-  desk.enter(1, sweep);
-  desk.pass(desk.times.gather_timeout - 1);
-  EXPECT_TRUE(desk.got<Descriptor>().empty());
-  desk.pass(1);
-  EXPECT_EQ(desk.formed().members.size(), 2u);
+  expect_two_wait(desk, desk.times.gather_timeout);
 }
 
 TEST(GroupClerkSuperseded, one_that_is_alone_is_sent_after_the_others) {

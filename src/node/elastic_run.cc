@@ -217,7 +217,7 @@ SharedBuffer ElasticRun::joined(std::span<const std::span<float>> tensors) const
 
 Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<float>> tensors, double weight, bool overlaps) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
-  if (!is_sweep_weight(weight)) return Status(Code::invalid, "a weight of " + std::to_string(weight) + ": it must be 0, or from 1e-96 to 1e96");
+  if (auto status = check_sweep_weight(weight); !status.ok()) return status;
   auto call = std::make_shared<ElasticCall>();
   auto values = joined(tensors);
   call->tensors = options_.role == ElasticOptions::Role::reducer ? std::vector<std::span<float>>{} : std::move(tensors);

@@ -12,6 +12,7 @@
 #include "node/round_watch.h"
 #include "unisono/codec.h"
 #include "unisono/elastic.h"
+#include "unisono/status.h"
 #include "wire/elastic_message.h"
 #include "wire/elastic_times.h"
 #include "wire/peer_id.h"
@@ -47,6 +48,10 @@ struct MoshpitSettings {
 inline constexpr double sweep_weight_min = 1e-96, sweep_weight_max = 1e96;
 static_assert(sweep_weight_max * roster_peers_max < contribution_weight_max);
 constexpr bool is_sweep_weight(double weight) { return weight == 0 || (weight >= sweep_weight_min && weight <= sweep_weight_max); }
+inline Status check_sweep_weight(double weight) {
+  if (is_sweep_weight(weight)) return {};
+  return {Code::invalid, "a weight of " + std::to_string(weight) + ": it must be 0, or from 1e-96 to 1e96"};
+}
 
 struct SweepInput {
   SharedBuffer values{};                 // fp32, of all tensors; none for a reducer. Nobody changes them any more

@@ -33,7 +33,7 @@ Status MoshpitPeer::begin_sweep(SweepInput input, Nanos now) {
   if (left_ || leave_by_ != never) return {Code::unavailable, "SHUTTING_DOWN: this peer is leaving the run"};
   if (sweep_ != nullptr || finished_) return {Code::invalid, "another sweep is under way at this peer"};
   if (!joined()) return {Code::unavailable, "this peer has not joined the run yet"};
-  if (!is_sweep_weight(input.weight)) return {Code::invalid, "a weight of " + std::to_string(input.weight) + ": it must be 0, or from 1e-96 to 1e96"};
+  if (auto status = check_sweep_weight(input.weight); !status.ok()) return status;
   const auto expected = settings_.role == ElasticRole::reducer ? 0 : settings_.elements;
   if (input.values.size() != expected * sizeof(float)) return {Code::invalid, std::to_string(input.values.size() / sizeof(float)) + " values were given for a sweep over " + std::to_string(expected)};
   sweep_ = std::make_unique<MoshpitSweep>();

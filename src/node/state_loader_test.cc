@@ -18,6 +18,13 @@ std::vector<size_t> chunks(size_t count) {
   return sizes;
 }
 
+// The roster says what it had after another sweep.
+void add_stale_donor(StateWorld& world, uint64_t id, uint64_t values_seed, int64_t sweep) {
+  auto& donor = world.add_donor(id, bandwidth, values_seed);
+  donor.listed = 1000 + id;
+  donor.listed_sweep = sweep;
+}
+
 const LoadedState& loaded(StateWorld::Joiner& joiner) {
   static const LoadedState none;
   EXPECT_TRUE(joiner.outcome.has_value()) << "it has not ended";
@@ -82,11 +89,7 @@ TEST(StateLoader, takes_one_donor_if_no_two_have_the_same) {
 
 TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_other_sweeps) {
   StateWorld world(chunks(100));
-  for (uint64_t id = 1; id <= 5; ++id) {
-    auto& donor = world.add_donor(id, bandwidth);
-    donor.listed = 1000 + id;
-    donor.listed_sweep = static_cast<int64_t>(id);
-  }
+  for (uint64_t id = 1; id <= 5; ++id) add_stale_donor(world, id, 1, static_cast<int64_t>(id));
   auto& joiner = world.add_joiner(100);
   world.run_all();
   EXPECT_EQ(loaded(joiner).donors, 4u);
@@ -95,11 +98,7 @@ TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_oth
 
 TEST(StateLoader, takes_another_donor_for_one_that_turns_out_to_have_something_else) {
   StateWorld world(chunks(100));
-  for (uint64_t id = 1; id <= 8; ++id) {
-    auto& donor = world.add_donor(id, bandwidth, id % 2 == 0 ? 1 : 9);
-    donor.listed = 1000 + id;
-    donor.listed_sweep = static_cast<int64_t>(id);
-  }
+  for (uint64_t id = 1; id <= 8; ++id) add_stale_donor(world, id, id % 2 == 0 ? 1 : 9, static_cast<int64_t>(id));
   auto& joiner = world.add_joiner(100);
   world.run_all();
   EXPECT_EQ(loaded(joiner).donors, 4u);
@@ -108,11 +107,7 @@ TEST(StateLoader, takes_another_donor_for_one_that_turns_out_to_have_something_e
 
 TEST(StateLoader, does_not_ask_everybody_where_nobody_has_what_another_has) {
   StateWorld world(chunks(20));
-  for (uint64_t id = 1; id <= 60; ++id) {
-    auto& donor = world.add_donor(id, bandwidth, id);
-    donor.listed = 1000 + id;
-    donor.listed_sweep = static_cast<int64_t>(id % 7);
-  }
+  for (uint64_t id = 1; id <= 60; ++id) add_stale_donor(world, id, id, static_cast<int64_t>(id % 7));
   auto& joiner = world.add_joiner(100);
   world.run_all();
   EXPECT_EQ(loaded(joiner).donors, 1u);

@@ -84,6 +84,19 @@ TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_w
   ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
 }
 
+TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_would_send_less) {
+  CountedRun run(9, options_for(9, 4));
+  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: in which of its sweeps
+  std::map<uint32_t, uint64_t> sweeps;
+  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
+    ++sweeps[index];
+    if (sweep.report.note.find("in the last 100 sweeps 0 % of the members of groups were absent") != std::string::npos) said[index].push_back(sweeps[index]);
+  };
+  ASSERT_TRUE(run.cluster.run(1000 * second, [&] { return sweeps.size() == 9 && std::ranges::all_of(sweeps, [](const auto& one) { return one.second >= 250; }); }));
+  ASSERT_EQ(said.size(), 9u);
+  for (const auto& [index, when] : said) EXPECT_EQ(when, std::vector<uint64_t>{100}) << index;
+}
+
 TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
   auto options = options_for(9, 4);
   options.links.silence = 3 * second;
