@@ -145,7 +145,13 @@ void MoshpitRound::decide(Nanos now) {
 
 void MoshpitRound::flush_verdict() {
   if (!verdict_) return;
-  for (auto& one : verdict_->take_sends()) send(one.to, round_message(format_.group, RoundMessage{std::move(one.message)}), false);
+  const auto sends = verdict_->take_sends();
+  SharedBuffer bytes;
+  for (size_t i = 0; i < sends.size(); ++i) {
+    // Most are for everybody.
+    if (i == 0 || sends[i].message != sends[i - 1].message) bytes = round_message(format_.group, RoundMessage{sends[i].message});
+    send(sends[i].to, bytes, false);
+  }
 }
 
 // Too few are left to decide, or only clients, which cannot hear each other. for_certain: even if all who died had voted before.

@@ -151,7 +151,7 @@ class GroupClerk {
   Random random_;
   Seats open_;
   std::map<SeatName, Closed> closed_;
-  std::deque<SeatName> closed_order_;  // oldest first
+  std::deque<std::pair<Nanos, SeatName>> closed_order_;  // when each was closed, oldest first
   std::map<GroupId, SeatName> repeating_;  // closed seats whose descriptor is not acknowledged by all
   std::set<std::pair<uint64_t, uint64_t>> wanted_layouts_;  // version and digest, asked for
   std::vector<FormationSend> sends_;

@@ -136,13 +136,13 @@ Result<GroupDescriptor> GroupClerk::form(const SeatName& name, const Seat& seat)
 
 void GroupClerk::close(const SeatName& name, const Seat& seat, Nanos now) {
   if (closed_.size() >= closed_max) {
-    const auto oldest = closed_.find(closed_order_.front());
+    const auto oldest = closed_.find(closed_order_.front().second);
     if (oldest->second.group != nullptr) repeating_.erase(oldest->second.group->id);
     closed_.erase(oldest);
     closed_order_.pop_front();
   }
   auto& closed = closed_[name];
-  closed_order_.push_back(name);
+  closed_order_.emplace_back(now, name);
   closed.at = now;
   const auto values = registered_with_values(seat);  // two members must have some, or there is nothing to average
   std::vector<PeerId> registered;
@@ -225,8 +225,8 @@ void GroupClerk::woke(Nanos now) {
     repeat_descriptors(one->second, now);
     if (closed_.at(one->second).unacknowledged.empty()) repeating_.erase(one);
   }
-  while (!closed_order_.empty() && now - closed_.at(closed_order_.front()).at >= closed_kept) {
-    const auto oldest = closed_.find(closed_order_.front());
+  while (!closed_order_.empty() && now - closed_order_.front().first >= closed_kept) {
+    const auto oldest = closed_.find(closed_order_.front().second);
     if (oldest->second.group != nullptr) repeating_.erase(oldest->second.group->id);
     closed_.erase(oldest);
     closed_order_.pop_front();
@@ -234,7 +234,7 @@ void GroupClerk::woke(Nanos now) {
 }
 
 Nanos GroupClerk::next_deadline() const {
-  Nanos at = closed_order_.empty() ? never : closed_.at(closed_order_.front()).at + closed_kept;
+  Nanos at = closed_order_.empty() ? never : closed_order_.front().first + closed_kept;
   for (const auto& [name, seat] : open_) at = std::min({at, seat.close_at, seat.next_sign});
   for (const auto& [id, name] : repeating_) at = std::min(at, closed_.at(name).next_repeat);
   return at;

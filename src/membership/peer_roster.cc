@@ -113,12 +113,12 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
   const bool gone = is_gone(theirs.status);
   const Nanos gone_at = now - Nanos{claim.gone_ms} * millisecond;
   const bool late = gone && now - gone_at >= forget_dead_;
-  const auto found = records_.find(theirs.id);
-  if (found == records_.end()) {
+  auto* known = record(theirs.id);
+  if (known == nullptr) {
     if (claim.brief) return {Effect::none, theirs.status, theirs.status};
     if (late) return {Effect::late, theirs.status, theirs.status};
     if (!gone && full()) return {Effect::full, theirs.status, theirs.status};
-    auto& record = records_[theirs.id];
+    auto& record = new_record(theirs.id);
     record.entry = theirs;
     record.gone_at = gone_at;
     record.proven = claim.proven;
@@ -126,7 +126,7 @@ MergeOutcome PeerRoster::merge(const PeerClaim& claim, Nanos now) {
     drop_surplus();
     return {Effect::added, theirs.status, theirs.status};
   }
-  auto& record = found->second;
+  auto& record = *known;
   const auto before = record.entry.status;
   const bool newer = standing(theirs) > standing(record.entry);
   if (newer && late) return {Effect::late, before, before};
@@ -168,20 +168,20 @@ void PeerRoster::withdraw(const Record& record) {
 }
 
 void PeerRoster::put(Record& record, List list, bool wanted) {
-  auto& slot = record.slots[list];
+  auto& place = record.places[list];
   auto& ids = lists_[list];
-  if (wanted == (slot != nowhere)) return;
+  if (wanted == (place != nowhere)) return;
   if (list == keepers_list) ++keepers_version_;
   if (wanted) {
-    slot = static_cast<uint32_t>(ids.size());
+    place = static_cast<uint32_t>(ids.size());
     ids.push_back(record.entry.id);
     return;
   }
   const auto last = ids.back();
-  ids[slot] = last;
-  records_.at(last).slots[list] = slot;
+  ids[place] = last;
+  this->record(last)->places[list] = place;
   ids.pop_back();
-  slot = nowhere;
+  place = nowhere;
 }
 
 void PeerRoster::drop_surplus() {
@@ -189,10 +189,12 @@ void PeerRoster::drop_surplus() {
 }
 
 void PeerRoster::erase(PeerId id) {
-  auto& record = records_.at(id);
+  auto& record = *this->record(id);
   withdraw(record);
   for (uint8_t list = 0; list < list_count; ++list) put(record, static_cast<List>(list), false);
-  records_.erase(id);
+  unused_.push_back(slots_.find(id));
+  slots_.erase(id);
+  record = {};
 }
 
 void PeerRoster::forget(Nanos now) {
@@ -201,14 +203,31 @@ void PeerRoster::forget(Nanos now) {
 
 Nanos PeerRoster::next_forget() const { return gone_.empty() ? never : gone_.begin()->first + forget_dead_; }
 
+const PeerRoster::Record* PeerRoster::record(const PeerId& id) const {
+  const auto slot = slots_.find(id);
+  return slot == PeerSlots::none ? nullptr : &records_[slot];
+}
+
+PeerRoster::Record& PeerRoster::new_record(const PeerId& id) {
+  auto slot = static_cast<uint32_t>(records_.size());
+  if (unused_.empty()) {
+    records_.emplace_back();
+  } else {
+    slot = unused_.back();
+    unused_.pop_back();
+  }
+  slots_.insert(id, slot);
+  return records_[slot];
+}
+
 const PeerEntry* PeerRoster::find(const PeerId& id) const {
-  const auto found = records_.find(id);
-  return found == records_.end() ? nullptr : &found->second.entry;
+  const auto* known = record(id);
+  return known == nullptr ? nullptr : &known->entry;
 }
 
 bool PeerRoster::is_keeper(const PeerId& id) const {
-  const auto found = records_.find(id);
-  return found != records_.end() && found->second.slots[keepers_list] != nowhere;
+  const auto* known = record(id);
+  return known != nullptr && known->places[keepers_list] != nowhere;
 }
 
 bool PeerRoster::gone(const PeerId& id) const {
@@ -224,9 +243,9 @@ PeerClaim PeerRoster::claim_of(const Record& record, bool brief, Nanos now) {
 }
 
 const PeerRoster::Record& PeerRoster::record_of(const PeerId& id) const {
-  const auto found = records_.find(id);
-  UNISONO_CHECK(found != records_.end());
-  return found->second;
+  const auto* known = record(id);
+  UNISONO_CHECK(known != nullptr);
+  return *known;
 }
 
 PeerClaim PeerRoster::claim_of(const PeerId& id, Nanos now) const { return claim_of(record_of(id), false, now); }
@@ -236,19 +255,22 @@ std::vector<PeerClaim> PeerRoster::claims(Nanos now) const { return claims_besid
 
 std::vector<PeerClaim> PeerRoster::claims_beside(const std::vector<uint64_t>& parts, Nanos now) const {
   const auto own = this->parts(parts.size());
-  std::vector<PeerClaim> claims;
-  for (const auto& [id, record] : records_) {
+  std::vector<std::pair<PeerId, uint32_t>> chosen;
+  slots_.for_each([&](const PeerId& id, uint32_t slot) {
     const auto part = parts.empty() ? 0 : part_of(id, parts.size());
-    if (parts.empty() || own[part] != parts[part]) claims.push_back(claim_of(record, false, now));
-  }
-  std::ranges::sort(claims, {}, [](const PeerClaim& claim) { return claim.entry.id; });
+    if (parts.empty() || own[part] != parts[part]) chosen.emplace_back(id, slot);
+  });
+  std::ranges::sort(chosen);
+  std::vector<PeerClaim> claims;
+  claims.reserve(chosen.size());
+  for (const auto& [id, slot] : chosen) claims.push_back(claim_of(records_[slot], false, now));
   return claims;
 }
 
 uint64_t PeerRoster::sum() const { return std::accumulate(sums_.begin(), sums_.end(), uint64_t{0}); }
 
 std::vector<uint64_t> PeerRoster::parts() const {
-  const auto count = std::min(std::bit_floor(records_.size() / entries_per_part), roster_parts_max);
+  const auto count = std::min(std::bit_floor(slots_.size() / entries_per_part), roster_parts_max);
   return parts(count > 1 ? count : 0);
 }
 

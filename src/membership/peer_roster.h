@@ -13,13 +13,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "membership/peer_id_hash.h"
+#include "membership/peer_slots.h"
 #include "unisono/status.h"
 #include "wire/elastic_message.h"
 #include "wire/peer_id.h"
@@ -105,7 +104,7 @@ class PeerRoster {
   // When the next one is to be forgotten.
   Nanos next_forget() const;
 
-  // Null: unknown.
+  // Null: unknown. Good until the next merge.
   const PeerEntry* find(const PeerId& id) const;
   bool gone(const PeerId& id) const;
   bool is_keeper(const PeerId& id) const;  // in keepers()
@@ -139,7 +138,7 @@ class PeerRoster {
 
   bool full() const { return present().size() >= max_peers_; }
   uint32_t max_peers() const { return max_peers_; }
-  size_t size() const { return records_.size(); }  // those that are gone count here
+  size_t size() const { return slots_.size(); }  // those that are gone count here
   // Equal where the same processes are present with the same status and incarnation (but for a chance of 2^-64).
   uint64_t sum() const;
   // The sum in parts, by id, so many that a few entries fall into each; none if that is one.
@@ -152,7 +151,7 @@ class PeerRoster {
     PeerEntry entry;
     Nanos gone_at = 0;
     bool proven = false;
-    std::array<uint32_t, list_count> slots{nowhere, nowhere, nowhere, nowhere};  // place in each list
+    std::array<uint32_t, list_count> places{nowhere, nowhere, nowhere, nowhere};  // in each list
   };
 
   void enter(Record& record);
@@ -163,12 +162,17 @@ class PeerRoster {
   uint64_t& sum_of(const PeerId& id) { return sums_[part_of(id, roster_parts_max)]; }
   static size_t part_of(const PeerId& id, size_t parts) { return static_cast<size_t>(id.low % parts); }
   std::vector<uint64_t> parts(size_t count) const;
+  Record* record(const PeerId& id) { return const_cast<Record*>(std::as_const(*this).record(id)); }
+  const Record* record(const PeerId& id) const;  // null: unknown
   const Record& record_of(const PeerId& id) const;
+  Record& new_record(const PeerId& id);
   static PeerClaim claim_of(const Record& record, bool brief, Nanos now);
 
   uint32_t max_peers_;
   Nanos forget_dead_;
-  std::unordered_map<PeerId, Record, PeerIdHash> records_;
+  PeerSlots slots_;              // of records
+  std::vector<Record> records_;  // unused ones between them
+  std::vector<uint32_t> unused_;
   std::array<std::vector<PeerId>, list_count> lists_;
   std::set<std::pair<Nanos, PeerId>> gone_;  // by when they went; at most max_peers_, the longest gone are dropped first
   std::array<uint64_t, roster_parts_max> sums_{};

@@ -1,9 +1,8 @@
-// One deadline per peer, and which is the next: each call costs O(log peers).
+// One time per peer, and which is the earliest: of those few that something is awaited of, in one piece of memory.
 #pragma once
 
-#include <map>
-#include <set>
-#include <utility>
+#include <algorithm>
+#include <vector>
 
 #include "base/clock.h"
 #include "wire/peer_id.h"
@@ -13,42 +12,54 @@ namespace unisono {
 class PeerTimers {
  public:
   void set(const PeerId& id, Nanos at) {
-    erase(id);
-    times_[id] = at;
-    order_.emplace(at, id);
-    next_ = order_.begin()->first;
+    const auto place = place_of(id);
+    if (place != timers_.end() && place->id == id) {
+      place->at = at;
+      find_next();
+    } else {
+      timers_.insert(place, {id, at});
+      next_ = std::min(next_, at);
+    }
   }
   void erase(const PeerId& id) {
-    const auto found = times_.find(id);
-    if (found == times_.end()) return;
-    order_.erase({found->second, id});
-    times_.erase(found);
-    next_ = order_.empty() ? never : order_.begin()->first;
+    const auto place = place_of(id);
+    if (place == timers_.end() || place->id != id) return;
+    const bool first = place->at == next_;
+    timers_.erase(place);
+    if (first) find_next();
   }
-  bool contains(const PeerId& id) const { return times_.contains(id); }
-  // `never` if there is none for this peer, or none at all.
+  // `never` if there is none for this peer.
   Nanos at(const PeerId& id) const {
-    const auto found = times_.find(id);
-    return found == times_.end() ? never : found->second;
+    const auto place = std::ranges::lower_bound(timers_, id, {}, &Timer::id);
+    return place == timers_.end() || place->id != id ? never : place->at;
   }
   Nanos next() const { return next_; }
   // Removes the earliest that is due; false if none is.
   bool take_due(Nanos now, PeerId& id) {
-    if (next() > now) return false;
-    id = order_.begin()->second;
+    if (timers_.empty() || next_ > now) return false;
+    id = std::ranges::find(timers_, next_, &Timer::at)->id;
     erase(id);
     return true;
   }
   // None before this time.
   void put_off(Nanos until) {
-    while (next() < until) set(PeerId(order_.begin()->second), until);
+    for (auto& timer : timers_) timer.at = std::max(timer.at, until);
+    find_next();
   }
-  size_t size() const { return times_.size(); }
 
  private:
-  std::map<PeerId, Nanos> times_;
-  std::set<std::pair<Nanos, PeerId>> order_;
-  Nanos next_ = never;  // asked for after every message
+  struct Timer {
+    PeerId id;
+    Nanos at = 0;
+  };
+  std::vector<Timer>::iterator place_of(const PeerId& id) { return std::ranges::lower_bound(timers_, id, {}, &Timer::id); }
+  void find_next() {
+    next_ = never;
+    for (const auto& timer : timers_) next_ = std::min(next_, timer.at);
+  }
+
+  std::vector<Timer> timers_;  // by id
+  Nanos next_ = never;
 };
 
 }  // namespace unisono

@@ -199,7 +199,7 @@ class RosterKeeper final : public FormationView {
   std::map<PeerId, Probe> probes_;  // those that run, at most one per peer
   PeerTimers probe_ends_;
   PeerTimers suspects_;                // when each is dead
-  std::map<PeerId, Nanos> suspected_;  // since when
+  PeerTimers suspected_;               // since when
   uint32_t naps_ = 0;
 
   LayoutBook layouts_;

@@ -1,6 +1,7 @@
 // What others claim about peers, and how changes spread.
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -15,10 +16,14 @@ constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else a
 constexpr size_t gossips_per_queue = 8;
 constexpr size_t facts_per_gossip = 4;  // who finished which sweep is told as there is room: nothing waits for it
 constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tells its own only
-constexpr uint32_t doubts_told_over = 6;  // so many more times than it takes until about everybody has it: one process in some thousands would miss it
+// How often a doubt is told: so many more times than it takes until about everybody has it, and no fewer than it takes among a few whose messages are lost at times.
+// Of 1000 processes without losses one would miss one in a thousand doubts.
+constexpr uint32_t doubts_told_over = 3;
+constexpr uint32_t doubts_told_min = 11;
 constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
 constexpr size_t few_doubts = 8;
+constexpr size_t few_doubts_of_crowd = 2;  // where each is heard by so many that telling them soon keeps everybody busy
 constexpr Nanos urgent_parts_of_many = 2;  // where more are told of, they are told together
 constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
@@ -59,9 +64,9 @@ bool RosterKeeper::held_back(const PeerClaim& claim, Nanos now) const {
   if (claim.entry.status != PeerStatus::dead || claim.proven) return false;
   const auto* known = roster_.find(claim.entry.id);
   if (known == nullptr || is_gone(known->status) || claim.entry.incarnation < known->incarnation) return false;
-  const auto since = suspected_.find(claim.entry.id);
-  const bool suspect_here = known->incarnation == claim.entry.incarnation && since != suspected_.end();
-  return !suspect_here || now < since->second + options_.times.suspect_time / 2;
+  const auto since = suspected_.at(claim.entry.id);
+  const bool suspect_here = known->incarnation == claim.entry.incarnation && since != never;
+  return !suspect_here || now < since + options_.times.suspect_time / 2;
 }
 
 // What this process itself finds about a peer, or says about itself.
@@ -136,7 +141,7 @@ void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
 
 void RosterKeeper::spread_doubt(const PeerId& id, Nanos now) {
   if (roster_.find(id) == nullptr) return;  // so long gone that it was forgotten at once
-  doubts_.add(roster_.brief_claim_of(id, now), hops() + doubts_told_over, now);
+  doubts_.add(roster_.brief_claim_of(id, now), std::max(hops() + doubts_told_over, doubts_told_min), now);
   want_gossip(true, now);
 }
 
@@ -147,7 +152,8 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const auto parts = doubts_.size() > few_doubts ? urgent_parts_of_many : urgent_parts;
+  const bool few = doubts_.size() <= (roster_.present().size() > crowd ? few_doubts_of_crowd : few_doubts);
+  const auto parts = few ? urgent_parts : urgent_parts_of_many;
   const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / parts : told_all_at_ + options_.times.gossip_period;
   gossip_at_ = std::min(gossip_at_, std::max(now, at));
 }
@@ -233,14 +239,14 @@ void RosterKeeper::tell(const PeerId& to, const std::vector<PeerId>& about, Nano
 
 // What may differ from the other's roster, given the parts of its sum.
 void RosterKeeper::send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now) {
-  const auto claims = roster_.claims_beside(parts, now);
+  auto claims = roster_.claims_beside(parts, now);
   // A welcome is sent without any, too: the other may have entries that are not known here.
   for (size_t at = 0; at < claims.size() || (welcome && at == 0); at += roster_claims_max) {
     const auto end = std::min(at + roster_claims_max, claims.size());
     auto message = make_message(RosterGossip{.answer = true});
     const bool last = end == claims.size();
     if (welcome) message.body = RosterWelcome{.sum = roster_.sum(), .last = last, .parts = last ? roster_.parts() : std::vector<uint64_t>()};
-    message.claims.assign(claims.begin() + static_cast<ptrdiff_t>(at), claims.begin() + static_cast<ptrdiff_t>(end));
+    message.claims.assign(std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(at)), std::make_move_iterator(claims.begin() + static_cast<ptrdiff_t>(end)));
     sends_.push_back({.to = to, .address = {}, .message = std::move(message)});
   }
 }
@@ -256,8 +262,9 @@ bool RosterKeeper::can_reach(const PeerId& id, Nanos now) const {
 // At most `count` that can be reached, chosen at random.
 std::vector<PeerId> RosterKeeper::some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now) {
   std::vector<PeerId> chosen;
+  const bool all_reachable = &among == &roster_.reachable();  // no look at each then: in a large run that costs more than the choice
   const auto wanted = [&](const PeerId& id) {
-    return id != except && can_reach(id, now) && std::find(chosen.begin(), chosen.end(), id) == chosen.end();
+    return id != except && (all_reachable ? id != self_ : can_reach(id, now)) && std::find(chosen.begin(), chosen.end(), id) == chosen.end();
   };
   if (among.size() <= 2 * count) {
     // So few that each is looked at, from a random place on.

@@ -69,7 +69,7 @@ void RosterKeeper::known_dead(const PeerId& peer, const std::string& why, Nanos 
 void RosterKeeper::watch(const PeerId& id, const MergeOutcome& outcome, Nanos now) {
   if (outcome.now == PeerStatus::suspect) {
     suspects_.set(id, now + options_.times.suspect_time);
-    suspected_[id] = now;
+    suspected_.set(id, now);
   } else {
     suspects_.erase(id);
     suspected_.erase(id);

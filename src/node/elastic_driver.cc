@@ -188,6 +188,7 @@ ElasticStatus ElasticDriver::status(Nanos now) const {
   status.sent_bytes = counters.sent_bytes;
   status.received_bytes = counters.received_bytes;
   status.refused += counters.refused_connections + counters.refused_messages;
+  if (const auto refusal = links_->last_refusal(); !refusal.empty()) status.last_refusal += (status.last_refusal.empty() ? "" : "; ") + refusal;
   status.endpoints = links_->endpoints();
   for (const auto& id : peer_->keeper().roster().present()) status.links += links_->linked(id) ? 1 : 0;
   return status;

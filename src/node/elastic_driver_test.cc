@@ -115,6 +115,28 @@ TEST(ElasticDriver, the_answer_of_another_run_ends_joining_at_once) {
   for (const auto until = clock.now + 2 * ElasticDriver::retry_join; clock.now < until;) clock.poll({founder.get(), joiner.get()});
   EXPECT_EQ(joiner->next_attempt(), never);
   EXPECT_FALSE(joiner->failure().ok()) << "nothing was begun again";
+  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get()}) && founder->status(clock.now).refused > 0; }));
+  EXPECT_TRUE(contains(founder->status(clock.now).last_refusal, "the last from 127.0.0.1:")) << founder->status(clock.now).last_refusal;
+}
+
+TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
+  auto with_key = options_of("127.0.0.1:1", true);
+  with_key.run_key = "the right one";
+  const auto founder = make_driver(with_key);
+  ASSERT_NE(founder, nullptr);
+  for (const auto* key : {"a wrong one", ""}) {
+    const auto before = founder->status(0).refused;
+    auto options = options_of(founder->status(0).endpoints.front(), false);
+    options.run_key = key;
+    const auto joiner = make_driver(options);
+    ASSERT_NE(joiner, nullptr);
+    Clock clock;
+    ASSERT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && !joiner->failure().ok(); }));
+    EXPECT_TRUE(joiner->failure().message().starts_with("RUN_ID_MISMATCH")) << joiner->failure().to_string();
+    const auto status = founder->status(clock.now);
+    EXPECT_GT(status.refused, before);
+    EXPECT_TRUE(contains(status.last_refusal, "127.0.0.1:")) << status.last_refusal;
+  }
 }
 
 TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {

@@ -319,6 +319,11 @@ ElasticLinkCounters ElasticLinks::counters() const {
   return counters;
 }
 
+std::string ElasticLinks::last_refusal() const {
+  const auto connection = transport_->last_refusal();
+  return last_refused_message_ + (last_refused_message_.empty() || connection.empty() ? "" : "; ") + connection;
+}
+
 std::string ElasticLinks::describe(const PeerId& peer) const {
   const auto* contact = find(peer);
   if (contact == nullptr) return "not known";

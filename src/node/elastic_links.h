@@ -111,6 +111,8 @@ class ElasticLinks final : private Sink, private GuestBook {
   void disarm() { transport_->disarm(); }
 
   ElasticLinkCounters counters() const;
+  // What was refused last, a message and a connection, and whose they were; empty: nothing.
+  std::string last_refusal() const;
   // "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or why there is no link.
   std::string describe(const PeerId& peer) const;
 
@@ -191,6 +193,7 @@ class ElasticLinks final : private Sink, private GuestBook {
   Nanos now_ = 0;
   Nanos next_clock_ = never;
   ElasticLinkCounters counters_;
+  std::string last_refused_message_;
   std::unique_ptr<TcpTransport> transport_;  // dies first
 };
 

@@ -203,6 +203,7 @@ struct Intruder : ElasticHostile {
     EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
     EXPECT_NE(ears(0).losses[0].why.message().find(what), std::string::npos) << ears(0).losses[0].why.message();
     EXPECT_FALSE(ears(0).losses[0].refused);
+    EXPECT_EQ(victim.last_refusal(), ears(0).losses[0].why.message());
   }
   static FrameHeader frame(ElasticFrame kind, uint32_t bytes = 0) {
     return {.kind = FrameKind::elastic, .round = static_cast<uint16_t>(kind), .payload_bytes = bytes};

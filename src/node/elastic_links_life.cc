@@ -218,6 +218,7 @@ void ElasticLinks::landed(ElasticContact& contact, const FrameHeader& header, Sh
 void ElasticLinks::refuse(ElasticContact& contact, const char* what) {
   ++counters_.refused_messages;
   contact.broken = Status(Code::corrupt, label(contact) + ": " + what + "; " + transport_->describe(contact.index));
+  last_refused_message_ = contact.broken->message();
   touch(contact);
 }
 

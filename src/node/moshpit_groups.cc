@@ -31,10 +31,9 @@ uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTab
 void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now) {
   const auto id = round_group(message.view());
   if (!id) return refuse(from, {Code::corrupt, "a message of a round that is too short to name its group"});
-  MoshpitGroup* group = nullptr;
-  if (group_ != nullptr && group_->id() == *id) group = group_.get();
-  for (const auto& one : groups_) {
-    if (one->id() == *id) group = one.get();
+  MoshpitGroup* group = group_ != nullptr && group_->id() == *id ? group_.get() : nullptr;
+  for (auto one = groups_.rbegin(); group == nullptr && one != groups_.rend(); ++one) {
+    if ((*one)->id() == *id) group = one->get();
   }
   if (group == nullptr) {
     if (std::ranges::find(forgotten_, *id) == forgotten_.end()) hold_early(*id, from, std::move(message), now);

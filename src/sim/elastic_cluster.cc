@@ -18,14 +18,14 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   // ElasticPort
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void send(const PeerId& to, SharedMessage message) override {
-    if (const auto found = cluster.indices_.find(to); found != cluster.indices_.end()) cluster.network_.send(index, found->second, message.whole());
+    if (const auto found = cluster.indices_.find(to); found != PeerSlots::none) cluster.network_.send(index, found, message.whole());
   }
   void send_to_address(const std::string& address, SharedBuffer message) override {
     cluster.network_.send(index, static_cast<uint32_t>(std::stoul(address.substr(address_begin.size()))), std::move(message));
   }
   bool room(const PeerId& to) override {
     const auto found = cluster.indices_.find(to);
-    return found == cluster.indices_.end() || cluster.network_.room(index, found->second);
+    return found == PeerSlots::none || cluster.network_.room(index, found);
   }
   void close(const PeerId&) override {}
 
@@ -50,6 +50,11 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   void woke(Nanos now) override {
     peer.woke(now);
     step(now);
+  }
+  void fetch() const override {
+    constexpr size_t line = 64;
+    const auto* begin = reinterpret_cast<const char*>(this);
+    for (size_t at = 0; at < sizeof(*this); at += line) __builtin_prefetch(begin + at);
   }
   Nanos next_deadline() const override { return peer.left() ? never : std::min(peer.next_deadline(), train_until); }
 
@@ -107,7 +112,7 @@ uint32_t ElasticCluster::add(const MoshpitSettings& settings, Nanos at) {
   member.id = own.self;
   member.role = own.role;
   member.values = initial ? initial(index) : std::vector<float>(own.elements, static_cast<float>(index));
-  indices_[own.self] = index;
+  indices_.insert(own.self, index);
   network_.add(&member, at);
   return index;
 }
@@ -130,7 +135,7 @@ size_t ElasticCluster::size() const { return members_.size(); }
 
 PeerId ElasticCluster::id_of(uint32_t index) const { return members_[index]->id; }
 
-uint32_t ElasticCluster::index_of(const PeerId& id) const { return indices_.at(id); }
+uint32_t ElasticCluster::index_of(const PeerId& id) const { return indices_.find(id); }
 
 const std::vector<float>& ElasticCluster::values(uint32_t index) const { return members_[index]->values; }
 
@@ -140,7 +145,7 @@ bool ElasticCluster::settled() {
     if (network_.alive(index) && !members_[index]->peer.left()) live.insert(members_[index]->id);
   }
   for (const auto& id : live) {
-    const auto* layout = members_[indices_[id]]->peer.keeper().newest_layout();
+    const auto* layout = members_[indices_.find(id)]->peer.keeper().newest_layout();
     if (layout == nullptr || std::set<PeerId>(layout->peers.begin(), layout->peers.end()) != live) return false;
   }
   return true;

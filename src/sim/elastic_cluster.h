@@ -10,10 +10,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "membership/peer_id_hash.h"
+#include "membership/peer_slots.h"
 #include "node/moshpit_peer.h"
 #include "sim/elastic_network.h"
 
@@ -71,7 +70,7 @@ class ElasticCluster {
   ElasticNetwork network_;
   Random random_;
   std::vector<std::unique_ptr<ElasticMember>> members_;
-  std::unordered_map<PeerId, uint32_t, PeerIdHash> indices_;
+  PeerSlots indices_;
 };
 
 }  // namespace unisono::sim

@@ -248,7 +248,7 @@ TEST(ElasticKeys, every_mean_is_right_whoever_dies_or_stands_still) {
     options.cluster.settings.min_peers = peers / 2;
     options.cluster.compute = millisecond / 4;
     options.peers = peers;
-    options.sweeps = 20;
+    options.sweeps = 30;
     options.absence = 0.1;
     options.limit = 900 * second;
     auto trace = make_churn({.peers = peers, .peers_min = peers / 2, .period = 3 * second, .duration = 60 * second, .kill_share = 0.7, .stop_share = 0.2, .seed = 3});

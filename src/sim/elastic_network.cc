@@ -8,7 +8,7 @@ namespace unisono::sim {
 uint32_t ElasticNetwork::add(ElasticActor* actor, Nanos when) {
   const auto index = static_cast<uint32_t>(processes_.size());
   processes_.emplace_back().actor = actor;
-  push({.at = std::max(when, now_), .kind = Kind::start, .to = index});
+  push({.at = std::max(when, now_), .to = index, .kind = Kind::start});
   return index;
 }
 
@@ -30,7 +30,10 @@ ElasticNetwork::Link& ElasticNetwork::link(uint32_t from, uint32_t to) {
   return links[to];
 }
 
-void ElasticNetwork::at(Nanos when, std::function<void()> action) { push({.at = std::max(when, now_), .kind = Kind::action, .action = std::move(action)}); }
+void ElasticNetwork::at(Nanos when, std::function<void()> action) {
+  actions_[next_action_] = std::move(action);
+  push({.at = std::max(when, now_), .to = next_action_++, .kind = Kind::action});
+}
 
 void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   auto& sender = processes_[from];
@@ -43,7 +46,7 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   if (!there.linked) there.linked = link(to, from).linked = true;
   if (separated(from, to)) {
     severed_[{from, to}].emplace_back(now_, std::move(message));
-    push({.at = now_ + model_.silence, .kind = Kind::heal_check, .to = to, .from = from});
+    push({.at = now_ + model_.silence, .to = to, .from = from, .kind = Kind::heal_check});
     return;
   }
   Nanos arrives = now_;
@@ -57,7 +60,7 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   }
   arrives += model_.delay + static_cast<Nanos>(random_.below(static_cast<uint64_t>(model_.jitter)));
   there.last_arrival = std::max(there.last_arrival, arrives);
-  push({.at = there.last_arrival, .kind = Kind::arrive, .to = to, .from = from, .message = std::move(message)});
+  push({.at = there.last_arrival, .to = to, .from = from, .kind = Kind::arrive, .message = std::move(message)});
 }
 
 bool ElasticNetwork::room(uint32_t from, uint32_t to) {
@@ -67,13 +70,13 @@ bool ElasticNetwork::room(uint32_t from, uint32_t to) {
   if (waiting < static_cast<double>(model_.room_bytes)) return true;
   if (sender.waits_room.insert(to).second) {
     const auto surplus = (waiting - static_cast<double>(model_.room_bytes) / 2) * 1e9 / model_.bytes_per_second;
-    push({.at = now_ + static_cast<Nanos>(surplus) + 1, .kind = Kind::room, .to = from, .from = to});
+    push({.at = now_ + static_cast<Nanos>(surplus) + 1, .to = from, .from = to, .kind = Kind::room});
   }
   return false;
 }
 
 void ElasticNetwork::lose(uint32_t to, uint32_t from, bool refused, Nanos when) {
-  push({.at = when, .kind = Kind::lost, .to = to, .from = from, .refused = refused});
+  push({.at = when, .to = to, .from = from, .kind = Kind::lost, .refused = refused});
 }
 
 void ElasticNetwork::kill(uint32_t index) {
@@ -95,7 +98,7 @@ void ElasticNetwork::go_on(uint32_t index) {
     event.at = now_;
     push(std::move(event));
   }
-  push({.at = now_, .kind = Kind::wake, .to = index});
+  push({.at = now_, .to = index, .kind = Kind::wake});
 }
 
 void ElasticNetwork::cut(const std::set<uint32_t>& island) { island_ = island; }
@@ -104,7 +107,7 @@ void ElasticNetwork::heal() {
   island_.clear();
   for (auto& [pair, waiting] : std::exchange(severed_, {})) {
     for (auto& [sent, message] : waiting) {
-      if (alive(pair.second)) push({.at = now_ + model_.delay, .kind = Kind::arrive, .to = pair.second, .from = pair.first, .message = std::move(message)});
+      if (alive(pair.second)) push({.at = now_ + model_.delay, .to = pair.second, .from = pair.first, .kind = Kind::arrive, .message = std::move(message)});
       else lose(pair.first, pair.second, true, now_ + model_.delay);
     }
   }
@@ -116,26 +119,26 @@ void ElasticNetwork::attend(uint32_t index) {
   const auto deadline = process.actor->next_deadline();
   if (deadline >= process.wake_at) return;
   process.wake_at = deadline;
-  push({.at = std::max(deadline, now_), .kind = Kind::wake, .to = index});
+  push({.at = std::max(deadline, now_), .to = index, .kind = Kind::wake});
 }
 
 void ElasticNetwork::arrive(Event& event) {
   // Whoever was cut off while it was on its way.
   if (separated(event.from, event.to)) {
     severed_[{event.from, event.to}].emplace_back(now_, std::move(event.message));
-    return push({.at = now_ + model_.silence, .kind = Kind::heal_check, .to = event.to, .from = event.from});
+    return push({.at = now_ + model_.silence, .to = event.to, .from = event.from, .kind = Kind::heal_check});
   }
   processes_[event.to].actor->received(event.from, std::move(event.message), now_);
 }
 
 void ElasticNetwork::deliver(Event& event) {
-  if (event.kind == Kind::action) return event.action();
+  if (event.kind == Kind::action) return actions_.extract(event.to).mapped()();
   if (event.kind == Kind::heal_check) {
     auto found = severed_.find({event.from, event.to});
     if (found == severed_.end() || found->second.empty() || found->second.front().first + model_.silence > now_) return;
     severed_.erase(found);
     link(event.from, event.to).linked = false;
-    event = {.at = now_, .kind = Kind::lost, .to = event.from, .from = event.to};
+    event = {.at = now_, .to = event.from, .from = event.to, .kind = Kind::lost};
   }
   auto& process = processes_[event.to];
   if (process.actor == nullptr) return;
@@ -160,11 +163,20 @@ void ElasticNetwork::deliver(Event& event) {
   attend(event.to);
 }
 
+void ElasticNetwork::fetch_next() const {
+  if (queue_.empty()) return;
+  const auto& next = events_[queue_.top().event];
+  if (next.kind == Kind::action) return;
+  __builtin_prefetch(next.message.data());
+  if (const auto* actor = processes_[next.to].actor) actor->fetch();
+}
+
 bool ElasticNetwork::run(Nanos until, const std::function<bool()>& done) {
   while (!queue_.empty() && queue_.top().at <= until) {
     const auto place = queue_.top();
     queue_.pop();
     now_ = place.at;
+    fetch_next();
     auto event = std::exchange(events_[place.event], {});
     free_events_.push_back(place.event);
     deliver(event);

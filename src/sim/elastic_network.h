@@ -31,6 +31,8 @@ class ElasticActor {
   virtual void room(uint32_t peer, Nanos now) = 0;
   virtual void woke(Nanos now) = 0;
   virtual Nanos next_deadline() const = 0;
+  // Its turn is next: what it will need may be fetched from memory.
+  virtual void fetch() const {}
 };
 
 struct ElasticLinkModel {
@@ -74,13 +76,14 @@ class ElasticNetwork {
   enum class Kind : uint8_t { start, arrive, wake, lost, room, action, heal_check };
   struct Event {
     Nanos at = 0;
+    uint32_t to = 0;    // of an action: its number
+    uint32_t from = 0;
     Kind kind = Kind::wake;
-    uint32_t to = 0, from = 0;
     bool refused = false;
     SharedBuffer message{};
-    std::function<void()> action{};
   };
-  // In the queue, which moves what it holds about; the event lies still.
+  // In the queue, which moves what it holds about; the event lies still. Of a large run everything has left the caches when its turn comes, so it is
+  // fetched while the one before it is dealt with.
   struct Place {
     Nanos at = 0;
     uint64_t sequence = 0;
@@ -104,6 +107,7 @@ class ElasticNetwork {
 
   void push(Event event);
   void deliver(Event& event);
+  void fetch_next() const;
   void arrive(Event& event);
   bool separated(uint32_t a, uint32_t b) const { return !island_.empty() && island_.contains(a) != island_.contains(b); }
   void lose(uint32_t to, uint32_t from, bool refused, Nanos at);
@@ -116,6 +120,8 @@ class ElasticNetwork {
   std::priority_queue<Place> queue_;
   std::vector<Event> events_;         // those in the queue, and unused ones between them
   std::vector<uint32_t> free_events_;
+  std::map<uint32_t, std::function<void()>> actions_;
+  uint32_t next_action_ = 0;
   std::vector<Process> processes_;
   std::map<std::pair<uint32_t, uint32_t>, std::deque<std::pair<Nanos, SharedBuffer>>> severed_;  // waits at the cut, with when it was sent
   std::set<uint32_t> island_;

@@ -11,6 +11,7 @@ const char* name(FrameKind kind) {
     case FrameKind::control: return "control";
     case FrameKind::goodbye: return "goodbye";
     case FrameKind::lossy: return "lossy";
+    case FrameKind::elastic: return "elastic";
   }
   return "unknown";
 }

@@ -81,6 +81,8 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   TcpAddress remote(PeerIndex peer) const;
 
   uint16_t port() const { return listener_->port(); }
+  // How many connections were refused, and which was the last; empty: none.
+  std::string last_refusal() const { return listener_->last_refusal(); }
 
  private:
   explicit TcpTransport(const TcpOptions& options);
