@@ -1,5 +1,6 @@
 """Whether the results of an elastic run's sweeps are right, from the lines of all its processes, those that were killed too (see bench/moshpit_bench.cc for what tensors are made of)."""
 
+import bisect
 import math
 
 TOLERANCE = 1e-5  # of means of fp32 over several rounds
@@ -34,15 +35,18 @@ def sweeps_of(peers):
             sweep = found.setdefault(line["sweep"], Sweep(line["sweep"]))
             sweep.lines[peer] = line
             sweep.numbers.setdefault(peer.slot, set()).add(line["number"])
+    numbers = sorted(found)
+    spans = [(found[number].begin(), found[number].end()) for number in numbers]
     for peer in peers:
         moments = [line for line in peer.lines if line["kind"] in ("enter", "sweep")]
         if not moments or moments[-1]["kind"] != "enter":
             continue
         last = max((line["sweep"] for line in moments if line["kind"] == "sweep"), default=-1)
-        for sweep in found.values():
-            if sweep.number > last and sweep.end() >= moments[-1]["time"] and sweep.begin() < getattr(peer, "killed_at", math.inf):
-                sweep.numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
-    return [found[number] for number in sorted(found)]
+        for place in range(bisect.bisect_right(numbers, last), len(numbers)):
+            begin, end = spans[place]
+            if end >= moments[-1]["time"] and begin < getattr(peer, "killed_at", math.inf):
+                found[numbers[place]].numbers.setdefault(peer.slot, set()).add(moments[-1]["number"])
+    return [found[number] for number in numbers]
 
 
 def mean_by_shares(sweep, kind):
