@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import queue
 import statistics
 import sys
 import time
@@ -46,6 +47,7 @@ def bits_of(index, peers):
 
 def run_peer(index, options, first, together, results):
     os.setsid()
+    multiprocessing.set_start_method("fork", force=True)  # as hivemind starts its own processes
     torch.set_num_threads(1)
     initial = [] if index == 0 else first.get()
     if initial:
@@ -109,8 +111,15 @@ def main():
     for peer in peers:
         peer.start()
     try:
-        limit = START_S + 2 * STEP_S * (options.rounds + options.warmup)
-        found = dict(results.get(timeout=limit) for _ in peers)
+        until, found = time.monotonic() + START_S + 2 * STEP_S * (options.rounds + options.warmup), {}
+        while len(found) < len(peers):
+            try:
+                index, rounds = results.get(timeout=1)
+                found[index] = rounds
+            except queue.Empty:
+                ended = [index for index, peer in enumerate(peers) if index not in found and not peer.is_alive()]
+                if ended or time.monotonic() > until:
+                    sys.exit(f"peer {ended[0]} ended by itself" if ended else "no end in time")
         print(json.dumps(summary_of([found[index] for index in sorted(found)], options)), flush=True)
         for peer in peers:
             peer.join(START_S)
