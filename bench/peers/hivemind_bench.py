@@ -57,7 +57,7 @@ def run_peer(index, options, first, together, results):
         first.put([str(address) for address in dht.get_visible_maddrs()])
     averager = DecentralizedAverager(
         averaged_tensors=[torch.zeros(options.elements)], dht=dht, prefix="bench", target_group_size=GROUP, initial_group_bits=bits_of(index, options.peers),
-        min_matchmaking_time=options.matchmaking, request_timeout=min(1.0, max(0.1, options.matchmaking)), allreduce_timeout=STEP_S, next_chunk_timeout=MESSAGE_S,
+        min_matchmaking_time=options.matchmaking, request_timeout=min(1.0, options.matchmaking / 2), allreduce_timeout=STEP_S, next_chunk_timeout=MESSAGE_S,
         sender_timeout=MESSAGE_S, reducer_timeout=2 * MESSAGE_S, start=True)
     rounds = []
     for number in range(options.warmup + options.rounds):
