@@ -37,6 +37,8 @@ TEST(PeerSlots, does_what_a_map_does_whatever_the_ids) {
         expected.erase(known);
       }
       ASSERT_EQ(slots.size(), expected.size());
+      ASSERT_EQ(slots.find(id), expected.contains(id) ? expected.at(id) : PeerSlots::none);
+      if (step % 20 != 0) continue;
       for (const auto& [one, number] : expected) ASSERT_EQ(slots.find(one), number) << "seed " << seed << ", step " << step;
     }
     std::map<PeerId, uint32_t> visited;
