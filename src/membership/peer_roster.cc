@@ -179,7 +179,9 @@ void PeerRoster::put(Record& record, List list, bool wanted) {
   }
   const auto last = ids.back();
   ids[place] = last;
-  this->record(last)->places[list] = place;
+  auto* moved = this->record(last);
+  UNISONO_CHECK(moved != nullptr);
+  moved->places[list] = place;
   ids.pop_back();
   place = nowhere;
 }
@@ -189,10 +191,12 @@ void PeerRoster::drop_surplus() {
 }
 
 void PeerRoster::erase(PeerId id) {
-  auto& record = *this->record(id);
+  const auto slot = slots_.find(id);
+  UNISONO_CHECK(slot != PeerSlots::none);
+  auto& record = records_[slot];
   withdraw(record);
   for (uint8_t list = 0; list < list_count; ++list) put(record, static_cast<List>(list), false);
-  unused_.push_back(slots_.find(id));
+  unused_.push_back(slot);
   slots_.erase(id);
   record = {};
 }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace unisono::sim {
 
 namespace {
@@ -135,7 +137,11 @@ size_t ElasticCluster::size() const { return members_.size(); }
 
 PeerId ElasticCluster::id_of(uint32_t index) const { return members_[index]->id; }
 
-uint32_t ElasticCluster::index_of(const PeerId& id) const { return indices_.find(id); }
+uint32_t ElasticCluster::index_of(const PeerId& id) const {
+  const auto index = indices_.find(id);
+  UNISONO_CHECK(index != PeerSlots::none);
+  return index;
+}
 
 const std::vector<float>& ElasticCluster::values(uint32_t index) const { return members_[index]->values; }
 
@@ -145,7 +151,7 @@ bool ElasticCluster::settled() {
     if (network_.alive(index) && !members_[index]->peer.left()) live.insert(members_[index]->id);
   }
   for (const auto& id : live) {
-    const auto* layout = members_[indices_.find(id)]->peer.keeper().newest_layout();
+    const auto* layout = members_[index_of(id)]->peer.keeper().newest_layout();
     if (layout == nullptr || std::set<PeerId>(layout->peers.begin(), layout->peers.end()) != live) return false;
   }
   return true;
