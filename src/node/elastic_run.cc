@@ -130,13 +130,19 @@ void ElasticRun::drive() {
     }
     if (!acted) sleep(now, parted_at == never ? never : parted_at + farewell_time);
   }
-  end_call(not_here(), std::nullopt);
   driver_->stop_looking();
+  while (!end(now)) run_commands(now);
+}
+
+// False: commands have come meanwhile, and each is owed an answer.
+bool ElasticRun::end(Nanos now) {
+  end_call(not_here(), std::nullopt);
   const std::lock_guard lock(mutex_);
+  if (!commands_.empty()) return false;
   last_status_ = driver_->status(now);
   left_ = ended_ = true;
-  commands_.clear();
   changed_.notify_all();
+  return true;
 }
 
 bool ElasticRun::run_commands(Nanos now) {
@@ -279,11 +285,7 @@ std::optional<Answer> ElasticRun::ask(std::function<Answer(Nanos now)> question)
   });
   if (!taken) return std::nullopt;
   std::unique_lock lock(asked->mutex);
-  // The thread may end before it comes to this.
-  while (!asked->given.wait_for(lock, std::chrono::milliseconds(50), [&] { return asked->answer.has_value(); })) {
-    const std::lock_guard own(mutex_);
-    if (ended_) break;
-  }
+  asked->given.wait(lock, [&] { return asked->answer.has_value(); });
   return asked->answer;
 }
 

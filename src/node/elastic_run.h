@@ -59,7 +59,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   Status check_tensors(std::span<const std::span<float>> tensors) const;
   // Their values, one after the other.
   SharedBuffer joined(std::span<const std::span<float>> tensors) const;
-  // False, and it will never run: the thread has ended.
+  // True: it will run. False: it never will, as the thread has ended.
   bool command(Command what);
   Status wait_joined();
   // What the thread knows, as `ask` puts it; nothing if the thread has ended.
@@ -68,6 +68,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
 
   // Of the thread.
   void drive();
+  bool end(Nanos now);
   bool run_commands(Nanos now);
   void publish();
   void sleep(Nanos now, Nanos at_most_until);

@@ -1,6 +1,7 @@
 // Elastic runs of real threads and sockets on this host, through the public interface.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <future>
@@ -228,6 +229,34 @@ TEST(ElasticRun, who_leaves_is_gone_for_the_others_at_once) {
   });
   EXPECT_LT(seconds[0], 1.9);  // less than a gather_timeout
   EXPECT_LT(seconds[1], 1.9);
+}
+
+// Whenever they come: before it leaves, meanwhile, or when its thread is about to end.
+TEST(ElasticRun, calls_beside_one_that_leaves_all_end) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    auto runs = start(1);
+    ASSERT_EQ(runs.size(), 1u);
+    ASSERT_TRUE(runs[0].ready(plenty));
+    std::atomic<int> begun = 0;
+    std::atomic<bool> left = false;
+    std::vector<std::thread> callers;
+    for (size_t caller = 0; caller < 4; ++caller) {
+      callers.emplace_back([&, caller] {
+        auto values = values_of(caller);
+        const std::span<float> all(values);
+        while (!left) {
+          auto call = runs[0].average_async({all.first(elements - 1000), all.subspan(elements - 1000)});
+          ++begun;
+          if (!call.ok()) continue;
+          EXPECT_NE(call->wait(plenty).status().code(), Code::late);
+        }
+      });
+    }
+    while (begun < 10) std::this_thread::yield();
+    EXPECT_TRUE(runs[0].leave().ok());
+    left = true;
+    for (auto& caller : callers) caller.join();
+  }
 }
 
 TEST(ElasticRun, calls_that_make_no_sense_are_refused) {
