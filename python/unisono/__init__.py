@@ -1,0 +1,1 @@
+"""All-Reduce for clusters that straggle, drop packets, have thin links, and whose peers come and go."""
