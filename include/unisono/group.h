@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,9 @@ class UNISONO_EXPORT Work {
   // As wait(), but gives up waiting after the time with code late and the message "still running"; the operation goes on.
   Result<Report> wait_for(Milliseconds time);
   bool done() const;
+  // `notice` is called once when the operation is done, or at once if it is: by the thread that finds it, which may be this library's own, or one that waits
+  // for something else. It must be short, and may start operations, but not wait for any.
+  void notify(std::function<void()> notice) const;
   // What happened so far; complete after done(), also when the operation failed.
   Report report() const;
   explicit operator bool() const { return state_ != nullptr; }
@@ -131,6 +135,10 @@ class UNISONO_EXPORT Group {
   Work send_async(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Work recv_async(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
 
+  // The first message with this tag, whoever sends it, among those that no other receive has asked for: Report::last_rank is its sender. peer_lost as soon
+  // as any member is lost and nothing is there, because it might be the one that was to send.
+  Work recv_any_async(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
+
   // The same, blocking.
   Result<Report> all_reduce(Tensor inout, const CallOptions& options = {});
   Result<Report> all_reduce(ConstTensor input, Tensor output, const CallOptions& options = {});
@@ -146,6 +154,7 @@ class UNISONO_EXPORT Group {
   Result<Report> barrier(const CallOptions& options = {});
   Result<Report> send(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
+  Result<Report> recv_any(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
   // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/packet_loss.md): rank r's shard of the reduction goes to
   // rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy a range (what a datagram carries) may be short of contributions; or
@@ -163,6 +172,9 @@ class UNISONO_EXPORT Group {
   // A group of some of this group's ranks, numbered in the order given. Every member of the new group calls it with the same
   // list, and makes its sub-groups in the same order; nothing is sent. It ends when the parent is re-formed.
   Result<Group> split(std::span<const uint32_t> ranks);
+
+  // Ends what is in flight in this group, here and at the other members (unavailable: "aborted", with the reason), and refuses what comes after.
+  void abort(const std::string& reason = "");
 
   // After peer_lost or late: the ranks that are alive agree on who is left, keep their links, take in processes that wait to
   // join, and go on under a new epoch with new ranks (order kept, joiners last). All living ranks must call it; who does not

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "unisono/codec.h"
 #include "unisono/delivery.h"
+#include "unisono/store.h"
 #include "unisono/tensor.h"
 
 namespace unisono {
@@ -19,10 +21,11 @@ using Milliseconds = std::chrono::milliseconds;
 struct Options {
   int32_t rank = -1;            // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
   int32_t world_size = -1;      // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
-  std::string rendezvous;       // "tcp://host:port" or "file:///path"; UNISONO_RENDEZVOUS, MASTER_ADDR + MASTER_PORT
-  std::string job;              // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
-  std::string interface;        // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
-  std::string transport;        // "auto", "shm", "tcp" or "udp"; UNISONO_TRANSPORT
+  std::string rendezvous{};       // "tcp://host:port", "tcp://[host,address]:port" or "file:///path"; UNISONO_RENDEZVOUS, MASTER_ADDR + MASTER_PORT
+  std::shared_ptr<KeyValueStore> store{};  // instead of `rendezvous`: where rank 0 leaves its address for the others
+  std::string job{};              // two jobs at one address are told apart by it; UNISONO_JOB, SLURM_JOB_ID, …
+  std::string interface{};        // network interface name or address to listen on; UNISONO_INTERFACE; else by reachability
+  std::string transport{};        // "auto", "shm", "tcp" or "udp"; UNISONO_TRANSPORT
   bool join_running = false;    // wait to be taken in at the next re-forming of a running group
   Milliseconds join_timeout{60'000};     // for everyone to come together
   Milliseconds timeout{300'000};         // default deadline of an operation
@@ -34,7 +37,7 @@ struct Options {
   // operations all ranks, ask for it; UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
   uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
-  std::string codec;                     // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
+  std::string codec{};                     // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
   uint32_t compute_threads = 0;          // that encode and decode large tensors, the calling one included; UNISONO_COMPUTE_THREADS; 0 = automatic
   bool payload_checksum = false;         // CRC-32C over payloads too (headers always have one)
 };

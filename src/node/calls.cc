@@ -4,6 +4,7 @@
 
 #include "codecs/codec.h"
 #include "collectives/range_geometry.h"
+#include "node/any_source.h"
 
 namespace unisono {
 namespace {
@@ -354,8 +355,8 @@ Result<OperationRequest> barrier_call(const Caller& c, const CallOptions& o) {
 Result<OperationRequest> message_call(const Caller& c, Collective direction, ConstTensor in, Tensor out, Rank other, uint32_t tag, const CallOptions& o) {
   Checks check;
   const ConstTensor tensor = direction == Collective::send ? in : ConstTensor(out);
-  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.root(other, c.world) &&
-        check.tag(tag) && check.that(other != c.self, "a rank cannot send to itself"))) {
+  if (!(check.options(o) && check.only_reliable(o) && check.only_plain(o) && check.no_agreement(o) && check.tensor("tensor", tensor) && check.tag(tag) &&
+        (other == any_source ? check.that(c.world > 1, "there is no other rank") : check.root(other, c.world)) && check.that(other != c.self, "a rank cannot send to itself"))) {
     return check.take();
   }
   auto q = base_request(c, direction, in, out, o);

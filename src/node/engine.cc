@@ -78,6 +78,7 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   for (auto* active : active_) {
     if (active->group == it->second.get()) active->operation.fail(why, now);
   }
+  any_source_.end(why, [&](const AnySourceReceive& receive) { return receive.group == it->second.get(); });
   settle_needed_ = true;
   settle_all();
   if (it->second->lossy != nullptr) it->second->lossy->fail_all(why, now);
@@ -89,6 +90,18 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
     return true;
   });
   groups_.erase(it);
+}
+
+void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
+  now_ = now;
+  group.ended = why;
+  for (auto* active : active_) {
+    if (active->group == &group) active->operation.fail_and_tell(why, now);
+  }
+  any_source_.end(why, [&](const AnySourceReceive& receive) { return receive.group == &group; });
+  settle_needed_ = true;
+  settle_all();
+  if (group.lossy != nullptr) group.lossy->fail_all(why, now);
 }
 
 void Engine::end_all_groups(const Status& why, Nanos now) {
@@ -104,6 +117,7 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
     if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
   for (auto* active : active_) active->operation.fail(why, now);
+  any_source_.end(why, [](const AnySourceReceive&) { return true; });
   settle_needed_ = true;
 }
 
@@ -117,6 +131,7 @@ void Engine::wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now) {
   for (auto& [number, group] : groups_) {
     if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
+  any_source_.end(why, [](const AnySourceReceive&) { return true; });
   wind_down_by_ = std::min(wind_down_by_, by);
   wind_down_why_ = why;
   settle_needed_ = true;
@@ -257,6 +272,7 @@ std::shared_ptr<Completion> Engine::start(GroupCore& group, OperationRequest&& r
     return refuse(request, {Code::unavailable, std::to_string(active_.size()) + " operations are in flight already, the limit"});
   }
   const bool message = request.collective == Collective::send || request.collective == Collective::recv;
+  if (message && request.root == any_source) return start_any_source(group, std::move(request), static_cast<uint32_t>(id), now);
   const auto chosen = plan_for(group, request);
   if (!chosen) return refuse(request, chosen.status());
   const auto number = number_operation(group, request, id);
@@ -278,7 +294,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   active.group = &group;
   active.number = what.number;
   active.compute = active.encoding = active.summing = active.decoding = 0;
-  active.completion = take_completion();
+  active.completion = what.completion != nullptr ? what.completion : take_completion();
   active.delivery = what.delivery;
   auto completion = active.completion;
   auto& setup = active.operation.new_setup();
@@ -332,6 +348,7 @@ void Engine::give_up() {
     completion->done = true;
   }
   active_.clear();
+  any_source_.end(no_memory_left(), [](const AnySourceReceive&) { return true; });
   for (PeerIndex peer = 0; peer < peers_.size(); ++peer) {
     auto& p = peers_[peer];
     if (p.route == nullptr || !p.lost.ok()) continue;
@@ -447,6 +464,7 @@ bool Engine::poll_all(Nanos now) {
     for (auto* active : active_) active->operation.fail(wind_down_why_, now);
     settle_needed_ = progress = true;
   }
+  if (!any_source_.empty()) settle_needed_ |= progress |= any_source_.end_late(now) || match_any_source(now);
   settle_all();
   progress |= step_lossy(now);
   if (now >= observe_at_) observe(now);
@@ -456,6 +474,7 @@ bool Engine::poll_all(Nanos now) {
 Nanos Engine::next_deadline() const {
   if (gave_up_) return never;
   Nanos next = active_.empty() ? never : wind_down_by_;
+  next = std::min(next, any_source_.next_deadline());
   for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   for (const auto& [number, group] : groups_) {

@@ -20,28 +20,17 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "collectives/operation.h"
+#include "node/any_source.h"
 #include "node/buffer_pool.h"
 #include "node/completion.h"
 #include "node/compute.h"
+#include "node/engine_limits.h"
 #include "node/express.h"
 #include "node/group_core.h"
 #include "node/planner.h"
 #include "transports/transport.h"
 
 namespace unisono {
-
-struct EngineLimits {
-  FlowLimits flow;
-  size_t operations_max = 1024;                  // in flight; one more is refused with unavailable
-  size_t unexpected_bytes_max = size_t{1} << 30; // for operations not started here; a peer beyond it is cut off
-  size_t pool_keep_bytes = 64u << 20;
-};
-
-struct EngineCounters {
-  uint64_t operations_ok = 0, operations_failed = 0;
-  uint64_t frames_other_epoch = 0, frames_unknown_group = 0, frames_stale = 0, frames_refused = 0;
-  uint64_t unexpected_frames = 0;
-};
 
 class Engine final : public Sink {
  public:
@@ -60,6 +49,8 @@ class Engine final : public Sink {
   GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands);
   // Before make_group: groups whose links all carry datagrams can have lossy operations then.
   void set_datagrams(const std::optional<DatagramSecret>& secret) { datagrams_ = secret; }
+  // Ends all its operations with `why` here and at the other members, and refuses what comes after. The group stays.
+  void abort_group(GroupCore& group, const Status& why, Nanos now);
   // Ends all its operations with `why` and forgets it.
   void end_group(uint32_t number, const Status& why, Nanos now);
 
@@ -170,12 +161,17 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> start_lossy(GroupCore& group, OperationRequest&& request, Nanos now);
   void received_call(PeerIndex from, const FrameHeader& header, ByteView payload);
   bool step_lossy(Nanos now);
+  std::shared_ptr<Completion> start_any_source(GroupCore& group, OperationRequest&& request, uint32_t tag, Nanos now);
+  std::optional<Rank> sender_of_first(const GroupCore& group, uint32_t tag) const;
+  bool match_any_source(Nanos now);
+  void end_any_source(PeerIndex lost);
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
   struct Launch {
     Chosen chosen;
     uint64_t number = 0;
     bool is_sent = false;  // the plan's first messages
     std::shared_ptr<const DeliveryReport> delivery{};
+    std::shared_ptr<Completion> completion{};  // null: a new one
   };
   std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
   // What memory that runs out ends with everything else.
@@ -223,6 +219,7 @@ class Engine final : public Sink {
   std::vector<uint32_t> free_slots_;
   std::vector<Active*> active_;  // oldest first
   std::vector<std::shared_ptr<Completion>> completions_;  // to be used again
+  AnySourceReceives any_source_;
   std::vector<Unexpected> unexpected_;
   std::vector<Unexpected> replayed_;  // empty but for its memory, except in replay_unexpected
   size_t unexpected_bytes_ = 0;

@@ -208,6 +208,10 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
     if (rank >= 0 && group->lossy != nullptr) group->lossy->peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_);
   }
   record_lost(peer, now_);
+  if (!any_source_.empty()) {
+    match_any_source(now_);  // what it sent before it went is there
+    end_any_source(peer);
+  }
   settle_needed_ = true;
   if (lost_) lost_(peer, peers_[peer].lost);
 } catch (const std::bad_alloc&) {

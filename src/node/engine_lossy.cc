@@ -114,7 +114,7 @@ bool Engine::owes() const {
 }
 
 size_t Engine::active() const {
-  auto active = active_.size();
+  auto active = active_.size() + any_source_.size();
   for (const auto& [number, group] : groups_) {
     if (group->lossy != nullptr) active += group->lossy->active();
   }

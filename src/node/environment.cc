@@ -164,6 +164,10 @@ Result<RendezvousAddress> resolve_rendezvous(const Options& options, const Envir
     if (!address.ok()) return invalid(std::string(source) + ": " + address.status().message());
     return address;
   };
+  if (options.store != nullptr) {
+    resolved.source += ", rendezvous from Options::store";
+    return RendezvousAddress{};
+  }
   if (!options.rendezvous.empty()) {
     resolved.source += ", rendezvous from Options";
     return parsed("Options::rendezvous", options.rendezvous);
@@ -352,7 +356,7 @@ std::string RendezvousAddress::to_string() const {
     case Kind::file: return "file://" + path;
     case Kind::tcp: break;
   }
-  const bool bare_v6 = host.find(':') != std::string::npos;
+  const bool bare_v6 = host.find_first_of(":,") != std::string::npos;
   return "tcp://" + (bare_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 

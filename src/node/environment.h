@@ -25,7 +25,7 @@ Environment process_environment();
 struct RendezvousAddress {
   enum class Kind : uint8_t { none, tcp, file };
   Kind kind = Kind::none;  // none: a group of one that nobody can join
-  std::string host;        // tcp: name or address, no brackets; empty = every interface (listening only)
+  std::string host;        // tcp: name or address, or several with commas between; no brackets; empty = every interface (listening only)
   uint16_t port = 0;       // tcp
   std::string path;        // file: absolute
   friend bool operator==(const RendezvousAddress&, const RendezvousAddress&) = default;
@@ -33,7 +33,7 @@ struct RendezvousAddress {
   std::string to_string() const;
 };
 
-// "tcp://host:port", "tcp://[::1]:port", "file:///path". `wildcard` also takes port 0 and an empty host, for listening.
+// "tcp://host:port", "tcp://[::1]:port", "tcp://[10.0.0.1,::1]:port", "file:///path". `wildcard` also takes port 0 and an empty host, for listening.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text, bool wildcard = false);
 
 struct ResolvedOptions {

@@ -7,12 +7,14 @@
 #include <cstdio>
 #include <limits>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
 #include "codecs/codec.h"
+#include "node/any_source.h"
 #include "node/calls.h"
 #include "node/group_state.h"
 #include "node/joining.h"
@@ -20,6 +22,7 @@
 #include "node/node.h"
 #include "node/recording.h"
 #include "node/reforming.h"
+#include "node/store_meeting.h"
 
 namespace unisono {
 
@@ -181,6 +184,11 @@ bool Work::done() const {
   return state_->node->locked([&] { return state_->completion->done; });
 }
 
+void Work::notify(std::function<void()> notice) const {
+  if (state_ == nullptr || state_->node == nullptr) return notice();
+  state_->node->watch(state_->completion, std::move(notice));
+}
+
 Report Work::report() const {
   if (state_ == nullptr) return {};
   if (state_->node == nullptr) return state_->completion->report;
@@ -219,6 +227,12 @@ void form_world_group(Node& node, GroupState& state) {
 Result<Group> Group::join(const Options& options) {
   auto resolved = resolve_options(options, process_environment());
   if (!resolved) return resolved.status();
+  std::optional<Listening> listening;
+  if (options.store != nullptr) {
+    auto met = meet_by_store(*resolved, *options.store);
+    if (!met) return met.status();
+    listening = std::move(*met);
+  }
   auto node = join_node(*resolved);
   if (!node) return node.status();
   return Group(world_group(*node));
@@ -364,6 +378,15 @@ Work Group::recv_async(Tensor out, uint32_t from, uint32_t tag, const CallOption
 }
 Result<Report> Group::recv(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
   return run(*state_, {message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"});
+}
+Work Group::recv_any_async(Tensor out, uint32_t tag, const CallOptions& o) { return recv_async(out, any_source, tag, o); }
+Result<Report> Group::recv_any(Tensor out, uint32_t tag, const CallOptions& o) { return recv(out, any_source, tag, o); }
+
+void Group::abort(const std::string& reason) {
+  state_->node->locked([&] {
+    if (ended(*state_)) return;
+    state_->node->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)}, monotonic_now());
+  });
 }
 
 Result<Group> Group::split(std::span<const uint32_t> ranks) {

@@ -92,8 +92,33 @@ Node::Entry::~Entry() {
   // A sleeping driver must learn of an earlier deadline.
   const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
   node_.announce();
+  const auto notices = node_.take_notices();
   lock_.unlock();
   if (earlier) node_.wake();
+  for (const auto& notice : notices) notice();
+}
+
+void Node::watch(std::shared_ptr<Completion> completion, std::function<void()> notice) {
+  Entry entry(*this);
+  watched_.emplace_back(std::move(completion), std::move(notice));
+}
+
+std::vector<std::function<void()>> Node::take_notices() {
+  std::vector<std::function<void()>> notices;
+  std::erase_if(watched_, [&](auto& watched) {
+    if (watched.first->done) notices.push_back(std::move(watched.second));
+    return watched.first->done;
+  });
+  return notices;
+}
+
+void Node::run_notices(std::unique_lock<std::mutex>& lock) {
+  if (watched_.empty()) return;
+  const auto notices = take_notices();
+  if (notices.empty()) return;
+  lock.unlock();
+  for (const auto& notice : notices) notice();
+  lock.lock();
 }
 
 // Of those whose link it is.
@@ -223,6 +248,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
     // Reading the clock costs as much as an empty poll; a few polls may share one reading. Not where packets come too seldom for polling.
     for (int i = 0; i < polls_per_reading && !thin_ && !progress && !yield_ && entering_.load(std::memory_order_relaxed) == 0; ++i) progress = engine_.poll(now);
     if (progress && waiters_ > 1) free_.notify_all();
+    if (progress) run_notices(lock);
     if (done()) return;
     now = monotonic_now();
     if (now >= until) return;
@@ -276,6 +302,7 @@ bool Node::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nan
   else if ((engine_.active() > 0 && resting_) || forgets_links()) call_background();
   // Whoever was stopped, or kept from running, for longer than it wanted to wait hears the news before it judges.
   if (!done() && !stop_) engine_.poll(monotonic_now());
+  run_notices(lock);
   return done();
 }
 
@@ -331,6 +358,7 @@ Result<Report> Node::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr
   }
   auto outcome = completion->outcome();
   engine_.reuse(std::move(completion));
+  run_notices(lock);
   return outcome;
 }
 
@@ -375,6 +403,7 @@ void Node::rest(std::unique_lock<std::mutex>& lock) {
   if (on_links && !driving_ && !stop_) {
     for (nfds_t i = 2; i < count; ++i) lingering[i]->disarm();
     engine_.poll(monotonic_now());
+    run_notices(lock);
   }
   if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
 }

@@ -76,6 +76,8 @@ class Node {
   }
   // Drives an operation to its end; overdue: when it should have ended by any measure.
   Result<Report> outcome(std::shared_ptr<Completion> completion, Nanos overdue);
+  // `notice` is run once when the operation has ended, by the thread that finds it, without the mutex.
+  void watch(std::shared_ptr<Completion> completion, std::function<void()> notice);
   // Runs f under the mutex and, if it left operations outstanding, sees to it that somebody drives.
   template <typename F>
   auto locked(F&& f) {
@@ -142,6 +144,9 @@ class Node {
   std::unique_lock<std::mutex> enter();
   // After a change under the mutex: whoever waits looks again.
   void announce();
+  std::vector<std::function<void()>> take_notices();
+  // Runs the notices of operations that have ended; without the mutex meanwhile.
+  void run_notices(std::unique_lock<std::mutex>& lock);
   Result<Report> run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id);
   bool look_for(Express& express);
   Result<Report> outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now);
@@ -174,6 +179,7 @@ class Node {
   uint32_t formation_ = 0;
   std::map<PeerIndex, Readiness> ready_;
   Survey survey_;
+  std::vector<std::pair<std::shared_ptr<Completion>, std::function<void()>>> watched_;
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -239,32 +240,57 @@ struct Resolver::Shared {
   std::string error;
 };
 
+namespace {
+
+std::vector<std::string> split_hosts(const std::string& hosts) {
+  std::vector<std::string> all;
+  for (size_t at = 0; at <= hosts.size();) {
+    const auto end = std::min(hosts.find(',', at), hosts.size());
+    all.push_back(hosts.substr(at, end - at));
+    at = end + 1;
+  }
+  return all;
+}
+
+Result<std::vector<SocketAddress>> look_up(const std::string& host, uint16_t port) {
+  if (const auto literal = numeric(host, port); literal.ok()) return std::vector{*literal};
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) return Status(Code::unavailable, error == EAI_SYSTEM ? error_text(errno) : gai_strerror(error));
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    SocketAddress address;
+    std::memcpy(&address.storage, at->ai_addr, at->ai_addrlen);
+    address.size = at->ai_addrlen;
+    addresses.push_back(address);
+  }
+  freeaddrinfo(found);
+  return addresses;
+}
+
+}  // namespace
+
 Result<Resolver> Resolver::start(const std::string& host, uint16_t port) {
   auto shared = std::make_shared<Shared>();
   shared->event = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!shared->event.open()) return failed(Code::unavailable, "eventfd", errno);
-  const auto work = [shared, host, port] {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-    const std::lock_guard lock(shared->mutex);
-    if (error != 0) shared->error = error == EAI_SYSTEM ? error_text(errno) : gai_strerror(error);
-    for (const addrinfo* at = error == 0 ? found : nullptr; at != nullptr; at = at->ai_next) {
-      SocketAddress address;
-      std::memcpy(&address.storage, at->ai_addr, at->ai_addrlen);
-      address.size = at->ai_addrlen;
-      shared->addresses.push_back(address);
+  const auto hosts = split_hosts(host);
+  const auto work = [shared, hosts, port] {
+    for (const auto& one : hosts) {
+      auto found = look_up(one, port);
+      const std::lock_guard lock(shared->mutex);
+      if (!found.ok()) shared->error = found.status().message();
+      else shared->addresses.insert(shared->addresses.end(), found->begin(), found->end());
     }
-    if (error == 0) freeaddrinfo(found);
+    const std::lock_guard lock(shared->mutex);
     shared->done = true;
     (void)eventfd_write(shared->event.get(), 1);
   };
-  if (const auto literal = numeric(host, port); literal.ok()) {  // needs no thread
-    shared->addresses.push_back(*literal);
-    shared->done = true;
-    (void)eventfd_write(shared->event.get(), 1);
+  if (std::ranges::all_of(hosts, [&](const auto& one) { return numeric(one, port).ok(); })) {  // needs no thread
+    work();
     return Resolver(std::move(shared));
   }
   // Not joined: it owns all that it touches, and nobody can cancel getaddrinfo.

@@ -1,0 +1,171 @@
+// unisono._torch: what Python sees of the backend. The only file that includes Python's and pybind11's headers with torch's.
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/python_headers.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/chrono.h>
+
+#include "torch_backend.h"
+
+namespace unisono::torch_backend {
+namespace {
+
+template <typename T>
+T parsed(Result<T> result) {
+  if (!result) throw py::value_error(result.status().message());
+  return std::move(*result);
+}
+
+ScheduleKind schedule_of(const std::string& name) {
+  const std::pair<const char*, ScheduleKind> all[] = {{"", ScheduleKind::automatic}, {"auto", ScheduleKind::automatic}, {"ring", ScheduleKind::ring}, {"two_step", ScheduleKind::two_step},
+                                                      {"halving_doubling", ScheduleKind::halving_doubling}, {"hierarchical", ScheduleKind::hierarchical}, {"one_shot", ScheduleKind::one_shot},
+                                                      {"direct", ScheduleKind::direct}, {"tree", ScheduleKind::tree}};
+  for (const auto& [text, kind] : all) {
+    if (name == text) return kind;
+  }
+  throw py::value_error("schedule \"" + name + "\": auto, ring, two_step, halving_doubling, hierarchical, one_shot, direct or tree");
+}
+
+Order order_of(const std::string& name) {
+  if (name.empty() || name == "auto") return Order::automatic;
+  if (name == "rank") return Order::in_rank_order;
+  if (name == "any") return Order::any;
+  throw py::value_error("order \"" + name + "\": auto, rank or any");
+}
+
+// "reliable", "lossy", "lossy:loss_budget=0.1,…", "automatic"
+void set_delivery(CallSettings& settings, const std::string& text) {
+  const auto colon = text.find(':');
+  const auto kind = text.substr(0, colon);
+  if (kind.empty() || kind == "reliable") settings.delivery = Delivery::reliable;
+  else if (kind == "lossy") settings.delivery = Delivery::lossy;
+  else if (kind == "automatic" || kind == "auto") settings.delivery = Delivery::automatic;
+  else throw py::value_error("delivery \"" + text + "\": reliable, lossy or automatic, then \":\" and options");
+  if (colon != std::string::npos) settings.lossy = parsed(DeliveryOptions::parse(text.substr(colon + 1)));
+}
+
+CallSettings settings_of(const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
+  CallSettings settings;
+  if (!codec.empty()) settings.codec = parsed(Codec::parse(codec));
+  settings.schedule = schedule_of(schedule);
+  settings.order = order_of(order);
+  set_delivery(settings, delivery);
+  return settings;
+}
+
+py::dict dict_of(const Report& report) {
+  py::dict all;
+  all["operation"] = std::string(report.operation);
+  all["schedule"] = std::string(report.schedule);
+  all["world_size"] = report.world_size;
+  all["contributors"] = report.contributors;
+  all["sent_bytes"] = report.sent_bytes;
+  all["received_bytes"] = report.received_bytes;
+  all["seconds"] = static_cast<double>(report.total_us) / 1e6;
+  all["waited_seconds"] = static_cast<double>(report.wait_us) / 1e6;
+  all["last_rank"] = report.last_rank;
+  all["codec"] = report.codec.to_string();
+  all["codec_note"] = std::string(report.codec_note);
+  all["bits_per_element"] = report.bits_per_element();
+  if (report.delivery != nullptr) {
+    const auto& delivery = *report.delivery;
+    uint64_t expected = 0, missing = 0;
+    for (const auto* phase : {&delivery.contribute, &delivery.result}) {
+      for (const auto& stream : phase->streams) expected += stream.expected, missing += stream.missing;
+    }
+    all["delivery"] = delivery.to_string();
+    all["lossy"] = delivery.used == Delivery::lossy;
+    all["missing"] = expected == 0 ? 0.0 : static_cast<double>(missing) / static_cast<double>(expected);
+    all["effective_contributors"] = delivery.effective_contributors;
+  }
+  all["text"] = report.to_string();
+  return all;
+}
+
+py::object* timed_out_class = nullptr;
+
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const TimedOut& late) {
+    if (timed_out_class == nullptr) throw;
+    PyErr_SetString(timed_out_class->ptr(), late.what_without_backtrace());
+  }
+}
+
+// Completed together with the operation; what hangs on it knows which operation it was (unisono/torch/_future.py).
+py::object future_of(const c10::intrusive_ptr<TorchWork>& work) {
+  static py::object* const make = new py::object(py::module_::import("unisono.torch._future").attr("Future"));
+  auto future = (*make)(work->getSequencenumber());
+  const auto inner = future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
+  const py::gil_scoped_release release;
+  work->adopt(inner);
+  return future;
+}
+
+}  // namespace
+
+void without_gil(const std::function<void()>& task) {
+  if (!Py_IsInitialized() || !PyGILState_Check()) return task();
+  const py::gil_scoped_release release;
+  task();
+}
+
+}  // namespace unisono::torch_backend
+
+PYBIND11_MODULE(_torch, m) {
+  using namespace unisono;
+  using namespace unisono::torch_backend;
+  m.doc() = "The backend `unisono` of torch.distributed; see unisono.torch.";
+  py::module_::import("torch.distributed");
+  py::register_exception_translator(&translate);
+  m.def("_set_timed_out_class", [](py::object type) { timed_out_class = new py::object(std::move(type)); });
+
+  py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(m, "Options")
+      .def(py::init([](std::chrono::milliseconds timeout, const std::string& transport, const std::string& interface, const std::string& codec, const std::string& schedule,
+                       const std::string& order, const std::string& delivery, uint32_t streams_per_link, uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
+             auto options = c10::make_intrusive<BackendOptions>(timeout);
+             options->join.transport = transport;
+             options->join.interface = interface;
+             options->join.streams_per_link = streams_per_link;
+             options->join.compute_threads = compute_threads;
+             options->join.rate_limit_mbps = rate_limit_mbps;
+             options->join.payload_checksum = payload_checksum;
+             options->calls = settings_of(codec, schedule, order, delivery);
+             return options;
+           }),
+           py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "", py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "",
+           py::arg("delivery") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0, py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
+      .def("_copy", [](const BackendOptions& options) { return c10::make_intrusive<BackendOptions>(options); })
+      .def_property_readonly("_joins_alone", [](const BackendOptions& options) { return !options.join.transport.empty() || !options.join.interface.empty() || options.join.streams_per_link != 0 ||
+                                                                                    options.join.compute_threads != 0 || options.join.rate_limit_mbps != 0 || options.join.payload_checksum; })
+      .def_property("_timeout", [](const BackendOptions& options) { return options.timeout; }, [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
+
+  py::class_<TorchWork, c10::intrusive_ptr<TorchWork>, c10d::Work>(m, "Work")
+      .def("get_future", &future_of)
+      .def("report", [](TorchWork& work) { return dict_of(work.report()); }, "What the operation did: a dictionary, complete once it has ended.");
+
+  py::class_<UnisonoBackend, c10::intrusive_ptr<UnisonoBackend>, c10d::Backend>(m, "Backend")
+      .def("last_report", [](UnisonoBackend& backend) { return dict_of(backend.last_report()); })
+      .def("_group_capsule", [](UnisonoBackend& backend) {
+        auto group = std::make_unique<Group>(backend.group());
+        return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) { delete static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group")); });
+      })
+      .def("_split", [](UnisonoBackend& backend, const std::vector<int>& ranks, const c10::intrusive_ptr<BackendOptions>& options) { return backend.split({}, ranks, options); },
+           py::call_guard<py::gil_scoped_release>())
+      .def("_all_reduce_with_error", [](UnisonoBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_error(tensor, error, parsed(Codec::parse(codec)), average); },
+           py::call_guard<py::gil_scoped_release>());
+
+  m.def("_join", &UnisonoBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  m.def("_set_call_settings", [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) { call_context().settings = settings_of(codec, schedule, order, delivery); });
+  m.def("_clear_call_settings", [] { call_context().settings.reset(); });
+  // Returns what was there before, for _leave_place.
+  m.def("_enter_place", [](uint64_t place) {
+    auto& context = call_context();
+    const std::pair<uint64_t, uint64_t> before{context.place, context.calls};
+    context.place = place;
+    context.calls = 0;
+    return before;
+  });
+  m.def("_leave_place", [](const std::pair<uint64_t, uint64_t>& before) { call_context().place = before.first, call_context().calls = before.second; });
+}

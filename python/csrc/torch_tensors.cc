@@ -1,0 +1,115 @@
+#include "torch_tensors.h"
+
+#include <string>
+
+namespace unisono::torch_backend {
+namespace {
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return DType::f32;
+    case at::kDouble: return DType::f64;
+    case at::kHalf: return DType::f16;
+    case at::kBFloat16: return DType::bf16;
+    case at::kChar: return DType::i8;
+    case at::kShort: return DType::i16;
+    case at::kInt: return DType::i32;
+    case at::kLong: return DType::i64;
+    case at::kByte: return DType::u8;
+    case at::kUInt16: return DType::u16;
+    case at::kUInt32: return DType::u32;
+    case at::kUInt64: return DType::u64;
+    default: return std::nullopt;
+  }
+}
+
+// Of zeros and ones.
+unisono::ReduceOp op_of_bool(c10d::ReduceOp::RedOpType op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::MAX:
+    case c10d::ReduceOp::BOR: return unisono::ReduceOp::bor;
+    case c10d::ReduceOp::PRODUCT:
+    case c10d::ReduceOp::MIN:
+    case c10d::ReduceOp::BAND: return unisono::ReduceOp::band;
+    case c10d::ReduceOp::BXOR: return unisono::ReduceOp::bxor;
+    default: TORCH_CHECK_VALUE(false, "unisono: bool tensors have no such reduction");
+  }
+}
+
+unisono::ReduceOp op_of(c10d::ReduceOp::RedOpType op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM: return unisono::ReduceOp::sum;
+    case c10d::ReduceOp::AVG: return unisono::ReduceOp::avg;
+    case c10d::ReduceOp::PRODUCT: return unisono::ReduceOp::prod;
+    case c10d::ReduceOp::MIN: return unisono::ReduceOp::min;
+    case c10d::ReduceOp::MAX: return unisono::ReduceOp::max;
+    case c10d::ReduceOp::BAND: return unisono::ReduceOp::band;
+    case c10d::ReduceOp::BOR: return unisono::ReduceOp::bor;
+    case c10d::ReduceOp::BXOR: return unisono::ReduceOp::bxor;
+    default: TORCH_CHECK_VALUE(false, "unisono: unknown reduction ", static_cast<int>(op));
+  }
+}
+
+}  // namespace
+
+ConstTensor moved(const at::Tensor& dense) {
+  const auto type = dtype_of(dense.scalar_type());
+  if (type) return {dense.data_ptr(), static_cast<size_t>(dense.numel()), *type};
+  return {dense.data_ptr(), static_cast<size_t>(dense.numel()) * dense.element_size(), DType::u8};
+}
+
+Tensor moved_into(const at::Tensor& dense) {
+  const auto read = moved(dense);
+  return {dense.data_ptr(), read.count, read.dtype};
+}
+
+Reduction reduction_of(const at::Tensor& dense, const c10d::ReduceOp& op) {
+  const auto kind = static_cast<c10d::ReduceOp::RedOpType>(op);
+  Reduction all{.memory = dense};
+  if (dense.scalar_type() == at::kBool) {
+    all.tensor = {dense.data_ptr(), static_cast<size_t>(dense.numel()), DType::u8};
+    all.op = op_of_bool(kind);
+    return all;
+  }
+  all.op = op_of(kind);
+  if (dense.is_complex()) {
+    TORCH_CHECK_VALUE(all.op == unisono::ReduceOp::sum || all.op == unisono::ReduceOp::avg, "unisono: complex tensors are summed or averaged only");
+    all.memory = at::view_as_real(dense);
+  }
+  const auto type = dtype_of(all.memory.scalar_type());
+  TORCH_CHECK_TYPE(type, "unisono: tensors of ", dense.scalar_type(), " can be moved, but not reduced");
+  all.tensor = {all.memory.data_ptr(), static_cast<size_t>(all.memory.numel()), *type};
+  if (kind == c10d::ReduceOp::PREMUL_SUM) {
+    const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+    TORCH_CHECK_VALUE(factor != nullptr, "unisono: PREMUL_SUM without a factor");
+    if (factor->tensor_factor.defined()) all.memory.mul_(factor->tensor_factor);
+    else all.memory.mul_(factor->double_factor);
+  }
+  return all;
+}
+
+at::Tensor dense_input(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
+
+at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, std::vector<std::function<void()>>& copies) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+  auto dense = keep_values ? dense_input(tensor) : at::empty(tensor.sizes(), tensor.options());
+  if (keep_values && dense.is_alias_of(tensor)) dense = dense.clone();
+  copies.emplace_back([tensor, dense] {
+    const at::NoGradGuard no_grad;
+    const_cast<at::Tensor&>(tensor).copy_(dense);
+  });
+  return dense;
+}
+
+void check_cpu(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, "unisono: ", what, " takes dense tensors");
+  TORCH_CHECK_TYPE(tensor.device().is_cpu(), "unisono: ", what, " got a tensor on ", tensor.device());
+}
+
+void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what) {
+  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "unisono: ", what, " got tensors of ", a.scalar_type(), " and of ", b.scalar_type());
+}
+
+}  // namespace unisono::torch_backend

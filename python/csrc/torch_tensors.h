@@ -1,0 +1,35 @@
+// Tensors of torch as the engine takes them: dense memory of one element type.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "unisono/tensor.h"
+
+namespace unisono::torch_backend {
+
+// Elements that are only moved: any type; what the engine has no type for goes as bytes.
+ConstTensor moved(const at::Tensor& dense);
+Tensor moved_into(const at::Tensor& dense);
+
+// How elements are reduced: complex ones as pairs, bool as bits. An error names the type and the operation.
+struct Reduction {
+  at::Tensor memory;  // dense; a view of the tensor, or a copy
+  Tensor tensor;
+  ReduceOp op = ReduceOp::sum;
+};
+Reduction reduction_of(const at::Tensor& dense, const c10d::ReduceOp& op);
+
+// The tensor itself where its memory is dense and in order, else a copy.
+at::Tensor dense_input(const at::Tensor& tensor);
+// Where a result goes: the tensor itself, or memory that `copies` brings back to it.
+at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, std::vector<std::function<void()>>& copies);
+
+void check_cpu(const at::Tensor& tensor, const char* what);
+void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what);
+
+}  // namespace unisono::torch_backend

@@ -1,0 +1,104 @@
+// One operation as torch sees it (c10d::Work), and the threads that complete futures.
+//
+// Whoever waits drives the operation and finishes it on its own thread; only where a future was asked for, a thread of the pool is woken when the
+// operation has ended, and runs what hangs on the future. Such a callback may wait for another future: the pool grows.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "unisono/group.h"
+
+namespace unisono::torch_backend {
+
+// Runs it without Python's global lock, if this thread has that.
+void without_gil(const std::function<void()>& task);
+
+// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given.
+class CallbackPool : public std::enable_shared_from_this<CallbackPool> {
+ public:
+  ~CallbackPool();
+  void run(std::function<void()> task);
+  // Waits until all is done; what is given later is run by whoever gives it.
+  void close();
+
+ private:
+  void work();
+  static void join_all(std::vector<std::thread>& threads);
+
+  std::mutex mutex_;
+  std::condition_variable given_, done_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0, busy_ = 0;
+  bool closed_ = false;
+};
+
+// What went wrong as torch's exceptions: DistBackendError, and TimedOut for what was too late.
+class TimedOut : public c10::DistBackendError {
+ public:
+  using c10::DistBackendError::DistBackendError;
+};
+std::exception_ptr exception_of(const Status& status, const std::string& what);
+
+struct WorkSetup {
+  int rank = 0;
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  const char* title = nullptr;                  // for profilers: "unisono:all_reduce"
+  std::vector<at::Tensor> inputs{}, outputs{};  // kept until the operation is done; outputs are the future's value
+  std::function<void()> finish{};               // copies results to where they belong; after all parts have ended well
+  uint64_t sequence = 0;
+  std::shared_ptr<CallbackPool> pool{};
+  std::function<void(const Status&, const Report&)> ended{};  // told once
+};
+
+class TorchWork final : public c10d::Work {
+ public:
+  // parts: all of them have to end.
+  TorchWork(WorkSetup setup, std::vector<unisono::Work> parts);
+  // Of an operation that has ended already.
+  TorchWork(WorkSetup setup, Result<Report> outcome);
+  ~TorchWork() override;
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override { return setup_.sequence; }
+  // Completes this future with the operation instead of one of its own.
+  void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  // Of the first part.
+  Report report() const;
+
+ private:
+  void complete();
+  void settle(const Status& status, const Report& report);
+  void promise(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  void fulfil();
+
+  WorkSetup setup_;
+  const std::vector<unisono::Work> parts_;
+  mutable std::mutex completing_;  // held while the outcome is made; mutex_ of the base is taken inside
+  bool settled_ = false;
+  std::exception_ptr error_;
+  Report report_;
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
+};
+
+}  // namespace unisono::torch_backend

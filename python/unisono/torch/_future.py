@@ -1,0 +1,63 @@
+"""Futures of operations, whose callbacks know where they stand.
+
+A callback runs where and when its operation ends: on one rank before, on another after the main thread has started its next collective. Calls
+that it makes are therefore matched between ranks by its place (which operation, which callback, which call), not by their order.
+"""
+
+from typing import Any, Callable
+
+import torch
+
+from unisono import _torch
+
+_MASK = (1 << 64) - 1
+
+
+def _mixed(a: int, b: int) -> int:
+    x = (a * 0x9E3779B97F4A7C15 + b + 1) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (x ^ (x >> 31)) or 1
+
+
+class Future(torch.futures.Future):
+    """As torch.futures.Future; `then` and `add_done_callback` give their callbacks a place."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._place = _mixed(number, 0)
+        self._callbacks = 0
+
+    def _next_place(self) -> int:
+        self._callbacks += 1
+        return _mixed(self._place, self._callbacks)
+
+    def then(self, callback: Callable[["Future"], Any]) -> "Future":
+        place = self._next_place()
+        child = Future(place)
+
+        def run(future: "Future") -> None:
+            before = _torch._enter_place(place)
+            try:
+                value = callback(self)
+            except BaseException as error:  # the child's owner is to see it
+                child.set_exception(error)
+            else:
+                child.set_result(value)
+            finally:
+                _torch._leave_place(before)
+
+        super().add_done_callback(run)
+        return child
+
+    def add_done_callback(self, callback: Callable[["Future"], None]) -> None:
+        place = self._next_place()
+
+        def run(future: "Future") -> None:
+            before = _torch._enter_place(place)
+            try:
+                callback(self)
+            finally:
+                _torch._leave_place(before)
+
+        super().add_done_callback(run)
