@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import importlib
 import os
+import pathlib
 import re
 import sys
 import time
@@ -34,6 +35,9 @@ GLOO_CANNOT = {
     "message of another size": "ends the process: terminate called after throwing gloo::EnforceNotMet",
     "future of all_gather": "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect",
     "future of reduce_scatter_tensor": "Work::getFuture not implemented",
+    "order of collectives from callbacks": "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet",
+    "name the lost rank": "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete",
+    "abort": "the collective goes on waiting",
     "startCoalescing": "Backend gloo does not implement startCoalescing",
 }
 
@@ -91,6 +95,13 @@ def init(timeout_s=30, **options):
     dist.init_process_group(backend(), store=store, rank=rank(), world_size=world(), timeout=timeout, **options)
 
 
+def import_checks():
+    """All modules with checks, so that CHECKS is complete."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        if path.stem not in ("__init__", "common", "launcher", "template"):
+            importlib.import_module(f"torch_checks.{path.stem}")
+
+
 def run(module, function):
     """One check, in this process."""
     torch.set_num_threads(1)
@@ -146,3 +157,23 @@ def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
             raise AssertionError(f"{took:.1f} s instead of at most {within_s} s") from error
     else:
         raise AssertionError("nothing was raised")
+
+
+def kinds():
+    """What a lost rank may raise."""
+    return (RuntimeError, TimeoutError) if backend() == "gloo" else (dist.DistError, TimeoutError)
+
+
+def names(lost):
+    """A pattern for the text of an error: the rank that is to be named, or anything where Gloo names none."""
+    return None if cannot("name the lost rank") else rf"rank {lost}\b"
+
+
+def leave():
+    """Destroying a group whose peers are lost must end, and soon."""
+    started = time.monotonic()
+    try:
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        print("destroy_process_group:", error)
+    assert time.monotonic() - started < 20

@@ -242,22 +242,6 @@ def zero_redundancy_optimizer_with_parameters_as_bucket_view():
     equal_to_alone(network, train_together(network, 10, optimizer))
 
 
-@check(ranks=(2,), timeout_s=90)
-def optimizer_in_backward():
-    """The optimizer runs per bucket, while later buckets are still on their way."""
-    from torch.distributed.optim import _apply_optimizer_in_backward
-
-    first = model()
-    _apply_optimizer_in_backward(torch.optim.SGD, first.parameters(), {"lr": 0.1})
-    network = DistributedDataParallel(first, bucket_cap_mb=SMALL)
-    for step in range(5):
-        loss_of(network, *map(my_part, batch(step))).backward()
-    alone, _ = train_alone(5)
-    for parameter, right in zip(network.parameters(), alone.parameters()):
-        same_on_all_ranks(parameter)
-        same(parameter.detach(), right.detach(), 2e-6)
-
-
 @check(ranks=(2,))
 def logging_data():
     network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)

@@ -198,7 +198,7 @@ def compiled_by_inductor():
 
 @check(ranks=(2,), timeout_s=120)
 def ddp_compiled():
-    network = torch.nn.parallel.DistributedDataParallel(torch.compile(model(), backend="aot_eager"), bucket_cap_mb=0.0005)
+    network = torch.nn.parallel.DistributedDataParallel(torch.compile(model(), backend="aot_eager"))
     losses = train_together(network, 3, torch.optim.SGD(network.parameters(), lr=0.1))
     same(losses, train_alone(3)[1], 2e-6)
 

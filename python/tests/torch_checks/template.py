@@ -3,6 +3,7 @@
 Asked: {module, function, ranks, env, timeout_s, lost, fresh}. Answered: {codes, timed_out, outputs, seconds}.
 """
 
+import importlib
 import json
 import os
 import pathlib
@@ -44,10 +45,13 @@ def run_job(job):
 def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    import torch.distributed.fsdp  # noqa: F401  what many checks would import for long
-    import torch.distributed.tensor.parallel  # noqa: F401
+    os.environ.update(OMP_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1")  # no thread must run when ranks are forked
+    # What DDP and others import when they are first used, for seconds in each rank.
+    for module in ("torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx"):
+        importlib.import_module(module)
+    from torch_checks import common
 
+    common.import_checks()
     for line in sys.stdin:
         print(json.dumps(run_job(json.loads(line))), file=answers, flush=True)
 
