@@ -1,0 +1,179 @@
+"""What the checks share: the decorator that makes a function a check, the group that it runs in, and what Gloo cannot do."""
+
+import contextlib
+import datetime
+import importlib
+import os
+import pathlib
+import re
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from torch_suite import MODULES  # noqa: E402
+
+# Found by trying, with torch 2.13.0. UNISONO_CHECKS_TRY=1 tries them again.
+GLOO_CANNOT = {
+    "int16": "Invalid scalar type",
+    "uint16": "Invalid scalar type",
+    "uint32": "Invalid scalar type",
+    "uint64": "Invalid scalar type",
+    "float8_e4m3fn": "Invalid scalar type",
+    "float8_e5m2": "Invalid scalar type",
+    "gather and scatter complex64": "Invalid scalar type",
+    "gather and scatter complex128": "Invalid scalar type",
+    "bool SUM": "adds bytes: the result has bytes that are neither 0 nor 1",
+    "non-contiguous all_reduce": "reduces the wrong elements, and says nothing",
+    "stacked reduce_scatter_tensor": "Check failed: outputShape[0] * worldSize == inputShape[0]",
+    "stacked all_gather_into_tensor": "invalid tensor size at index 0",
+    "all_gather_into_tensor of 0-d": "invalid tensor size at index 0",
+    "uneven all_gather": "invalid tensor size at index 1",
+    "uneven all_to_all of lists": "invalid tensor size at index 1",
+    "message of another size": "ends the process: terminate called after throwing gloo::EnforceNotMet",
+    "future of all_gather": "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect",
+    "future of reduce_scatter_tensor": "Work::getFuture not implemented",
+    "order of collectives from callbacks": "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet",
+    "name the lost rank": "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete",
+    "abort": "the collective goes on waiting",
+    "startCoalescing": "Backend gloo does not implement startCoalescing",
+}
+
+CHECKS = {}  # (module, function): what `check` was told
+
+
+def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_timeout_s=30, env=None):
+    """Makes a function a check: `ranks` processes call it, once for each number of them.
+
+    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python programs do.
+    group: torch.distributed is initialised before and destroyed after.
+    """
+
+    def mark(function):
+        told = {"ranks": ranks, "timeout_s": timeout_s, "lost": lost, "fresh": fresh, "group": group, "group_timeout_s": group_timeout_s}
+        CHECKS[function.__module__.rpartition(".")[2], function.__name__] = told | {"env": env or {}}
+        return function
+
+    return mark
+
+
+def backend():
+    return os.environ["BACKEND"]
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def world():
+    return int(os.environ["WORLD_SIZE"])
+
+
+def cannot(what):
+    """Whether this part is to be left out, since the backend is Gloo."""
+    return backend() == "gloo" and what in GLOO_CANNOT and not os.environ.get("UNISONO_CHECKS_TRY")
+
+
+def init(timeout_s=30, **options):
+    """init_process_group over a TCPStore of rank 0 on a port that the system chose; the file tells the others which."""
+    if backend() in MODULES:
+        for module in MODULES[backend()]:
+            importlib.import_module(module)
+    path = os.environ["CHECK_DIRECTORY"] + "/store"
+    wait = datetime.timedelta(seconds=60)
+    meeting = dist.FileStore(path, world())
+    if rank() == 0:
+        store = dist.TCPStore("127.0.0.1", 0, world(), True, wait, wait_for_workers=False)
+        meeting.set("port", str(store.port))
+    else:
+        meeting.set_timeout(wait)
+        store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), world(), False, wait)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+    timeout = datetime.timedelta(seconds=timeout_s)
+    dist.init_process_group(backend(), store=store, rank=rank(), world_size=world(), timeout=timeout, **options)
+
+
+def import_checks():
+    """All modules with checks, so that CHECKS is complete."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        if path.stem not in ("__init__", "common", "launcher", "template"):
+            importlib.import_module(f"torch_checks.{path.stem}")
+
+
+def run(module, function):
+    """One check, in this process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    module = importlib.import_module(f"torch_checks.{module}")
+    told = CHECKS[module.__name__.rpartition(".")[2], function]
+    if told["group"]:
+        init(told["group_timeout_s"])
+    getattr(module, function)()
+    if told["group"] and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def same(actual, expected, tolerance=0.0):
+    """Raises unless both tensors have equal types, shapes and elements, within `tolerance` if one is given (NaNs are equal)."""
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        raise AssertionError(f"{actual.dtype}{tuple(actual.shape)} instead of {expected.dtype}{tuple(expected.shape)}")
+    if tolerance == 0.0:
+        equal = as_bits(actual).equal(as_bits(expected))
+    else:
+        equal = torch.allclose(actual.to(torch.float64), expected.to(torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True)
+    if not equal:
+        raise AssertionError(f"{actual} instead of {expected}")
+
+
+def as_bits(tensor):
+    tensor = tensor.detach().contiguous()
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor
+
+
+def same_on_all_ranks(tensor, group=None):
+    """Raises unless all ranks have equal bits."""
+    mine = tensor.detach().clone().contiguous()
+    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyones, mine, group=group)
+    for other, theirs in enumerate(everyones):
+        if not as_bits(theirs).equal(as_bits(mine)):
+            raise AssertionError(f"rank {other} has other bits than rank {dist.get_rank(group)}")
+
+
+@contextlib.contextmanager
+def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
+    """The block must raise one of `kinds`, with text in which `pattern` is found (None: any), after at most `within_s`."""
+    started = time.monotonic()
+    try:
+        yield
+    except kinds as error:
+        took = time.monotonic() - started
+        print(f"after {took:.2f} s, {type(error).__name__}: {error}", flush=True)
+        if pattern is not None and not re.search(pattern, str(error), re.IGNORECASE | re.DOTALL):
+            raise AssertionError(f"not /{pattern}/: {type(error).__name__}: {error}") from error
+        if took > within_s:
+            raise AssertionError(f"{took:.1f} s instead of at most {within_s} s") from error
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def kinds():
+    """What a lost rank may raise."""
+    return (RuntimeError, TimeoutError) if backend() == "gloo" else (dist.DistError, TimeoutError)
+
+
+def names(lost):
+    """A pattern for the text of an error: the rank that is to be named, or anything where Gloo names none."""
+    return None if cannot("name the lost rank") else rf"rank {lost}\b"
+
+
+def leave():
+    """Destroying a group whose peers are lost must end, and soon."""
+    started = time.monotonic()
+    try:
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        print("destroy_process_group:", error)
+    assert time.monotonic() - started < 20

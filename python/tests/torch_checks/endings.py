@@ -1,0 +1,86 @@
+"""How processes end: in processes of their own, which import what they need and end as Python programs do. The exit code is 0."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from .common import backend, check, fails, init, kinds, leave, names, rank
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def forgets_to_destroy():
+    """A program that ends without destroy_process_group, with work done and groups alive: exit code 0."""
+    init()
+    dist.new_group()
+    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    network(torch.ones(2, 8)).sum().backward()
+    dist.all_reduce(torch.ones(10), async_op=True).wait()
+    dist.barrier()
+
+
+@check(ranks=(3,), fresh=True, group=False)
+def forgets_to_destroy_and_ends_at_different_times():
+    """Rank 2 is there for a second longer."""
+    init()
+    dist.all_reduce(torch.ones(10))
+    dist.barrier()
+    end = time.monotonic() + 0.5 * rank()
+    while time.monotonic() < end:
+        torch.ones(1000).sum()
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def keeps_everything_until_the_end():
+    """Works, futures and groups in globals, which the interpreter destroys when it likes."""
+    global kept
+    init()
+    group = dist.new_group()
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    kept = [group, work, work.get_future(), dist.group.WORLD, tensor]
+    dist.barrier()
+
+
+@check(ranks=(3,), fresh=True, group=False)
+def destroyed_by_ranks_in_turn():
+    """No barrier: rank 0 goes first, it has the store; the others go later."""
+    init()
+    dist.all_reduce(torch.ones(10))
+    end = time.monotonic() + 0.4 * rank()
+    while time.monotonic() < end:
+        torch.ones(1000).sum()
+    dist.destroy_process_group()
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def destroyed_while_work_is_in_flight():
+    init()
+    works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(20)]
+    dist.barrier()
+    dist.destroy_process_group()
+    del works
+
+
+@check(ranks=(2,), fresh=True, group=False, lost=(1,))
+def ends_with_an_exception():
+    """Rank 1 raises and does not destroy anything: the other is told soon."""
+    init(timeout_s=20)
+    dist.barrier()
+    if rank() == 1:
+        raise ValueError("on purpose")
+    with fails(names(1), within_s=15, kinds=kinds()):
+        for _ in range(3):
+            dist.all_reduce(torch.ones(10))
+    leave()
+
+
+@check(ranks=(2,), fresh=True, group=False, lost=(1,), timeout_s=90)
+def a_rank_that_never_comes():
+    """init_process_group, or the first collective, ends at the time-out and names who is missing."""
+    if rank() == 1:
+        return
+    with fails(names(1) if backend() != "gloo" else None, within_s=60, kinds=(RuntimeError, TimeoutError)):
+        init(timeout_s=5)
+        dist.all_reduce(torch.ones(4))

@@ -1,0 +1,318 @@
+"""What goes wrong: ranks that die, stop, are missing or differ; time-outs, abort. Errors name the rank.
+
+The others must be told well before the group's time-out when a process has died, and at the time-out when one has stopped.
+"""
+
+import datetime
+import os
+import re
+import signal
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .common import cannot, check, fails, init, kinds, leave, names, rank, same, world
+from .ddp import SMALL, batch, loss_of, model, my_part
+
+
+def end_here(how):
+    """Called in the middle of a backward pass: this process dies, or stops until it is ended."""
+
+    def hook(gradient):
+        os.kill(os.getpid(), how)
+        return gradient
+
+    return hook
+
+
+def lost_in_backward(lost, how, within_s):
+    """Two good steps, then rank `lost` is no more before its last gradients are there."""
+    network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
+    for step in range(2):
+        loss_of(network, *map(my_part, batch(step))).backward()
+    if rank() == lost:
+        network.module[0].weight.register_hook(end_here(how))
+    with fails(names(lost), within_s=within_s, kinds=kinds()):
+        for step in range(2, 5):
+            loss_of(network, *map(my_part, batch(step))).backward()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_in_backward():
+    init(timeout_s=20)
+    lost_in_backward(1, signal.SIGKILL, within_s=15)
+    leave()
+
+
+@check(ranks=(3,), lost=(0,), group=False)
+def rank_0_killed_in_backward():
+    """It has the store."""
+    init(timeout_s=20)
+    lost_in_backward(0, signal.SIGKILL, within_s=15)
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def stopped_in_backward():
+    init(timeout_s=4)
+    lost_in_backward(1, signal.SIGSTOP, within_s=15)
+    leave()
+
+
+def lost_in(call, within_s=15):
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with fails(names(1), within_s=within_s, kinds=kinds()):
+        for _ in range(3):  # what a rank needs nothing of the lost one for may end well
+            call()
+
+
+CALLS = {
+    "all_reduce": lambda: dist.all_reduce(torch.ones(1000)),
+    "all_gather": lambda: dist.all_gather([torch.empty(10) for _ in range(world())], torch.ones(10)),
+    "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty(10), torch.ones(10 * world())),
+    "all_to_all": lambda: dist.all_to_all_single(torch.empty(world()), torch.ones(world())),
+    "barrier": lambda: dist.barrier(),
+    "recv": lambda: dist.recv(torch.empty(4), 1),
+    "broadcast": lambda: dist.broadcast(torch.ones(10), src=1),
+}
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_all_reduce():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["all_reduce"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_all_gather():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["all_gather"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_reduce_scatter():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["reduce_scatter"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_all_to_all():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["all_to_all"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_barrier():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["barrier"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_send():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["recv"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_before_broadcast():
+    init(timeout_s=20)
+    dist.barrier()
+    lost_in(CALLS["broadcast"])
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def killed_with_work_in_flight():
+    """The future of an operation that was under way has the error, and its callbacks are called."""
+    init(timeout_s=20)
+    dist.barrier()
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    work = dist.all_reduce(torch.ones(100), async_op=True)
+    called = []
+    future = work.get_future()
+    future.add_done_callback(lambda done: called.append(done))
+    with fails(names(1), within_s=15, kinds=(RuntimeError, TimeoutError)):  # a future's error may come as RuntimeError
+        future.wait()
+    with fails(names(1), within_s=15, kinds=kinds()):
+        work.wait()
+    assert work.is_completed() and called
+    leave()
+
+
+@check(ranks=(3,), group=False)
+def missing_rank_is_named_at_the_time_out():
+    """Rank 1 lives but does not come."""
+    init(timeout_s=3)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank() != 1:
+        with fails(names(1), within_s=12, kinds=kinds()):
+            dist.all_reduce(torch.ones(10))
+        store.add("told", 1)
+    else:
+        end = time.monotonic() + 30
+        while store.add("told", 0) < 2 and time.monotonic() < end:
+            pass
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def time_out_of_one_call():
+    """Work.wait with a time-out ends long before the group's."""
+    init(timeout_s=120)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 0:
+        with fails(None, within_s=10, kinds=(RuntimeError, TimeoutError)):
+            dist.all_reduce(torch.ones(10), async_op=True).wait(datetime.timedelta(seconds=1))
+        store.set("told", "1")
+    else:
+        store.wait(["told"], datetime.timedelta(seconds=60))
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def set_timeout():
+    """A shorter one than the group was made with."""
+    init(timeout_s=120)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=2))
+    if rank() == 0:
+        with fails(names(1), within_s=12, kinds=kinds()):
+            dist.all_reduce(torch.ones(10))
+        store.set("told", "1")
+    else:
+        store.wait(["told"], datetime.timedelta(seconds=60))
+    leave()
+
+
+@check(ranks=(3,), group=False)
+def abort():
+    """From another thread, while a collective waits for a rank that does not come: it ends at once, with an error."""
+    if cannot("abort"):
+        return
+    init(timeout_s=120)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 1:
+        store.wait(["told 0", "told 2"], datetime.timedelta(seconds=60))
+    else:
+        work = dist.all_reduce(torch.ones(10), async_op=True)
+        thread = threading.Thread(target=dist.group.WORLD.abort)
+        thread.start()
+        with fails(None, within_s=15):
+            work.wait()
+        thread.join()
+        store.set(f"told {rank()}", "1")
+    leave()
+
+
+@check(ranks=(3,), timeout_s=90)
+def monitored_barrier():
+    """ProcessGroup.monitored_barrier: dist.monitored_barrier is for Gloo's name only."""
+    group, timeout = dist.group.WORLD, datetime.timedelta(seconds=2)
+    group.monitored_barrier(datetime.timedelta(seconds=20))
+    group.monitored_barrier(datetime.timedelta(seconds=20), wait_all_ranks=True)
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 1:
+        store.wait(["told 0"], datetime.timedelta(seconds=60))
+        return
+    with fails(r"rank 1\b" if rank() == 0 else None, within_s=20, kinds=(RuntimeError, TimeoutError)):
+        group.monitored_barrier(timeout)
+    store.set(f"told {rank()}", "1")
+
+
+@check(ranks=(3,), timeout_s=90)
+def monitored_barrier_of_all_ranks():
+    group, timeout = dist.group.WORLD, datetime.timedelta(seconds=2)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 0:
+        with fails(r"ranks? 1, ?2\b", within_s=20, kinds=(RuntimeError, TimeoutError)):
+            group.monitored_barrier(timeout, wait_all_ranks=True)
+        store.set("told", "1")
+    else:
+        store.wait(["told"], datetime.timedelta(seconds=60))
+
+
+@check(ranks=(2,), group=False)
+def collectives_that_differ():
+    """One rank reduces, the other gathers: both are told, nobody hangs until long after, nobody gets a wrong result."""
+    init(timeout_s=5)
+    dist.barrier()
+    with fails(None, within_s=20, kinds=kinds()):
+        if rank() == 0:
+            dist.all_reduce(torch.ones(10))
+        else:
+            dist.all_gather([torch.empty(10) for _ in range(2)], torch.ones(10))
+        dist.barrier()
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def sizes_that_differ():
+    if cannot("message of another size"):
+        return
+    init(timeout_s=5)
+    dist.barrier()
+    with fails(None, within_s=20, kinds=kinds()):
+        dist.all_reduce(torch.ones(10 + rank()))
+        dist.barrier()
+    leave()
+
+
+@check(ranks=(3,), lost=(1,), group=False)
+def other_groups_go_on():
+    """A rank that is lost to one group is not in another: that one still works."""
+    init(timeout_s=20)
+    pair = dist.new_group([0, 2])
+    dist.barrier()
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with fails(names(1), within_s=15, kinds=kinds()):
+        for _ in range(3):
+            dist.all_reduce(torch.ones(10))
+    for _ in range(10):
+        tensor = torch.ones(10)
+        dist.all_reduce(tensor, group=pair)
+        same(tensor, torch.full((10,), 2.0))
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def text_of_errors():
+    """Of one line at least; no raw pointers, and it says which operation it was."""
+    init(timeout_s=2)
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if rank() == 0:
+        try:
+            dist.all_reduce(torch.ones(10))
+        except (RuntimeError, TimeoutError) as error:
+            text = str(error)
+            assert not re.search(r"0x[0-9a-f]{8,}", text.split("Exception raised from")[0]), text
+            assert cannot("name the operation") or re.search(r"all_?reduce", text, re.IGNORECASE), text
+        else:
+            raise AssertionError("nothing was raised")
+        store.set("told", "1")
+    else:
+        store.wait(["told"], datetime.timedelta(seconds=60))
+    leave()

@@ -1,0 +1,13 @@
+"""Gloo under a name that torch does not know, "disguised": what of PyTorch's suite is bound to the name, not to what a backend does.
+
+  python/tests/torch_suite.py --backends gloo,disguised --import torch_suite_disguise --bound
+"""
+
+import os
+
+import torch.distributed as dist
+
+os.environ["UNISONO_TORCH_SUITE_NO_PROFILING"] = "1"  # its events are called gloo:…
+dist.Backend.register_backend(
+    "disguised", lambda store, rank, size, timeout: dist.ProcessGroupGloo(store, rank, size, timeout=timeout), devices=["cpu"]
+)

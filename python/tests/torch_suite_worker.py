@@ -1,0 +1,203 @@
+"""Runs bodies of PyTorch's own suite (torch.testing._internal.distributed.distributed_test) for one backend and one number of ranks.
+
+A process of its own, because the suite reads BACKEND and WORLD_SIZE while it is imported. It reads names of bodies from standard input, one per
+line, forks the ranks of each and answers with one line of JSON: {name, status, reason, seconds, output}. Before that it tells in one line
+what it would leave out, and why: {"skipped": {name: reason}, "opened": {name: reason}, "names": [...]}.
+
+A backend that the suite does not know is let in wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo, and what runs later
+sees the backend's own name. All backends also get the bodies of all_to_all on the CPU, which the suite opens for MPI only.
+"""
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+
+import torch_ranks
+
+OPENED = "Only MPI supports"  # how the reasons begin with which the suite keeps bodies for the CPU from all backends but MPI
+
+
+class Reached(Exception):
+    """Raised in the place of a body: none of its decorators skips it."""
+
+
+class Suite:
+    """The suite's bodies, bound to one backend and number of ranks. There is one per process."""
+
+    def __init__(self, backend, ranks, modules):
+        os.environ.update(BACKEND="gloo", WORLD_SIZE=str(ranks), INIT_METHOD="file:///set-for-each-body", OMP_NUM_THREADS="1")
+        self.ranks = ranks
+        for module in modules:
+            importlib.import_module(module)
+        self._open_gates()
+        self.module = importlib.import_module("torch.testing._internal.distributed.distributed_test")
+        self._let_in(backend)
+        base = (self.module.TestDistBackend, self.module.DistributedTest._DistTestBase)
+        self.case = type("Bodies", base, {"__module__": __name__})
+        self.names = unittest.TestLoader().getTestCaseNames(self.case)
+
+    def _open_gates(self):
+        """Replaces the suite's decorator before the suite is imported."""
+        from torch.testing._internal import common_utils
+
+        original = common_utils.skip_but_pass_in_sandcastle_if
+
+        def skip_if(condition, reason):
+            if condition and reason.startswith(OPENED):
+                return lambda body: body.__dict__.update(opened_by_unisono=reason) or body
+            return original(condition, reason)
+
+        common_utils.skip_but_pass_in_sandcastle_if = skip_if
+
+    def _let_in(self, backend):
+        """After the import: what bodies look at while they run."""
+        module = self.module
+        os.environ["BACKEND"] = module.BACKEND = backend
+        if backend == "gloo":
+            return
+        for feature in module.DistTestCases.backend_feature.values():
+            if "gloo" in feature:
+                feature.add(backend)
+        module.DistTestCases.backend_feature["plugin"].add(backend)
+        if os.environ.get("UNISONO_TORCH_SUITE_NO_PROFILING") is None:  # its events have its own name: unisono:all_reduce
+            for known in (module.PROFILING_SUPPORTED_BACKENDS, module.SEND_RECV_PROFILING_SUPPORTED_BACKENDS):
+                known.append(backend)
+        base = module.DistributedTest._DistTestBase
+        base._test_accumulate_gradients_no_sync = as_gloo(module, base._test_accumulate_gradients_no_sync)
+
+    def skip_reason(self, name):
+        """Why the suite leaves a body out; None if it runs it. Starts nothing: the body's decorators are called around a stub."""
+        from torch.testing._internal.common_distributed import TEST_SKIPS
+
+        function = getattr(self.case, name)
+        if getattr(function, "__unittest_skip__", False):
+            return function.__unittest_skip_why__
+        cell, body = innermost(function)
+        if cell is None:
+            return None
+        environment = dict(os.environ)
+        cell.cell_contents = stub
+        try:
+            function(object())
+        except Reached:
+            return None
+        except unittest.SkipTest as skip:
+            return str(skip)
+        except SystemExit as end:
+            return next((skip.message for skip in TEST_SKIPS.values() if skip.exit_code == end.code), f"exit code {end.code}")
+        finally:
+            cell.cell_contents = body
+            os.environ.clear()
+            os.environ.update(environment)
+            importlib.import_module("torch.distributed").set_debug_level_from_env()
+        return None
+
+    def run(self, name, timeout_s):
+        started = time.monotonic()
+        common = importlib.import_module("torch.testing._internal.common_distributed")
+        common.initialize_temp_directories()
+        directory = os.environ["TEMP_DIR"]
+        self.module.INIT_METHOD = os.environ["INIT_METHOD"]
+        barrier = multiprocessing.get_context("fork").Barrier(self.ranks)
+        try:
+            pids = torch_ranks.fork_ranks(self.ranks, lambda rank: self._run_rank(rank, name, directory, barrier), directory)
+            codes, timed_out = torch_ranks.wait_for_all(pids, timeout_s)
+            output = {rank: torch_ranks.read_output(directory, rank) for rank in range(self.ranks)}
+        finally:
+            common.cleanup_temp_dir()
+        status, reason = judge(codes, timed_out, timeout_s, common.TEST_SKIPS)
+        kept = {} if status in ("passed", "skipped") else {str(rank): text for rank, text in output.items()}
+        return {"name": name, "status": status, "reason": reason, "seconds": round(time.monotonic() - started, 3), "output": kept}
+
+    def _run_rank(self, rank, name, directory, barrier):
+        self._use_barrier(barrier)
+        here, there = multiprocessing.Pipe()  # the suite tells its parent why it failed; here its output does
+        self.case._run(rank, name, f"{directory}/rendezvous", there, fake_pg=False)
+        here.close()
+
+    def _use_barrier(self, barrier):
+        """The suite's own barrier looks at files ten times a second; this one wakes at once."""
+        suites = self.module.Barrier.sync
+
+        def sync(wait_for=None, timeout=10):
+            if wait_for not in (None, self.ranks):
+                return suites(wait_for, timeout)
+            return barrier.wait(max(timeout, 30))
+
+        self.module.Barrier.sync = sync
+
+
+def stub(*_, **__):
+    raise Reached
+
+
+def as_gloo(module, function):
+    """A helper of bodies that chooses by the backend's name between a model on the CPU and one on GPUs, and knows no third."""
+
+    def chosen(*positional, **named):
+        name, module.BACKEND = module.BACKEND, "gloo"
+        try:
+            return function(*positional, **named)
+        finally:
+            module.BACKEND = name
+
+    return chosen
+
+
+def innermost(function):
+    """(the closure's cell that holds the body, the body) below all decorators; (None, function) if there are none."""
+    cell = None
+    while hasattr(function, "__wrapped__"):
+        inner = function.__wrapped__
+        cells = [c for c in function.__closure__ or () if c.cell_contents is inner]
+        if not cells:
+            break
+        cell, function = cells[0], inner
+    return cell, function
+
+
+def judge(codes, timed_out, timeout_s, skips):
+    """(status, reason). Stricter than the suite, which looks at rank 0 only if no rank ended with its code for an exception."""
+    if timed_out:
+        return "timed out", f"ended by force after {timeout_s:g} s"
+    messages = {skip.exit_code: skip.message for skip in skips.values()}
+    if all(code == 0 for code in codes):
+        return "passed", ""
+    if codes[0] in messages and all(code == 0 or code in messages for code in codes):
+        return "skipped", messages[codes[0]]
+    wrong = {rank: code for rank, code in enumerate(codes) if code}
+    return "failed", ", ".join(f"rank {rank}: " + (f"signal {-code}" if code < 0 else f"exit code {code}") for rank, code in wrong.items())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--import", dest="modules", action="append", default=[])
+    options = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what is printed while modules are imported is no answer
+    scratch = tempfile.mkdtemp(prefix="torch_suite.")  # bodies leave files in the temporary folder
+    tempfile.tempdir = os.environ["TMPDIR"] = scratch
+    try:
+        suite = Suite(options.backend, options.ranks, options.modules)
+        reasons = {name: suite.skip_reason(name) for name in suite.names}
+        opened = {name: getattr(getattr(suite.case, name), "opened_by_unisono", None) for name in suite.names}
+        told = {"names": suite.names, "skipped": {n: r for n, r in reasons.items() if r}, "opened": {n: r for n, r in opened.items() if r}}
+        print(json.dumps(told), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(suite.run(line.strip(), options.timeout)), file=answers, flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
