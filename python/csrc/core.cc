@@ -26,7 +26,38 @@ bool is_main_thread() {
   return threading.attr("current_thread")().is(threading.attr("main_thread")());
 }
 
+// Those that are there. Never freed, as what ends at exit may come late.
+std::vector<EndsEarly*>& early_ones() {
+  static auto& ones = *new std::vector<EndsEarly*>;
+  return ones;
+}
+
 }  // namespace
+
+Status Caught::run(const std::function<void()>& function) {
+  try {
+    function();
+    return {};
+  } catch (const std::exception& error) {
+    if (!any()) error_ = std::current_exception();
+    return {Code::internal, error.what()};
+  }
+}
+
+void Caught::rethrow() {
+  if (any()) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+EndsEarly::EndsEarly(std::function<void()> end) : end_(std::move(end)) { early_ones().push_back(this); }
+EndsEarly::~EndsEarly() { std::erase(early_ones(), this); }
+
+void EndsEarly::end_all() {
+  while (!early_ones().empty()) {
+    auto* one = early_ones().back();
+    early_ones().pop_back();
+    one->end_();
+  }
+}
 
 void raise(const Status& status) {
   PyErr_SetString(error_classes()[static_cast<size_t>(status.code())], status.to_string().c_str());
@@ -74,8 +105,14 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ API of Unisono over NumPy arrays; the package unisono has all of it.";
   m.attr("__version__") = UNISONO_VERSION;
   import_errors();
+  py::module_::import("atexit").attr("register")(py::cpp_function(EndsEarly::end_all));
   add_option_classes(m);
   add_reports(m);
   add_work(m);
   add_group(m);
+  add_training(m);
+  add_drop_compute(m);
+  add_sharded_step(m);
+  add_elastic(m);
+  add_moshpit_sgd(m);
 }

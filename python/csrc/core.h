@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -90,6 +91,18 @@ std::vector<Buffer> float_buffers(py::handle arrays, const std::string& what, Ac
 py::object empty_like(py::handle like, DType dtype, const std::vector<py::ssize_t>& shape);
 // A view of memory that `base` owns.
 py::object float_view(const float* data, size_t count, py::handle base, Access access);
+// An array that a function is lent for one call.
+class LentArray {
+ public:
+  LentArray(const float* data, size_t count, Access access) : array_(float_view(data, count, py::none(), access)) {}
+  LentArray(std::span<const float> values, Access access) : LentArray(values.data(), values.size(), access) {}
+  const py::object& array() const { return array_; }
+  // RuntimeError: the array, or a part of it, was kept, and its memory will not last.
+  void end(const char* what) const;
+
+ private:
+  py::object array_;
+};
 py::bytes bytes_of(const std::vector<std::byte>& bytes);
 std::span<const std::byte> span_of(const py::bytes& bytes);
 
@@ -146,6 +159,13 @@ template <typename T>
 void add_text(py::class_<T>& bound) {
   bound.def("__str__", &T::to_string);
   bound.def("__repr__", [](const py::object& self) { return "<unisono." + std::string(py::str(py::type::of(self).attr("__name__"))) + ": " + py::cast<const T&>(self).to_string() + ">"; });
+}
+
+// "<unisono.DropStep: step=1 planned=12 …>": all attributes.
+std::string fields_text(const py::object& self);
+template <typename T, typename... Extra>
+void add_fields_text(py::class_<T, Extra...>& bound) {
+  bound.def("__repr__", fields_text);
 }
 
 // --- calls -------------------------------------------------------------------------------------------------------------------------------------------
@@ -210,6 +230,30 @@ class Exclusive {
   Use enter(const char* what, bool again);
   std::thread::id thread_;
   int depth_ = 0;
+};
+
+// What called back from the library's code: errors are kept, to be thrown when the library's call has returned. Used under the GIL.
+class Caught {
+ public:
+  // Calls the function; what it throws is kept, if nothing is kept yet, and told as a Status.
+  Status run(const std::function<void()>& function);
+  bool any() const { return error_ != nullptr; }
+  void rethrow();
+
+ private:
+  std::exception_ptr error_;
+};
+
+// Member of an object that has to end before the interpreter does, as a thread of its may call back, or others wait for a goodbye. Under the GIL.
+class EndsEarly {
+ public:
+  explicit EndsEarly(std::function<void()> end);
+  ~EndsEarly();
+  EndsEarly(const EndsEarly&) = delete;
+  static void end_all();
+
+ private:
+  std::function<void()> end_;
 };
 
 // --- the parts of the module -------------------------------------------------------------------------------------------------------------------------

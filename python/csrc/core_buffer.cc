@@ -113,6 +113,10 @@ py::object float_view(const float* data, size_t count, py::handle base, Access a
   return array;
 }
 
+void LentArray::end(const char* what) const {
+  if (array_.ref_count() > 1) throw std::runtime_error(std::string(what) + " has kept an array that it was lent for the call; it may keep a copy");
+}
+
 py::bytes bytes_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 std::span<const std::byte> span_of(const py::bytes& bytes) {

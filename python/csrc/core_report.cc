@@ -163,6 +163,17 @@ void add_shard_layout(py::module_& m) {
 
 }  // namespace
 
+std::string fields_text(const py::object& self) {
+  const auto type = py::type::of(self);
+  const auto property = py::module_::import("builtins").attr("property");
+  std::string text = "<unisono." + std::string(py::str(type.attr("__name__"))) + ":";
+  for (const auto item : type.attr("__dict__").attr("items")()) {
+    const auto pair = py::cast<py::tuple>(item);
+    if (py::isinstance(pair[1], property)) text += " " + std::string(py::str(pair[0])) + "=" + std::string(py::str(py::getattr(self, pair[0])));
+  }
+  return text + ">";
+}
+
 void add_reports(py::module_& m) {
   add_delivery_report(m);
   add_report(m);
