@@ -154,7 +154,10 @@ void add_optimizers(py::module_& m) {
   add_fields_text(adamw);
   py::class_<UpdateTask>(m, "ShardUpdate", "What ShardOptimizer.update() is given. The arrays are lent for the call: copy what is to be kept.")
       .def_readonly("begin", &UpdateTask::begin, "First element, counted in the shard.")
-      .def_readonly("values", &UpdateTask::values, "float32; to be changed in place.")
+      .def_property("values", [](const UpdateTask& self) { return self.values; }, [](const UpdateTask& self, const py::object& values) {
+        // `task.values -= …` assigns what it has changed in place.
+        if (!values.is(self.values)) throw py::type_error("ShardUpdate.values is to be changed in place: task.values[:] = …");
+      }, "float32; to be changed in place.")
       .def_readonly("gradient", &UpdateTask::gradient, "float32, as many.")
       .def_readonly("states", &UpdateTask::states, "state_count arrays of as many elements, zeros at first; to be changed in place.")
       .def_readonly("scale", &UpdateTask::scale, "Gradients count so much: clipping.")
