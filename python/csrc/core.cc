@@ -1,9 +1,118 @@
-// unisono._core: the C++ API over NumPy arrays.
-#include <pybind11/pybind11.h>
+// unisono._core: the C++ API over NumPy arrays. The module, and its errors.
+#include "core.h"
 
-#include "unisono/version.h"
+#include <array>
+#include <condition_variable>
+#include <mutex>
+
+namespace unisono_python {
+
+namespace {
+
+// By Code: unisono.Error and its subclasses. Never freed: errors may come while the interpreter ends.
+std::array<PyObject*, 8>& error_classes() {
+  static std::array<PyObject*, 8> classes{};
+  return classes;
+}
+
+void import_errors() {
+  constexpr const char* names[] = {"Error", "Invalid", "Unavailable", "PeerLost", "Late", "Corrupt", "Unsupported", "Internal"};
+  const auto errors = py::module_::import("unisono._errors");
+  for (size_t i = 0; i < std::size(names); ++i) error_classes()[i] = py::object(errors.attr(names[i])).release().ptr();
+}
+
+bool is_main_thread() {
+  const auto threading = py::module_::import("threading");
+  return threading.attr("current_thread")().is(threading.attr("main_thread")());
+}
+
+// Those that are there. Never freed, as what ends at exit may come late.
+std::vector<EndsEarly*>& early_ones() {
+  static auto& ones = *new std::vector<EndsEarly*>;
+  return ones;
+}
+
+}  // namespace
+
+Status Caught::run(const std::function<void()>& function) {
+  try {
+    function();
+    return {};
+  } catch (const std::exception& error) {
+    if (!any()) error_ = std::current_exception();
+    return {Code::internal, error.what()};
+  }
+}
+
+void Caught::rethrow() {
+  if (any()) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+EndsEarly::EndsEarly(std::function<void()> end) : end_(std::move(end)) { early_ones().push_back(this); }
+EndsEarly::~EndsEarly() { std::erase(early_ones(), this); }
+
+void EndsEarly::end_all() {
+  while (!early_ones().empty()) {
+    auto* one = early_ones().back();
+    early_ones().pop_back();
+    one->end_();
+  }
+}
+
+void raise(const Status& status) {
+  PyErr_SetString(error_classes()[static_cast<size_t>(status.code())], status.to_string().c_str());
+  throw py::error_already_set();
+}
+
+void run_interruptibly(std::function<void()> function) {
+  if (!is_main_thread()) {
+    const py::gil_scoped_release released;
+    return function();
+  }
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  const auto shared = std::make_shared<Shared>();
+  std::thread([shared, function = std::move(function)] {
+    function();
+    const std::lock_guard lock(shared->mutex);
+    shared->done = true;
+    shared->changed.notify_all();
+  }).detach();
+  for (bool done = false; !done;) {
+    {
+      const py::gil_scoped_release released;
+      std::unique_lock lock(shared->mutex);
+      done = shared->changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return shared->done; });
+    }
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+Exclusive::Use Exclusive::enter(const char* what, bool again) {
+  if (depth_ > 0 && !(again && thread_ == std::this_thread::get_id())) throw std::runtime_error(std::string(what) + ": the object is in use, by another thread or by the call that called back");
+  thread_ = std::this_thread::get_id();
+  depth_ += 1;
+  return Use(*this);
+}
+
+}  // namespace unisono_python
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "The C++ API of Unisono.";
+  using namespace unisono_python;
+  m.doc() = "The C++ API of Unisono over NumPy arrays; the package unisono has all of it.";
   m.attr("__version__") = UNISONO_VERSION;
+  import_errors();
+  py::module_::import("atexit").attr("register")(py::cpp_function(EndsEarly::end_all));
+  add_option_classes(m);
+  add_reports(m);
+  add_work(m);
+  add_group(m);
+  add_training(m);
+  add_drop_compute(m);
+  add_sharded_step(m);
+  add_elastic(m);
+  add_moshpit_sgd(m);
 }

@@ -1,0 +1,273 @@
+// Elastic: runs whose peers come and go. Sweeps are waited for in slices, so that Ctrl-C ends the waiting.
+#include "core_elastic.h"
+
+#include <chrono>
+#include <unordered_map>
+
+namespace unisono_python {
+
+namespace {
+
+constexpr const char* roles[] = {"peer", "client", "reducer"};
+constexpr const char* profiles[] = {"lan", "wan"};
+constexpr const char* grids[] = {"fitted", "published", "chunk_keys"};
+constexpr const char* commits[] = {"agreed", "per_result"};
+constexpr Milliseconds slice{100};
+using Clock = std::chrono::steady_clock;
+
+using Setter = void (*)(ElasticOptions&, py::handle);
+const std::unordered_map<std::string_view, Setter>& setters() {
+  using Options = ElasticOptions;
+  static const std::unordered_map<std::string_view, Setter> all{
+      {"run_id", [](Options& o, py::handle v) { o.run_id = py::cast<std::string>(v); }},
+      {"found", [](Options& o, py::handle v) { o.found = py::cast<bool>(v); }},
+      {"seeds", [](Options& o, py::handle v) { o.seeds = py::cast<std::vector<std::string>>(v); }},
+      {"tensor_elements", [](Options& o, py::handle v) { o.tensor_elements = py::cast<std::vector<uint64_t>>(v); }},
+      {"name", [](Options& o, py::handle v) { o.name = py::cast<std::string>(v); }},
+      {"interface", [](Options& o, py::handle v) { o.interface = py::cast<std::string>(v); }},
+      {"port", [](Options& o, py::handle v) { o.port = py::cast<uint16_t>(v); }},
+      {"role", [](Options& o, py::handle v) { o.role = static_cast<Options::Role>(word_place(v, "role", roles)); }},
+      {"run_key", [](Options& o, py::handle v) { o.run_key = py::cast<std::string>(v); }},
+      {"profile", [](Options& o, py::handle v) { o.profile = static_cast<Options::Profile>(word_place(v, "profile", profiles)); }},
+      {"max_group", [](Options& o, py::handle v) { o.max_group = py::cast<uint32_t>(v); }},
+      {"rounds", [](Options& o, py::handle v) { o.rounds = py::cast<uint32_t>(v); }},
+      {"min_peers", [](Options& o, py::handle v) { o.min_peers = py::cast<uint32_t>(v); }},
+      {"min_chunks", [](Options& o, py::handle v) { o.min_chunks = py::cast<uint32_t>(v); }},
+      {"max_peers", [](Options& o, py::handle v) { o.max_peers = py::cast<uint32_t>(v); }},
+      {"grid", [](Options& o, py::handle v) { o.grid = static_cast<Options::Grid>(word_place(v, "grid", grids)); }},
+      {"commit", [](Options& o, py::handle v) { o.commit = static_cast<Options::Commit>(word_place(v, "commit", commits)); }},
+      {"contribute", [](Options& o, py::handle v) { o.contribute = option_of<StepCodec>(v, "contribute"); }},
+      {"result", [](Options& o, py::handle v) { o.result = option_of<StepCodec>(v, "result"); }},
+      {"join_timeout", [](Options& o, py::handle v) { o.join_timeout = milliseconds(py::cast<double>(v), "join_timeout"); }},
+      {"gather_timeout", [](Options& o, py::handle v) { o.gather_timeout = milliseconds(py::cast<double>(v), "gather_timeout"); }},
+      {"stall_timeout", [](Options& o, py::handle v) { o.stall_timeout = milliseconds(py::cast<double>(v), "stall_timeout"); }},
+  };
+  return all;
+}
+
+std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
+  std::vector<std::span<float>> spans;
+  for (const auto& buffer : buffers) spans.push_back(buffer.floats());
+  return spans;
+}
+
+// Waits until `poll`, which is called without the GIL and is given a time to wait, says that it is over, or the time is.
+bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(Milliseconds)>& poll) {
+  const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
+  for (;;) {
+    const auto left = std::chrono::ceil<Milliseconds>(std::clamp(until - Clock::now(), Clock::duration(Milliseconds(1)), Clock::duration(slice)));
+    const bool over = [&] {
+      const py::gil_scoped_release released;
+      return poll(left);
+    }();
+    if (over) return true;
+    if (Clock::now() >= until) return false;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+// A sweep, with the arrays that its result is brought into by wait().
+class PythonSweep {
+ public:
+  PythonSweep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
+  PythonSweep(PythonSweep&&) = default;
+  SweepReport wait(std::optional<double> seconds) {
+    const auto use = busy_.call("ElasticWork.wait");
+    auto result = Result<SweepReport>(Status(Code::late, "the sweep is not done"));
+    poll_interruptibly(seconds, [&](Milliseconds left) {
+      result = work_.wait(left);
+      return result.ok() || result.status().code() != Code::late;
+    });
+    if (result.ok() || result.status().code() != Code::late) buffers_.clear();
+    return check(std::move(result));
+  }
+  bool done() const { return work_.done(); }
+  void cancel() { work_.cancel(); }
+
+ private:
+  ElasticWork work_;
+  std::vector<Buffer> buffers_;
+  Exclusive busy_;
+};
+
+PythonSweep begin_sweep(PythonElastic& self, py::handle tensors, double weight) {
+  auto buffers = float_buffers(tensors, "average: tensors", Access::write);
+  auto work = without_gil([&] { return self.run().average_async(spans_of(buffers), weight); });
+  return {std::move(work), std::move(buffers)};
+}
+
+SweepReport average(PythonElastic& self, py::handle tensors, double weight) {
+  auto sweep = begin_sweep(self, tensors, weight);
+  try {
+    return sweep.wait({});
+  } catch (const py::error_already_set&) {
+    sweep.cancel();  // after KeyboardInterrupt: others need not wait for what nobody takes
+    throw;
+  }
+}
+
+std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of(const py::dict& given) {
+  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs;
+  for (const auto& [name, bytes] : given) {
+    const auto held = py::cast<py::bytes>(bytes);
+    const auto span = span_of(held);
+    blobs.emplace_back(py::cast<std::string>(name), std::vector<std::byte>(span.begin(), span.end()));
+  }
+  return blobs;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of_dict(const py::dict& blobs) { return blobs_of(blobs); }
+
+namespace {
+
+ElasticOptions options_of(const py::kwargs& words) {
+  ElasticOptions options;
+  for (const auto& [key, value] : words) {
+    const std::string name = py::str(key);
+    const auto setter = setters().find(name);
+    if (setter == setters().end()) throw py::type_error("Elastic.join() got an unexpected keyword argument '" + name + "'");
+    try {
+      if (!value.is_none()) setter->second(options, value);
+    } catch (const py::cast_error&) {
+      throw py::type_error("Elastic.join: " + name + " cannot be " + std::string(py::repr(value)));
+    }
+  }
+  return options;
+}
+
+void add_sweep_reports(py::module_& m) {
+  py::class_<RoundSummary> round(m, "RoundSummary", "One round of one sweep, at this peer. Times are in seconds.");
+  round.def_readonly("round", &RoundSummary::round);
+  round.def_readonly("outcome", &RoundSummary::outcome);
+  round.def_readonly("group", &RoundSummary::group);
+  round.def_readonly("contributors_min", &RoundSummary::contributors_min);
+  round.def_readonly("contributors_max", &RoundSummary::contributors_max);
+  round.def_readonly("contributors_mean", &RoundSummary::contributors_mean);
+  round.def_readonly("committed", &RoundSummary::committed);
+  round.def_readonly("kept_local", &RoundSummary::kept_local);
+  round.def_readonly("voided", &RoundSummary::voided);
+  round.def_readonly("undecided", &RoundSummary::undecided);
+  round.def_readonly("lost", &RoundSummary::lost);
+  round.def_readonly("absent", &RoundSummary::absent);
+  round.def_readonly("gather_s", &RoundSummary::gather_s);
+  round.def_readonly("contribute_s", &RoundSummary::contribute_s);
+  round.def_readonly("result_s", &RoundSummary::result_s);
+  round.def_readonly("verdict_s", &RoundSummary::verdict_s);
+  round.def_readonly("sent_bytes", &RoundSummary::sent_bytes);
+  round.def_readonly("received_bytes", &RoundSummary::received_bytes);
+  round.def_readonly("model_bytes", &RoundSummary::model_bytes);
+  round.def_readonly("variance", &RoundSummary::variance);
+  round.def_readonly("total_weight", &RoundSummary::total_weight);
+  add_fields_text(round);
+  py::class_<SweepReport, std::shared_ptr<SweepReport>> sweep(m, "SweepReport", "One sweep, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk.");
+  sweep.def_readonly("sweep", &SweepReport::sweep);
+  sweep.def_readonly("exact", &SweepReport::exact);
+  sweep.def_readonly("layout", &SweepReport::layout);
+  sweep.def_readonly("dims", &SweepReport::dims);
+  sweep.def_readonly("peers", &SweepReport::peers);
+  sweep.def_readonly("rounds", &SweepReport::rounds);
+  sweep.def_readonly("seconds", &SweepReport::seconds);
+  sweep.def_readonly("note", &SweepReport::note);
+  sweep.def("__str__", &SweepReport::to_string);
+  add_fields_text(sweep);
+}
+
+void add_status(py::module_& m) {
+  py::class_<ElasticPeer> peer(m, "ElasticPeer", "A peer, as far as it is known here.");
+  peer.def_readonly("name", &ElasticPeer::name);
+  peer.def_readonly("status", &ElasticPeer::status);
+  peer.def_readonly("address", &ElasticPeer::address);
+  peer.def_readonly("role", &ElasticPeer::role);
+  peer.def_readonly("bytes_per_second", &ElasticPeer::bytes_per_second);
+  peer.def_readonly("finished_sweep", &ElasticPeer::finished_sweep);
+  peer.def_property_readonly("is_self", [](const ElasticPeer& self) { return self.self; });
+  add_fields_text(peer);
+  py::class_<ElasticStatus> status(m, "ElasticStatus", "Of this process in its run.");
+  status.def_readonly("phase", &ElasticStatus::phase);
+  status.def_readonly("peers", &ElasticStatus::peers);
+  status.def_readonly("layout", &ElasticStatus::layout);
+  status.def_readonly("dims", &ElasticStatus::dims);
+  status.def_readonly("sweeps", &ElasticStatus::sweeps);
+  status.def_readonly("exact_sweeps", &ElasticStatus::exact_sweeps);
+  status.def_readonly("sent_bytes", &ElasticStatus::sent_bytes);
+  status.def_readonly("received_bytes", &ElasticStatus::received_bytes);
+  status.def_readonly("refused", &ElasticStatus::refused);
+  status.def_readonly("last_refusal", &ElasticStatus::last_refusal);
+  status.def_readonly("links", &ElasticStatus::links);
+  status.def_readonly("serving", &ElasticStatus::serving);
+  status.def_readonly("endpoints", &ElasticStatus::endpoints);
+  add_fields_text(status);
+}
+
+void add_state(py::module_& m) {
+  // A copy of the reports; the values are the run's own.
+  py::class_<StateView> state(m, "ElasticState", "What a process found when it joined.");
+  state.def_property_readonly("loaded", [](const StateView& self) { return self.state().loaded; }, "False: it founded the run, or nobody had anything to give.");
+  state.def_property_readonly("sweep", [](const StateView& self) { return self.state().sweep; }, "The donors' last one; -1: none.");
+  state.def_property_readonly("values", [](const py::object& self) {
+    const auto& values = py::cast<const StateView&>(self).state().values;
+    return float_view(values.data(), values.size(), self, Access::read);
+  }, "Of all tensors, in order: a read-only float32 array.");
+  state.def_property_readonly("blobs", [](const StateView& self) {
+    py::dict blobs;
+    for (const auto& [name, bytes] : self.state().blobs) blobs[py::str(name)] = bytes_of(bytes);
+    return blobs;
+  }, "What donors had set by set_state().");
+  state.def_property_readonly("mixed", [](const StateView& self) { return self.state().mixed; }, "Donors differed: one of them was taken.");
+  state.def_property_readonly("donors", [](const StateView& self) { return self.state().donors; });
+  state.def_property_readonly("seconds", [](const StateView& self) { return self.state().seconds; });
+  state.def_property_readonly("bytes", [](const StateView& self) { return self.state().bytes; });
+  state.def_property_readonly("note", [](const StateView& self) { return self.state().note; }, "Why nothing was loaded.");
+  state.def("__repr__", [](const StateView& self) {
+    const auto& s = self.state();
+    return "<unisono.ElasticState: " + (s.loaded ? std::to_string(s.values.size()) + " values of sweep " + std::to_string(s.sweep) + " from " + std::to_string(s.donors) + " donors" : "nothing loaded: " + s.note) + ">";
+  });
+}
+
+}  // namespace
+
+void add_elastic(py::module_& m) {
+  add_sweep_reports(m);
+  add_status(m);
+  add_state(m);
+  py::class_<PythonSweep>(m, "ElasticWork", "A sweep that goes on while this process computes. The last reference to go does not end it.")
+      .def("done", &PythonSweep::done)
+      .def("wait", &PythonSweep::wait, py::arg("timeout") = py::none(),
+           "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
+      .def("cancel", &PythonSweep::cancel, "Takes part no longer; what rounds had brought so far is in the result all the same.");
+  py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/elastic.md).");
+  run.def_static("join", [](const py::kwargs& words) {
+    auto joined = interruptibly([options = options_of(words)] {
+      auto made = Elastic::join(options);
+      return made ? Result(std::make_shared<Elastic>(std::move(*made))) : Result<std::shared_ptr<Elastic>>(made.status());
+    });
+    return std::make_shared<PythonElastic>(std::move(joined));
+  }, "Blocks until this process knows the run's peers and has the state that they give.\n\nOptions: see unisono.ElasticOptions. Errors: Invalid (also: a seed answered for another run or other tensors), Unavailable (no seed answered).");
+  run.def("state", [](const std::shared_ptr<PythonElastic>& self) { return StateView{self->shared()}; }, "What this process found when it joined.");
+  run.def("ready", [](PythonElastic& self, double timeout) { return poll_interruptibly(timeout, [&](Milliseconds left) { return self.run().ready(left); }); }, py::arg("timeout"),
+          "Waits until min_peers are there and have a layout; False: they are not, after so many seconds.");
+  run.def("average", average, py::arg("tensors"), py::arg("weight") = 1.0,
+          "One sweep over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the weighted mean over all peers that took part.\n\n"
+          "weight: how much this peer's values count; 0: takes the mean and gives nothing. After KeyboardInterrupt the arrays are as they were.");
+  run.def("average_async", begin_sweep, py::arg("tensors"), py::arg("weight") = 1.0, "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
+  run.def("set_state", [](PythonElastic& self, const py::dict& blobs) { check(self.run().set_state(blobs_of(blobs))); }, py::arg("blobs"), "What joiners are given together with the values: name -> bytes. Replaces what was set before.");
+  run.def("offer_values", [](PythonElastic& self, py::handle tensors) {
+    const auto buffers = float_buffers(tensors, "offer_values: tensors", Access::read);
+    check(self.run().offer_values(spans_of(buffers)));
+  }, py::arg("tensors"), "Until the first sweep joiners are given these values.");
+  run.def("status", [](PythonElastic& self) {
+    const py::gil_scoped_release released;
+    return self.run().status();
+  });
+  run.def("group", [](PythonElastic& self, double timeout, const py::kwargs& words) {
+    const auto options = join_options(words);
+    return without_gil([&] { return self.run().group(milliseconds(timeout, "timeout"), options); });
+  }, py::arg("timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
+  run.def("leave", [](PythonElastic& self) { self.leave(); }, "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
+  run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
+  run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });
+}
+
+}  // namespace unisono_python

@@ -1,0 +1,37 @@
+// An elastic run as a Python object, which MoshpitSgd borrows.
+#pragma once
+
+#include "core.h"
+
+namespace unisono_python {
+
+class PythonElastic {
+ public:
+  explicit PythonElastic(std::shared_ptr<Elastic> run) : run_(std::move(run)), early_([this] { (void)goodbye(); }) {}
+  PythonElastic(const PythonElastic&) = delete;
+  ~PythonElastic() {
+    const py::gil_scoped_release released;  // leaves
+    run_.reset();
+  }
+  Elastic& run() { return *run_; }
+  const std::shared_ptr<Elastic>& shared() const { return run_; }
+  void leave() { check(goodbye()); }
+
+ private:
+  Status goodbye() {
+    const py::gil_scoped_release released;
+    return run_->leave();
+  }
+  std::shared_ptr<Elastic> run_;
+  EndsEarly early_;
+};
+
+// What the run found, where it is.
+struct StateView {
+  std::shared_ptr<Elastic> run;
+  const ElasticState& state() const { return run->state(); }
+};
+
+std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of_dict(const py::dict& blobs);
+
+}  // namespace unisono_python

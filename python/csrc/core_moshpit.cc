@@ -1,0 +1,143 @@
+// MoshpitSgd: local steps, averaged by an elastic run every now and then.
+#include "core_elastic.h"
+
+namespace unisono_python {
+
+namespace {
+
+constexpr const char* averages[] = {"parameters", "pseudo_gradients"};
+constexpr const char* outers[] = {"sgd", "nesterov"};
+
+class PythonMoshpitSgd {
+ public:
+  PythonMoshpitSgd(std::shared_ptr<PythonElastic> run, py::handle parameters, py::handle options) : run_(std::move(run)) {
+    const auto buffers = float_buffers(parameters, "MoshpitSgd: parameters", Access::write);
+    const auto read = option_of<MoshpitSgdOptions>(options, "options");
+    sgd_.emplace(without_gil([&] { return MoshpitSgd::make(run_->run(), spans_of(buffers), read); }));
+  }
+  PythonMoshpitSgd(const PythonMoshpitSgd&) = delete;
+  ~PythonMoshpitSgd() {
+    const py::gil_scoped_release released;
+    sgd_.reset();
+  }
+  using Tensors = std::span<const std::span<float>>;
+  MoshpitStep step(const char* what, py::handle parameters, const std::function<Result<MoshpitStep>(MoshpitSgd&, Tensors)>& call) {
+    const auto use = busy_.call(what);
+    const auto buffers = float_buffers(parameters, std::string(what) + ": parameters", Access::write);
+    const auto spans = spans_of(buffers);
+    auto result = [&] {
+      const py::gil_scoped_release released;
+      return call(*sgd_, spans);
+    }();
+    caught_.rethrow();
+    return check(std::move(result));
+  }
+  // In slices of 100 ms, with a look for signals in between.
+  MoshpitStep drain(py::handle parameters, std::optional<double> seconds) {
+    const auto until = seconds ? std::chrono::steady_clock::now() + milliseconds(*seconds, "timeout") : std::chrono::steady_clock::time_point::max();
+    for (;;) {
+      try {
+        return step("MoshpitSgd.drain", parameters, [](MoshpitSgd& sgd, Tensors tensors) { return sgd.drain(tensors, Milliseconds{100}); });
+      } catch (py::error_already_set& error) {
+        if (!error.matches(py::module_::import("unisono._errors").attr("Late")) || std::chrono::steady_clock::now() >= until) throw;
+      }
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+  }
+  void give_state(py::object give) {
+    const auto use = busy_.call("MoshpitSgd.give_state");
+    give_ = std::move(give);
+    sgd_->give_state([this] { return blobs(); });
+  }
+  MoshpitSgd& question(const char* what) {
+    const auto use = busy_.question(what);
+    return *sgd_;
+  }
+  void load(const py::bytes& state) {
+    const auto use = busy_.call("MoshpitSgd.load");
+    check(sgd_->load(span_of(state)));
+  }
+
+ private:
+  static std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
+    std::vector<std::span<float>> spans;
+    for (const auto& buffer : buffers) spans.push_back(buffer.floats());
+    return spans;
+  }
+  // Called in step(), by the same thread.
+  MoshpitSgd::Blobs blobs() {
+    const py::gil_scoped_acquire gil;
+    MoshpitSgd::Blobs blobs;
+    (void)caught_.run([&] { blobs = blobs_of_dict(py::cast<py::dict>(give_())); });
+    return blobs;
+  }
+  std::shared_ptr<PythonElastic> run_;  // outlives sgd_
+  std::optional<MoshpitSgd> sgd_;
+  py::object give_;
+  Caught caught_;
+  Exclusive busy_;
+};
+
+using Sgd = PythonMoshpitSgd;
+
+void add_moshpit_options(py::module_& m) {
+  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/averaging.md).");
+  add_options(options, "MoshpitSgdOptions");
+  options.def_readwrite("local_steps", &MoshpitSgdOptions::local_steps);
+  options.def_readwrite("target_samples", &MoshpitSgdOptions::target_samples);
+  add_word(options, "average", &MoshpitSgdOptions::average, averages);
+  add_word(options, "outer", &MoshpitSgdOptions::outer, outers);
+  options.def_readwrite("outer_rate", &MoshpitSgdOptions::outer_rate);
+  options.def_readwrite("outer_momentum", &MoshpitSgdOptions::outer_momentum);
+  options.def_readwrite("overlap", &MoshpitSgdOptions::overlap);
+  options.def("check", [](const MoshpitSgdOptions& self) { check(self.check()); }, "Invalid: names the field.");
+}
+
+void add_moshpit_reports(py::module_& m) {
+  py::class_<MoshpitStep> step(m, "MoshpitStep", "What one call of after_step(), drain() or finish() did.");
+  step.def_readonly("began", &MoshpitStep::began);
+  step.def_property_readonly("sweep", [](const MoshpitStep& self) { return std::const_pointer_cast<SweepReport>(self.sweep); }, "That was brought into the parameters, or came to nothing; None: none ended.");
+  step.def_readonly("waited_s", &MoshpitStep::waited_s);
+  add_fields_text(step);
+  py::class_<MoshpitSgdReport> report(m, "MoshpitSgdReport", "Since this process made its MoshpitSgd. Times are in seconds.");
+  report.def_readonly("steps", &MoshpitSgdReport::steps);
+  report.def_readonly("samples", &MoshpitSgdReport::samples);
+  report.def_readonly("sweeps", &MoshpitSgdReport::sweeps);
+  report.def_readonly("exact", &MoshpitSgdReport::exact);
+  report.def_readonly("alone", &MoshpitSgdReport::alone);
+  report.def_readonly("without_weight", &MoshpitSgdReport::without_weight);
+  report.def_readonly("not_finite", &MoshpitSgdReport::not_finite);
+  report.def_readonly("overlapped_steps", &MoshpitSgdReport::overlapped_steps);
+  report.def_readonly("peers", &MoshpitSgdReport::peers);
+  report.def_readonly("spread", &MoshpitSgdReport::spread);
+  report.def_readonly("total_s", &MoshpitSgdReport::total_s);
+  report.def_readonly("waited_s", &MoshpitSgdReport::waited_s);
+  report.def_readonly("handled_s", &MoshpitSgdReport::handled_s);
+  report.def_readonly("sweep_s", &MoshpitSgdReport::sweep_s);
+  report.def("useful_share", &MoshpitSgdReport::useful_share);
+  add_text(report);
+}
+
+}  // namespace
+
+void add_moshpit_sgd(py::module_& m) {
+  add_moshpit_options(m);
+  add_moshpit_reports(m);
+  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/averaging.md).");
+  sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"), py::arg("options") = MoshpitSgdOptions(),
+          "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
+  sgd.def("after_step", [](Sgd& self, py::handle parameters, uint64_t samples) {
+    return self.step("MoshpitSgd.after_step", parameters, [samples](MoshpitSgd& s, Sgd::Tensors tensors) { return s.after_step(tensors, samples); });
+  }, py::arg("parameters"), py::arg("samples"), "After each step of the own optimizer: begins a sweep, or brings one in. With overlap it never waits; else it cannot be interrupted while it does.\n\nsamples: that the step was made of.");
+  sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(), "Waits for the sweep that goes on, if one does, and brings it in: before values are saved or evaluated. Late: it goes on still.");
+  sgd.def("finish", [](Sgd& self, py::handle parameters) { return self.step("MoshpitSgd.finish", parameters, [](MoshpitSgd& s, Sgd::Tensors tensors) { return s.finish(tensors); }); }, py::arg("parameters"),
+          "The same, then one more sweep, so that the last steps count, too (up to two more while others bring news in it).");
+  sgd.def("abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); }, "Takes part no longer in the sweep that goes on.");
+  sgd.def("give_state", &Sgd::give_state, py::arg("give"), "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each sweep; what it raises is raised by after_step().");
+  sgd.def_property_readonly("steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); }, "Since the run began, as this peer counts them.");
+  sgd.def("report", [](Sgd& self) { return self.question("MoshpitSgd.report").report(); });
+  sgd.def("save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); }, "The outer optimizer and the counters, to go on with after a restart of all peers, beside saved parameters. After drain().");
+  sgd.def("load", &Sgd::load, py::arg("state"), "Corrupt: cut or changed. Invalid: of other sizes or another outer optimizer. Nothing has changed then.");
+}
+
+}  // namespace unisono_python

@@ -1,0 +1,108 @@
+// Operations in flight: waiting that can be interrupted, and memory that is kept while somebody may still write to it.
+#include <algorithm>
+#include <chrono>
+
+#include "core.h"
+
+namespace unisono_python {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto slice = std::chrono::milliseconds(100);
+
+// Never freed: what still runs when the interpreter ends keeps its memory until the process ends.
+std::vector<std::unique_ptr<Flight>>& kept() {
+  static auto& flights = *new std::vector<std::unique_ptr<Flight>>;
+  return flights;
+}
+
+bool is_done(const Work& work) {
+  const py::gil_scoped_release released;
+  return work.done();
+}
+
+void let_go_of_done() {
+  auto running = std::exchange(kept(), {});  // others may come while the GIL is given up
+  for (auto& flight : running) {
+    if (!is_done(flight->work)) kept().push_back(std::move(flight));
+  }
+}
+
+// As unisono::Work, with its memory.
+class PythonWork {
+ public:
+  explicit PythonWork(std::unique_ptr<Flight> flight) : flight_(std::move(flight)) {}
+  PythonWork(PythonWork&&) = default;
+  ~PythonWork() {
+    if (flight_ != nullptr) keep_until_done(std::move(flight_));
+  }
+
+  OutputReport wait(std::optional<double> seconds) {
+    auto work = flight_->work;
+    OutputReport report{wait_for(work, seconds), flight_->output};
+    flight_->buffers.clear();
+    return report;
+  }
+  bool done() {
+    if (!is_done(flight_->work)) return false;
+    flight_->buffers.clear();
+    return true;
+  }
+  OutputReport report() const {
+    const auto report = [&] {
+      const py::gil_scoped_release released;
+      return flight_->work.report();
+    }();
+    return {report, flight_->output};
+  }
+
+ private:
+  std::unique_ptr<Flight> flight_;
+};
+
+}  // namespace
+
+Report wait_for(Work& work, std::optional<double> seconds) {
+  const auto until = seconds ? Clock::now() + milliseconds(*seconds, "timeout") : Clock::time_point::max();
+  for (;;) {
+    const auto begun = Clock::now();
+    const auto left = std::chrono::ceil<Milliseconds>(std::clamp(until - begun, Clock::duration::zero(), Clock::duration(slice)));
+    auto [outcome, done] = [&] {
+      const py::gil_scoped_release released;
+      auto waited = work.wait_for(left);
+      const bool is_over = work.done();
+      // What the library has given up on comes back at once; wait() says why.
+      if (is_over || (left == slice && Clock::now() - begun < slice / 2)) return std::pair(work.wait(), true);
+      return std::pair(std::move(waited), false);
+    }();
+    if (done || Clock::now() >= until) return check(std::move(outcome));
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+void keep_until_done(std::unique_ptr<Flight> flight) {
+  if (!is_done(flight->work)) kept().push_back(std::move(flight));
+}
+
+std::unique_ptr<Flight> new_flight() {
+  if (!kept().empty()) let_go_of_done();
+  return std::make_unique<Flight>();
+}
+
+py::object work_object(std::unique_ptr<Flight> flight) { return py::cast(PythonWork(std::move(flight))); }
+
+void add_work(py::module_& m) {
+  py::class_<PythonWork>(m, "Work", "One operation in flight. Its arrays must not be touched until it is done, and are kept alive until then, also if this object is dropped.")
+      .def("wait", &PythonWork::wait, py::arg("timeout") = py::none(),
+           "Blocks until the operation is done: its Report, or the Error with which it failed.\n\ntimeout: seconds after which Late (\"still running\") is raised; the operation goes on then. "
+           "None: until its own deadline.\nKeyboardInterrupt comes through within 0.1 s; the operation goes on then.")
+      .def("done", &PythonWork::done, "Whether the operation has ended, whatever the outcome.")
+      .def("report", &PythonWork::report, "What happened so far; complete once done() is true, also when the operation failed.");
+  m.def("_kept", [] {
+    let_go_of_done();
+    return kept().size();
+  }, "How many operations run that nobody waits for (for tests).");
+}
+
+}  // namespace unisono_python
