@@ -289,6 +289,7 @@ WorkPointer UnisonoBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpt
 }
 
 WorkPointer UnisonoBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors.front().layout() == at::kSparse) return allreduce_sparse(tensors, options);
   auto& tensor = only(tensors, "allreduce");
   Call call{.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .async = options.asyncOp, .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
   const auto dense = dense_output(tensor, true, call.copies);
@@ -302,6 +303,43 @@ WorkPointer UnisonoBackend::allreduce(Tensors& tensors, const c10d::AllreduceOpt
     return o;
   };
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); }, [&](Group& g, const CallOptions& o) { return g.all_reduce(reduction.tensor, with(o)); });
+}
+
+// Every rank has its own places: all ranks' places and values are gathered, and added in rank order. On the caller's thread, as sizes have to be known first.
+WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  TORCH_CHECK_VALUE(tensors.size() == 1 && tensors.front().layout() == at::kSparse && tensors.front().device().is_cpu(), "unisono: allreduce_sparse takes one sparse COO tensor on the CPU");
+  TORCH_CHECK_VALUE(static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp) == c10d::ReduceOp::SUM, "unisono: sparse tensors are summed only");
+  auto& tensor = tensors.front();
+  Call call{.type = OpType::_ALLREDUCE_SPARSE, .title = "unisono:sparse_all_reduce", .timeout = options.timeout, .inputs = tensors, .outputs = tensors};
+  const auto own = tensor.detach().coalesce();
+  const auto indices = own.indices().contiguous(), values = own.values().contiguous();
+  auto group = checked_group();
+  const auto gather = [&](const at::Tensor& mine, const at::Tensor& all, const std::vector<size_t>& counts) {
+    if (const auto outcome = group.all_gather(moved(mine), moved_into(all), counts, call_options(options.timeout)); !outcome.ok()) fail(outcome.status(), "allreduce_sparse");
+  };
+  const auto shape = at::tensor({own._nnz(), static_cast<int64_t>(own.sparse_dim()), static_cast<int64_t>(own.dense_dim()), own.numel()});
+  const auto shapes = at::empty({size_, 4}, at::kLong);
+  gather(shape, shapes, {});
+  std::vector<size_t> index_counts, value_counts;
+  int64_t entries = 0;
+  const bool typed = moved(at::empty({1}, values.options())).count == 1;  // else elements are moved as bytes
+  const auto per_entry = c10::multiply_integers(values.sizes().slice(1)) * (typed ? 1 : static_cast<int64_t>(values.element_size()));
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto row = shapes[rank];
+    TORCH_CHECK_VALUE(row.narrow(0, 1, 3).equal(shape.narrow(0, 1, 3)), "unisono: allreduce_sparse: rank ", rank, " has another shape");
+    const auto count = row[0].item<int64_t>();
+    entries += count;
+    index_counts.push_back(count * own.sparse_dim());
+    value_counts.push_back(count * per_entry);
+  }
+  auto value_sizes = values.sizes().vec();
+  value_sizes[0] = entries;
+  const auto all_indices = at::empty({entries, own.sparse_dim()}, at::kLong), all_values = at::empty(value_sizes, values.options());
+  gather(indices.t().contiguous(), all_indices, index_counts);
+  gather(values, all_values, value_counts);
+  const at::NoGradGuard no_grad;
+  tensor.copy_(at::sparse_coo_tensor(all_indices.t(), all_values, own.sizes()).coalesce());
+  return c10::make_intrusive<TorchWork>(setup_of(std::move(call)), Result<Report>(last_report()));
 }
 
 WorkPointer UnisonoBackend::all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
@@ -560,7 +598,7 @@ WorkPointer UnisonoBackend::send(Tensors& tensors, int to, int tag) {
 
 WorkPointer UnisonoBackend::recv(Tensors& tensors, int from, int tag) {
   auto& tensor = only(tensors, "recv");
-  Call call{.type = OpType::RECV, .title = "unisono:recv", .outputs = tensors};
+  Call call{.type = OpType::RECV, .title = "unisono:recv", .inputs = tensors, .outputs = tensors};  // profilers show what is received into
   const auto dense = dense_output(tensor, false, call.copies);
   call.kept = {dense};
   const auto number = checked_tag(tag);
@@ -573,7 +611,7 @@ WorkPointer UnisonoBackend::recv(Tensors& tensors, int from, int tag) {
 
 WorkPointer UnisonoBackend::recvAnysource(Tensors& tensors, int tag) {
   auto& tensor = only(tensors, "recv");
-  Call call{.type = OpType::RECVANYSOURCE, .title = "unisono:recv_any_source", .outputs = tensors};
+  Call call{.type = OpType::RECVANYSOURCE, .title = "unisono:recvAnySource", .inputs = tensors, .outputs = tensors};
   const auto dense = dense_output(tensor, false, call.copies);
   call.kept = {dense};
   const auto number = checked_tag(tag);
