@@ -135,8 +135,8 @@ class UNISONO_EXPORT Group {
   Work send_async(ConstTensor input, uint32_t to, uint32_t tag = 0, const CallOptions& options = {});
   Work recv_async(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The first message with this tag, whoever sends it, among those that no other receive has asked for: Report::last_rank is its sender. peer_lost as soon
-  // as any member is lost and nothing is there, because it might be the one that was to send.
+  // The first message with this tag, whoever sends it, among those that no other receive has asked for: Report::last_rank is its sender. peer_lost when
+  // no other member is left; whoever was lost before is named when it is late.
   Work recv_any_async(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
   // The same, blocking.

@@ -212,7 +212,11 @@ CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout) {
 }
 
 WorkSetup UnisonoBackend::setup_of(Call&& call) {
-  WorkSetup setup{.rank = rank_, .type = call.type, .title = call.title, .sequence = sequence_++, .pool = pool_};
+  // What callbacks start has no place in the order of calls.
+  const auto& context = call_context();
+  WorkSetup setup{.rank = rank_, .type = call.type, .title = call.title, .pool = pool_};
+  setup.sequence = context.place == 0 ? sequence_++ : sequence_.load();
+  setup.identity = context.place == 0 ? mixed(setup.sequence, 0) : mixed(context.place, context.calls);
   setup.outputs = std::move(call.outputs);
   setup.inputs = std::move(call.inputs);
   // kept: what the engine reads and writes until it is done.
@@ -401,6 +405,12 @@ WorkPointer UnisonoBackend::allgather(TensorLists& outputs, Tensors& inputs, con
   const auto flat = flat_output(outputs.front(), call.copies), dense = dense_input(input);
   const auto counts = counts_of(outputs.front());
   call.kept = {flat, dense};
+  if (counts.empty()) {
+    // What hooks get: one tensor, by rank.
+    auto sizes = input.sizes().vec();
+    sizes.insert(sizes.begin(), size_);
+    call.outputs = {flat.view(sizes)};
+  }
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_gather_async(moved(dense), moved_into(flat), counts, o); },
              [&](Group& g, const CallOptions& o) { return g.all_gather(moved(dense), moved_into(flat), counts, o); });
 }
@@ -626,14 +636,15 @@ WorkPointer UnisonoBackend::barrier(const c10d::BarrierOptions& options) {
   return run(std::move(call), [](Group& g, const CallOptions& o) { return g.barrier_async(o); }, [](Group& g, const CallOptions& o) { return g.barrier(o); });
 }
 
-std::string UnisonoBackend::names_of(const std::vector<uint32_t>& ranks) const {
-  std::string text;
+// "1, 2"; and who they are: "rank 1: host a, pid 41; rank 2: host b, pid 7"
+std::pair<std::string, std::string> UnisonoBackend::names_of(const std::vector<uint32_t>& ranks) const {
+  std::string numbers, processes;
   const auto members = checked_group().members();
   for (const auto rank : ranks) {
-    text += (text.empty() ? "" : ", ") + std::to_string(rank);
-    if (rank < members.size()) text += " (host " + members[rank].host + ", pid " + std::to_string(members[rank].pid) + ")";
+    numbers += (numbers.empty() ? "" : ", ") + std::to_string(rank);
+    if (rank < members.size()) processes += (processes.empty() ? "" : "; ") + std::string("rank ") + std::to_string(rank) + ": host " + members[rank].host + ", pid " + std::to_string(members[rank].pid);
   }
-  return text;
+  return {numbers, processes};
 }
 
 // All tell rank 0 that they are there, and are told who was not.
@@ -671,7 +682,8 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
   ++sequence_;
   if (who.empty()) return;
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - started).count();
-  fail({Code::late, "rank" + std::string(who.size() > 1 ? "s " : " ") + names_of(who) + " did not reach it in " + std::to_string(waited) + " ms"}, "monitored_barrier");
+  const auto [numbers, processes] = names_of(who);
+  fail({Code::late, "rank" + std::string(who.size() > 1 ? "s " : " ") + numbers + " did not reach it in " + std::to_string(waited) + " ms (" + processes + ")"}, "monitored_barrier");
 }
 
 // Groups ------------------------------------------------------------------------------------------------------------

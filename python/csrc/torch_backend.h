@@ -115,7 +115,7 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);
   WorkSetup setup_of(Call&& call);
   Group checked_group() const;
-  std::string names_of(const std::vector<uint32_t>& ranks) const;
+  std::pair<std::string, std::string> names_of(const std::vector<uint32_t>& ranks) const;
 
   const c10::intrusive_ptr<BackendOptions> options_;
   std::atomic<int64_t> timeout_ms_;

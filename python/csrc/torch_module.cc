@@ -96,7 +96,7 @@ void translate(std::exception_ptr error) {
 // Completed together with the operation; what hangs on it knows which operation it was (unisono/torch/_future.py).
 py::object future_of(const c10::intrusive_ptr<TorchWork>& work) {
   static py::object* const make = new py::object(py::module_::import("unisono.torch._future").attr("Future"));
-  auto future = (*make)(work->getSequencenumber());
+  auto future = (*make)(work->identity());
   const auto inner = future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
   const py::gil_scoped_release release;
   work->adopt(inner);
@@ -157,6 +157,14 @@ PYBIND11_MODULE(_torch, m) {
            py::call_guard<py::gil_scoped_release>());
 
   m.def("_join", &UnisonoBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
+  m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from, const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
+    const py::gil_scoped_release release;
+    from->fut->addCallback([to = to->fut](c10::ivalue::Future& future) {
+      if (future.hasError()) to->setError(future.exception_ptr());
+      else to->markCompleted(future.value());
+    });
+  });
   m.def("_set_call_settings", [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) { call_context().settings = settings_of(codec, schedule, order, delivery); });
   m.def("_clear_call_settings", [] { call_context().settings.reset(); });
   // Returns what was there before, for _leave_place.

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "unisono/status.h"
@@ -64,22 +65,29 @@ std::exception_ptr exception_of(const Status& status, const std::string& what) {
   const auto text = (what.empty() ? "" : what + ": ") + status.to_string();
   const c10::SourceLocation where{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   if (status.code() == Code::late) return std::make_exception_ptr(TimedOut(where, text));
-  if (status.code() == Code::invalid) return std::make_exception_ptr(c10::ValueError(where, text));
   return std::make_exception_ptr(c10::DistBackendError(where, text));
 }
 
-TorchWork::TorchWork(WorkSetup setup, std::vector<unisono::Work> parts)
-    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), setup_(std::move(setup)), parts_(std::move(parts)) {}
+// Outcome -----------------------------------------------------------------------------------------------------------
 
-TorchWork::TorchWork(WorkSetup setup, Result<Report> outcome) : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), setup_(std::move(setup)) {
-  const std::lock_guard lock(completing_);
-  settle(outcome.status(), outcome.ok() ? *outcome : Report{});
+bool Outcome::settled() const {
+  const std::lock_guard lock(mutex_);
+  return settled_;
 }
 
-TorchWork::~TorchWork() = default;
+std::exception_ptr Outcome::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
 
-// Under completing_.
-void TorchWork::settle(const Status& status, const Report& report) {
+Report Outcome::report() const {
+  const std::lock_guard lock(mutex_);
+  return report_;
+}
+
+void Outcome::settle(const Status& status, const Report& report) {
+  const std::lock_guard lock(mutex_);
+  if (settled_) return;
   report_ = report;
   error_ = exception_of(status, {});
   if (error_ == nullptr && setup_.finish) {
@@ -93,81 +101,128 @@ void TorchWork::settle(const Status& status, const Report& report) {
   if (setup_.ended) std::exchange(setup_.ended, {})(status, report_);
   setup_.inputs.clear();
   settled_ = true;
-  finish(error_);
 }
 
-// All parts have ended.
-void TorchWork::complete() {
-  const std::lock_guard lock(completing_);
-  if (settled_) return;
+void Outcome::complete() {
+  if (settled()) return;
   Status status;
-  Report report;
   for (auto part : parts_) {
-    auto outcome = part.wait();
-    if (&part == &parts_.front() || parts_.size() == 1) report = part.report();
+    const auto outcome = part.wait();
     if (!outcome.ok() && status.ok()) status = outcome.status();
   }
-  if (!parts_.empty()) report = parts_.front().report();
-  settle(status, report);
+  settle(status, parts_.empty() ? Report{} : parts_.front().report());
 }
 
-bool TorchWork::isCompleted() {
-  {
-    const std::lock_guard lock(completing_);
-    if (settled_) return true;
-  }
-  for (const auto& part : parts_) {
-    if (!part.done()) return false;
-  }
+bool Outcome::over() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.done(); });
+}
+
+bool Outcome::look() {
+  if (settled()) return true;
+  if (!over()) return false;
   complete();
   return true;
 }
 
-bool TorchWork::isSuccess() const {
-  const std::lock_guard lock(completing_);
-  return settled_ && error_ == nullptr;
+Status Outcome::wait(std::chrono::milliseconds timeout) {
+  if (settled()) return {};
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  for (auto part : parts_) {
+    if (timeout == kNoTimeout) {
+      (void)part.wait();
+      continue;
+    }
+    const auto left = std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
+    const auto outcome = part.wait_for(left);
+    if (!outcome.ok() && !part.done()) return outcome.status();
+  }
+  complete();
+  return {};
 }
 
-std::exception_ptr TorchWork::exception() const {
-  const std::lock_guard lock(completing_);
-  return error_;
+// In a thread of the pool, when the last part has ended.
+void Outcome::when_over(std::function<void()> task) {
+  const auto left = std::make_shared<std::atomic<size_t>>(parts_.size());
+  for (const auto& part : parts_) {
+    part.notify([left, task, pool = setup_.pool] {
+      if (--*left == 0) pool->run(task);
+    });
+  }
+}
+
+void Outcome::promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::function<void()> then) {
+  bool first = false, settled = false;
+  {
+    const std::lock_guard lock(mutex_);
+    futures_.push_back(future);
+    first = futures_.size() == 1;
+    settled = settled_;
+  }
+  if (settled) return fulfil();
+  if (!first) return;
+  when_over([self = shared_from_this(), then = std::move(then)] {
+    self->complete();
+    then();
+    self->fulfil();
+  });
+}
+
+void Outcome::let_go() {
+  if (look()) return;
+  when_over([self = shared_from_this()] { self->complete(); });
+}
+
+void Outcome::fulfil() {
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    futures.swap(futures_);
+    error = error_;
+  }
+  for (const auto& future : futures) {
+    if (error != nullptr) future->setErrorIfNeeded(error);
+    else future->markCompleted(c10::IValue(setup_.outputs));
+  }
+}
+
+// TorchWork ---------------------------------------------------------------------------------------------------------
+
+TorchWork::TorchWork(WorkSetup setup, std::vector<unisono::Work> parts)
+    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), outcome_(std::make_shared<Outcome>(std::move(setup), std::move(parts))) {}
+
+TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
+    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), outcome_(std::make_shared<Outcome>(std::move(setup), std::vector<unisono::Work>{})) {
+  outcome_->settle(result.status(), result.ok() ? *result : Report{});
+  end_record();
+}
+
+TorchWork::~TorchWork() {
+  if (!outcome_->settled()) outcome_->let_go();
+  end_record();
+}
+
+// For profilers, and torch's own fields.
+void TorchWork::end_record() {
+  if (!recorded_.exchange(true)) finish(outcome_->error());
+}
+
+bool TorchWork::isCompleted() {
+  if (!outcome_->look()) return false;
+  end_record();
+  return true;
 }
 
 int TorchWork::sourceRank() const {
-  const std::lock_guard lock(completing_);
-  TORCH_CHECK(settled_ && error_ == nullptr, "the source of a message is known when it was received");
-  return report_.last_rank;
+  TORCH_CHECK(isSuccess(), "the source of a message is known when it was received");
+  return outcome_->report().last_rank;
 }
 
-std::vector<at::Tensor> TorchWork::result() { return setup_.outputs; }
-
-void TorchWork::synchronize() { wait(); }
-
 bool TorchWork::wait(std::chrono::milliseconds timeout) {
-  bool over = false;
-  {
-    const std::lock_guard lock(completing_);
-    over = settled_;
-  }
-  if (!over) {
-    const auto until = std::chrono::steady_clock::now() + timeout;
-    for (auto part : parts_) {
-      if (timeout == kNoTimeout) {
-        (void)part.wait();
-        continue;
-      }
-      const auto left = std::max(std::chrono::milliseconds(1), std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()));
-      const auto outcome = part.wait_for(left);
-      if (!outcome.ok() && !part.done()) std::rethrow_exception(exception_of(outcome.status(), setup_.title == nullptr ? "" : setup_.title));
-    }
-    complete();
-  }
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(completing_);
-    error = error_;
-  }
-  if (error != nullptr) std::rethrow_exception(error);
+  const auto waited = outcome_->wait(timeout);
+  if (!waited.ok()) std::rethrow_exception(exception_of(waited, outcome_->setup().title == nullptr ? "" : outcome_->setup().title));
+  end_record();
+  if (const auto error = outcome_->error(); error != nullptr) std::rethrow_exception(error);
   return true;
 }
 
@@ -175,11 +230,13 @@ void TorchWork::abort() { TORCH_CHECK(false, "one operation cannot be aborted: a
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFuture() {
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  promise(future);
+  adopt(future);
   return future;
 }
 
-void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) { promise(future); }
+void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
+  outcome_->promise(future, [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() {
   auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
@@ -197,51 +254,6 @@ c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() {
     result->markCompleted(c10::IValue(static_cast<int64_t>(outcome)));
   });
   return result;
-}
-
-void TorchWork::promise(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
-  bool first = false, over = false;
-  {
-    const std::lock_guard lock(completing_);
-    futures_.push_back(future);
-    first = futures_.size() == 1;
-    over = settled_;
-  }
-  if (over) return fulfil();
-  if (!first) return;
-  // The last part to end has the pool complete it; the operation lives until then.
-  const auto left = std::make_shared<std::atomic<size_t>>(parts_.size());
-  const auto self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this);
-  for (const auto& part : parts_) {
-    part.notify([self, left] {
-      if (--*left > 0) return;
-      self->setup_.pool->run([self] {
-        self->complete();
-        self->fulfil();
-      });
-    });
-  }
-}
-
-void TorchWork::fulfil() {
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(completing_);
-    futures.swap(futures_);
-    error = error_;
-  }
-  for (const auto& future : futures) {
-    if (error != nullptr) future->setErrorIfNeeded(error);
-    else future->markCompleted(c10::IValue(setup_.outputs));
-  }
-}
-
-float TorchWork::getDuration() const { return static_cast<float>(report().total_us) / 1000; }
-
-Report TorchWork::report() const {
-  const std::lock_guard lock(completing_);
-  return report_;
 }
 
 }  // namespace unisono::torch_backend

@@ -56,9 +56,45 @@ struct WorkSetup {
   const char* title = nullptr;                  // for profilers: "unisono:all_reduce"
   std::vector<at::Tensor> inputs{}, outputs{};  // kept until the operation is done; outputs are the future's value
   std::function<void()> finish{};               // copies results to where they belong; after all parts have ended well
-  uint64_t sequence = 0;
+  uint64_t sequence = 0, identity = 0;
   std::shared_ptr<CallbackPool> pool{};
   std::function<void(const Status&, const Report&)> ended{};  // told once
+};
+
+// An operation's outcome, made once by whoever is first to see that it has ended. It lives, with all memory that the operation uses, until then, whoever
+// lets go of it before.
+class Outcome : public std::enable_shared_from_this<Outcome> {
+ public:
+  Outcome(WorkSetup setup, std::vector<unisono::Work> parts) : setup_(std::move(setup)), parts_(std::move(parts)) {}
+
+  const WorkSetup& setup() const { return setup_; }
+  bool settled() const;
+  // All parts have ended.
+  bool over() const;
+  // Makes it if that is possible now.
+  bool look();
+  // Waits for all parts and makes it; zero: as long as it takes. An error: not in time.
+  Status wait(std::chrono::milliseconds timeout);
+  void settle(const Status& status, const Report& report);
+  std::exception_ptr error() const;
+  Report report() const;
+  // Completes it with the operation.
+  void promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::function<void()> then);
+  // Nobody waits for it any more.
+  void let_go();
+
+ private:
+  void complete();
+  void fulfil();
+  void when_over(std::function<void()> task);
+
+  WorkSetup setup_;
+  const std::vector<unisono::Work> parts_;
+  mutable std::mutex mutex_;
+  bool settled_ = false;
+  std::exception_ptr error_;
+  Report report_;
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
 };
 
 class TorchWork final : public c10d::Work {
@@ -70,35 +106,29 @@ class TorchWork final : public c10d::Work {
   ~TorchWork() override;
 
   bool isCompleted() override;
-  bool isSuccess() const override;
-  std::exception_ptr exception() const override;
+  bool isSuccess() const override { return outcome_->settled() && outcome_->error() == nullptr; }
+  std::exception_ptr exception() const override { return outcome_->error(); }
   int sourceRank() const override;
-  std::vector<at::Tensor> result() override;
-  void synchronize() override;
+  std::vector<at::Tensor> result() override { return outcome_->setup().outputs; }
+  void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  float getDuration() const override;
-  uint64_t getSequencenumber() const override { return setup_.sequence; }
+  float getDuration() const override { return static_cast<float>(outcome_->report().total_us) / 1000; }
+  uint64_t getSequencenumber() const override { return outcome_->setup().sequence; }
+  // By which its callbacks' calls are matched between ranks.
+  uint64_t identity() const { return outcome_->setup().identity; }
   // Completes this future with the operation instead of one of its own.
   void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
   // Of the first part.
-  Report report() const;
+  Report report() const { return outcome_->report(); }
 
  private:
-  void complete();
-  void settle(const Status& status, const Report& report);
-  void promise(const c10::intrusive_ptr<c10::ivalue::Future>& future);
-  void fulfil();
+  void end_record();
 
-  WorkSetup setup_;
-  const std::vector<unisono::Work> parts_;
-  mutable std::mutex completing_;  // held while the outcome is made; mutex_ of the base is taken inside
-  bool settled_ = false;
-  std::exception_ptr error_;
-  Report report_;
-  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
+  const std::shared_ptr<Outcome> outcome_;
+  std::atomic<bool> recorded_{false};
 };
 
 }  // namespace unisono::torch_backend

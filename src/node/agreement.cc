@@ -139,9 +139,11 @@ Status follow(Node& node, Nanos deadline) {
     message.write(ControlKind::ready).write(node.roster().epoch).write(node.datagram_bytes()).write(node.options().datagram_auth);
     node.engine().send_control(node.peers()[0], std::move(message).take());
   });
+  // Rank 0 hears what becomes of the others, and who has heard it may have left again before this process hears it. When rank 0 is gone, it is for
+  // another's sake more often than not.
   Status failed;
   const auto known = [&] {
-    failed = trouble(node);
+    failed = node.engine().peer_status(node.peers()[0]).ok() ? own_trouble(node) : trouble(node, 1);
     return node.topology_known() || !failed.ok();
   };
   if (!serve_survey(node, known, deadline)) return {Code::late, "rank 0 has not sent the group's parameters in time"};
@@ -150,12 +152,18 @@ Status follow(Node& node, Nanos deadline) {
 
 }  // namespace
 
-Status trouble(Node& node) {
-  for (Rank rank = 0; rank < node.peers().size(); ++rank) {
+Status trouble(Node& node, Rank first) {
+  const auto world = static_cast<Rank>(node.peers().size());
+  for (Rank i = 0; i < world; ++i) {
+    const auto rank = (first + i) % world;
     if (node.peers()[rank] == self_peer) continue;
     const auto& status = node.engine().peer_status(node.peers()[rank]);
     if (!status.ok()) return {status.code(), "rank " + std::to_string(rank) + ", " + status.message()};
   }
+  return own_trouble(node);
+}
+
+Status own_trouble(Node& node) {
   if (!node.removed().ok()) return node.removed();
   const bool wanted = node.reform() != nullptr && node.reform()->wanted();
   if (wanted) return {Code::peer_lost, "another member re-forms the group; call reform()"};

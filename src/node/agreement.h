@@ -20,6 +20,9 @@ Status agree_on_topology(Node& node, Nanos deadline, Measuring measuring);
 void hear_agreement(Node& node, PeerIndex from, ByteView message);
 
 // Why the members cannot come together as they are: the first one whose link is gone, or that re-forms already. Under the mutex.
-Status trouble(Node& node);
+// They are looked at from rank `first` on.
+Status trouble(Node& node, Rank first = 0);
+// Likewise, but for lost links.
+Status own_trouble(Node& node);
 
 }  // namespace unisono

@@ -21,29 +21,30 @@ Nanos AnySourceReceives::next_deadline() const {
   return next;
 }
 
-bool AnySourceReceives::end_late(Nanos now) {
-  return std::erase_if(waiting_, [&](AnySourceReceive& receive) {
-    if (now < receive.deadline) return false;
-    fail(receive, {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms"});
-    return true;
-  }) > 0;
-}
-
 std::shared_ptr<Completion> Engine::start_any_source(GroupCore& group, OperationRequest&& request, uint32_t tag, Nanos now) {
   if (any_source_.size() >= AnySourceReceives::waiting_max) return refuse(request, {Code::unavailable, std::to_string(any_source_.size()) + " receives from any rank wait already, the limit"});
   auto completion = take_completion();
   const auto deadline = now + request.timeout;
   any_source_.add({&group, std::move(request), tag, completion, now, deadline});
   match_any_source(now);
-  // What it waits for may be what a lost rank will never send.
-  for (const auto peer : group.members) {
-    if (peer != self_peer && !peers_[peer].lost.ok()) end_any_source(peer);
-  }
+  end_any_source(now);
   return completion;
 }
 
-void Engine::end_any_source(PeerIndex lost) {
-  any_source_.end(peers_[lost].lost, [&](const AnySourceReceive& receive) { return receive.group->rank_of(lost) >= 0; });
+// Late ones, and those that nobody is left for.
+bool Engine::end_any_source(Nanos now) {
+  return any_source_.end([&](const AnySourceReceive& receive) -> Status {
+    std::string gone;
+    bool alone = true;
+    for (const auto peer : receive.group->members) {
+      if (peer == self_peer) continue;
+      alone &= !peers_[peer].lost.ok();
+      if (!peers_[peer].lost.ok()) gone += (gone.empty() ? "" : "; ") + std::string("rank ") + std::to_string(receive.group->rank_of(peer)) + " was lost: " + peers_[peer].lost.message();
+    }
+    if (alone) return {Code::peer_lost, gone};
+    if (now < receive.deadline) return {};
+    return {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms" + (gone.empty() ? "" : "; " + gone)};
+  });
 }
 
 // The rank whose message with this tag arrived first among those that no receive has asked for.

@@ -47,16 +47,15 @@ class AnySourceReceives {
     }
     return std::nullopt;
   }
-  // Ends those that are meant.
-  template <typename Meant>
-  bool end(const Status& why, Meant&& meant) {
+  // Ends those for which `why(receive)` is not ok.
+  template <typename Why>
+  bool end(Why&& why) {
     return std::erase_if(waiting_, [&](AnySourceReceive& receive) {
-      if (!meant(receive)) return false;
-      fail(receive, why);
-      return true;
+      const Status status = why(receive);
+      if (!status.ok()) fail(receive, status);
+      return !status.ok();
     }) > 0;
   }
-  bool end_late(Nanos now);
   static void fail(AnySourceReceive& receive, const Status& why);
 
  private:

@@ -117,19 +117,37 @@ TEST_F(AnySource, a_message_of_another_size_is_named) {
   EXPECT_EQ(received->status.code(), Code::invalid) << received->status.to_string();
 }
 
-TEST_F(AnySource, a_lost_rank_ends_it_unless_its_message_is_there) {
+TEST_F(AnySource, a_lost_rank_s_message_is_taken_and_others_are_waited_for) {
   std::vector<int32_t> first(4), second(4), third(4);
   const auto sent = send(1, 0, numbers(4, 9));
   cluster.settle();
-  const auto takes = receive(0, first), waits = receive(0, second);
   cluster.engine(0).lost(1, Status(Code::peer_lost, "process 1 is gone"));
-  const auto later = receive(0, third);
-  cluster.finish({takes, waits, later});
+  const auto takes = receive(0, first), waits = receive(0, second);
+  cluster.settle();
   EXPECT_TRUE(takes->status.ok()) << takes->status.to_string();
   EXPECT_EQ(first, numbers(4, 9));
-  for (const auto& failed : {waits, later}) {
-    EXPECT_EQ(failed->status.code(), Code::peer_lost);
-    EXPECT_NE(failed->status.message().find("process 1 is gone"), std::string::npos) << failed->status.to_string();
+  EXPECT_FALSE(waits->done);
+  cluster.finish({waits, send(2, 0, numbers(4, 20))});
+  EXPECT_EQ(waits->report.last_rank, 2);
+  const auto late = receive(0, third);
+  cluster.finish({late});
+  EXPECT_EQ(late->status.code(), Code::late);
+  EXPECT_NE(late->status.message().find("rank 1 was lost: process 1 is gone"), std::string::npos) << late->status.to_string();
+}
+
+TEST_F(AnySource, it_ends_when_nobody_is_left) {
+  std::vector<int32_t> before(4), after(4);
+  const auto waits = receive(0, before);
+  for (const Rank rank : {1u, 2u}) cluster.engine(0).lost(rank, Status(Code::peer_lost, "it is gone"));
+  cluster.settle();
+  EXPECT_FALSE(waits->done);
+  cluster.engine(0).lost(3, Status(Code::peer_lost, "it is gone, too"));
+  cluster.settle();
+  const auto refused = receive(0, after);
+  for (const auto& ended : {waits, refused}) {
+    ASSERT_TRUE(ended->done);
+    EXPECT_EQ(ended->status.code(), Code::peer_lost);
+    EXPECT_NE(ended->status.message().find("rank 3 was lost: it is gone, too"), std::string::npos) << ended->status.to_string();
   }
 }
 

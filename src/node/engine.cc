@@ -78,7 +78,7 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
   for (auto* active : active_) {
     if (active->group == it->second.get()) active->operation.fail(why, now);
   }
-  any_source_.end(why, [&](const AnySourceReceive& receive) { return receive.group == it->second.get(); });
+  any_source_.end([&](const AnySourceReceive& receive) { return receive.group == it->second.get() ? why : Status(); });
   settle_needed_ = true;
   settle_all();
   if (it->second->lossy != nullptr) it->second->lossy->fail_all(why, now);
@@ -98,7 +98,7 @@ void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
   for (auto* active : active_) {
     if (active->group == &group) active->operation.fail_and_tell(why, now);
   }
-  any_source_.end(why, [&](const AnySourceReceive& receive) { return receive.group == &group; });
+  any_source_.end([&](const AnySourceReceive& receive) { return receive.group == &group ? why : Status(); });
   settle_needed_ = true;
   settle_all();
   if (group.lossy != nullptr) group.lossy->fail_all(why, now);
@@ -117,7 +117,7 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
     if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
   for (auto* active : active_) active->operation.fail(why, now);
-  any_source_.end(why, [](const AnySourceReceive&) { return true; });
+  any_source_.end([&](const AnySourceReceive&) { return why; });
   settle_needed_ = true;
 }
 
@@ -131,7 +131,7 @@ void Engine::wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now) {
   for (auto& [number, group] : groups_) {
     if (group->lossy != nullptr) group->lossy->fail_all(why, now);
   }
-  any_source_.end(why, [](const AnySourceReceive&) { return true; });
+  any_source_.end([&](const AnySourceReceive&) { return why; });
   wind_down_by_ = std::min(wind_down_by_, by);
   wind_down_why_ = why;
   settle_needed_ = true;
@@ -348,7 +348,7 @@ void Engine::give_up() {
     completion->done = true;
   }
   active_.clear();
-  any_source_.end(no_memory_left(), [](const AnySourceReceive&) { return true; });
+  any_source_.end([](const AnySourceReceive&) { return no_memory_left(); });
   for (PeerIndex peer = 0; peer < peers_.size(); ++peer) {
     auto& p = peers_[peer];
     if (p.route == nullptr || !p.lost.ok()) continue;
@@ -464,7 +464,7 @@ bool Engine::poll_all(Nanos now) {
     for (auto* active : active_) active->operation.fail(wind_down_why_, now);
     settle_needed_ = progress = true;
   }
-  if (!any_source_.empty()) settle_needed_ |= progress |= any_source_.end_late(now) || match_any_source(now);
+  if (!any_source_.empty()) settle_needed_ |= progress |= match_any_source(now) || end_any_source(now);
   settle_all();
   progress |= step_lossy(now);
   if (now >= observe_at_) observe(now);

@@ -164,7 +164,7 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> start_any_source(GroupCore& group, OperationRequest&& request, uint32_t tag, Nanos now);
   std::optional<Rank> sender_of_first(const GroupCore& group, uint32_t tag) const;
   bool match_any_source(Nanos now);
-  void end_any_source(PeerIndex lost);
+  bool end_any_source(Nanos now);
   std::shared_ptr<Completion> start(GroupCore& group, OperationRequest&& request, uint64_t id, Nanos now);
   struct Launch {
     Chosen chosen;

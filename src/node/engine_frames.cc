@@ -210,7 +210,7 @@ void Engine::lost(PeerIndex peer, const Status& why) try {
   record_lost(peer, now_);
   if (!any_source_.empty()) {
     match_any_source(now_);  // what it sent before it went is there
-    end_any_source(peer);
+    end_any_source(now_);
   }
   settle_needed_ = true;
   if (lost_) lost_(peer, peers_[peer].lost);
