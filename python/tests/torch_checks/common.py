@@ -37,6 +37,7 @@ GLOO_CANNOT = {
     "future of reduce_scatter_tensor": "Work::getFuture not implemented",
     "order of collectives from callbacks": "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet",
     "name the lost rank": "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete",
+    "name the operation": "Timed out waiting 2000ms for recv operation to complete",
     "abort": "the collective goes on waiting",
     "startCoalescing": "Backend gloo does not implement startCoalescing",
 }
@@ -112,6 +113,7 @@ def run(module, function):
         init(told["group_timeout_s"])
     getattr(module, function)()
     if told["group"] and dist.is_initialized():
+        dist.barrier()  # nobody leaves while another is still connecting to it, or needs it
         dist.destroy_process_group()
 
 
@@ -177,3 +179,15 @@ def leave():
     except RuntimeError as error:
         print("destroy_process_group:", error)
     assert time.monotonic() - started < 20
+
+
+def meet(name="end", wait_s=60):
+    """All ranks come here, without a collective; rank 0, which has the store, goes last."""
+    store, wait = dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
+    everyone = [f"{name} {of}" for of in range(world())]
+    store.set(everyone[rank()], "1")
+    store.wait(everyone, wait)
+    if rank() > 0:
+        store.set(f"{name} seen by {rank()}", "1")
+    else:
+        store.wait([f"{name} seen by {of}" for of in range(1, world())], wait)
