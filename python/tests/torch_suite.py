@@ -37,7 +37,7 @@ BOUND_TO_GLOO = {
 }
 
 # The modules to import for a backend, in every process of it.
-MODULES = {"unisono": ["unisono.torch"]}
+MODULES = {"unisono": ["unisono.torch"], "disguised": ["torch_suite_disguise"]}
 
 
 class Worker:
