@@ -1,4 +1,6 @@
-"""PyTorch's own tests with the backend "unisono": every body that Gloo passes on the CPU (torch_suite.py, torch_suite_bodies.txt), with 3 ranks.
+"""PyTorch's own tests with the backend "unisono", with 3 ranks.
+
+Every body that Gloo passes on the CPU: torch_suite.py, torch_suite_bodies.txt.
 
 UNISONO_TORCH_SUITE_RANKS=3,4,8    with these numbers of ranks
 UNISONO_TORCH_SUITE_BACKEND=gloo   with another backend

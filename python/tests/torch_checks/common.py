@@ -33,10 +33,16 @@ GLOO_CANNOT = {
     "uneven all_gather": "invalid tensor size at index 1",
     "uneven all_to_all of lists": "invalid tensor size at index 1",
     "message of another size": "ends the process: terminate called after throwing gloo::EnforceNotMet",
-    "future of all_gather": "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect",
+    "future of all_gather": (
+        "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect"
+    ),
     "future of reduce_scatter_tensor": "Work::getFuture not implemented",
-    "order of collectives from callbacks": "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet",
-    "name the lost rank": "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete",
+    "order of collectives from callbacks": (
+        "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet"
+    ),
+    "name the lost rank": (
+        "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete"
+    ),
     "name the operation": "Timed out waiting 2000ms for recv operation to complete",
     "abort": "the collective goes on waiting",
     "startCoalescing": "Backend gloo does not implement startCoalescing",
@@ -48,12 +54,20 @@ CHECKS = {}  # (module, function): what `check` was told
 def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_timeout_s=30, env=None):
     """Makes a function a check: `ranks` processes call it, once for each number of them.
 
-    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python programs do.
+    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python
+    programs do.
     group: torch.distributed is initialised before and destroyed after.
     """
 
     def mark(function):
-        told = {"ranks": ranks, "timeout_s": timeout_s, "lost": lost, "fresh": fresh, "group": group, "group_timeout_s": group_timeout_s}
+        told = {
+            "ranks": ranks,
+            "timeout_s": timeout_s,
+            "lost": lost,
+            "fresh": fresh,
+            "group": group,
+            "group_timeout_s": group_timeout_s,
+        }
         CHECKS[function.__module__.rpartition(".")[2], function.__name__] = told | {"env": env or {}}
         return function
 
@@ -129,7 +143,9 @@ def same(actual, expected, tolerance=0.0):
     if tolerance == 0.0:
         equal = as_bits(actual).equal(as_bits(expected))
     else:
-        equal = torch.allclose(actual.to(torch.float64), expected.to(torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True)
+        equal = torch.allclose(
+            actual.to(torch.float64), expected.to(torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
     if not equal:
         raise AssertionError(f"{actual} instead of {expected}")
 

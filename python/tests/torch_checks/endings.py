@@ -1,4 +1,6 @@
-"""How processes end: in processes of their own, which import what they need and end as Python programs do. The exit code is 0."""
+"""How processes end: in processes of their own, which import what they need and end as Python programs do. The exit code is
+0.
+"""
 
 import time
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import threading
-import time
 
 import torch
 import torch.distributed as dist

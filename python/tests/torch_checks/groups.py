@@ -213,10 +213,12 @@ def two_backends():
 
 @check(ranks=(2, 3))
 def debug_detail():
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backend: calls are compared between ranks, by sequence numbers that the backend counts."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backend: calls are compared between ranks, by sequence numbers that the
+    backend counts.
+    """
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     group = dist.new_group()
-    for turn in range(3):
+    for _ in range(3):
         sums_to(group, world() * (world() - 1) // 2)
         dist.barrier(group)
         dist.all_gather([torch.empty(2) for _ in range(world())], torch.ones(2), group=group)
