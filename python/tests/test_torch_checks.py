@@ -36,5 +36,5 @@ def test_a_rank_that_fails_is_named():
     """The launcher itself: a function that is no check's fails on all ranks."""
     run = launcher.run_ranks("collectives", "no_such_function", 2)
     assert run.failed_ranks() == [0, 1]
-    with pytest.raises(AssertionError, match="rank 0: code 10, rank 1: code 10"):
+    with pytest.raises(AssertionError, match="rank [01]: code 10"):
         run.raise_if_failed()

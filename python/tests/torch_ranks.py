@@ -1,4 +1,4 @@
-"""Processes of one job on this host: forks them, waits for all of them, and ends those that are too late, with whatever they have started.
+"""Processes of one job on this host: forks them, waits for all of them, ends those that are too late.
 
 Each rank leads a process group of its own, so that its descendants end with it, and dies with the process that forked it.
 """
@@ -16,7 +16,9 @@ FAILED = 10  # the exit code for an exception, as in PyTorch's suite
 
 
 def fork_ranks(count, run, directory):
-    """The processes' ids. Each calls run(rank), with its output in directory/output.RANK, and ends with what that returns or raises."""
+    """The processes' ids. Each calls run(rank), with its output in directory/output.RANK, and ends with what that returns or
+    raises.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     return [fork_rank(rank, run, directory) for rank in range(count)]

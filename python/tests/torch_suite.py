@@ -1,10 +1,14 @@
-"""Runs the bodies of PyTorch's own suite for torch.distributed, those of the installed torch, with any backend, and Gloo beside it as the control.
+"""Runs the bodies of the installed PyTorch's own suite for torch.distributed with any backend, Gloo beside it as the control.
 
-  python python/tests/torch_suite.py --backends gloo,unisono --ranks 3,8        all bodies, and what differs; exit status 1 if Gloo passes more
-  python python/tests/torch_suite.py --backends gloo --ranks 3 --list           what is run and what the suite leaves out, and why
-  python python/tests/torch_suite.py --regenerate                               writes anew torch_suite_bodies.txt: what Gloo passes here
+  python python/tests/torch_suite.py --backends gloo,unisono --ranks 3,8        all bodies, and what differs; exit status 1
+  if Gloo passes more
+  python python/tests/torch_suite.py --backends gloo --ranks 3 --list           what is run and what the suite leaves out,
+  and why
+  python python/tests/torch_suite.py --regenerate                               writes anew torch_suite_bodies.txt: what
+  Gloo passes here
 
-Of about 315 bodies most need GPUs. Each of the others gets processes of its own, forked from one that has torch imported, and a time-out.
+Of about 315 bodies most need GPUs. Each of the others gets processes of its own, forked from one that has torch imported, and
+a time-out.
 """
 
 import argparse
@@ -21,8 +25,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 BODIES = HERE / "torch_suite_bodies.txt"
 
 # Bodies that ask for Gloo by name or by its words: no other backend can pass them, whatever it does.
-TEXT_OF_TIMEOUT = 'expects Gloo\'s words: the error must match " (Timed out|closed|timeout) ", blanks included, within 0.1 s of the time-out'
+TEXT_OF_TIMEOUT = (
+    'expects Gloo\'s words: the error must match " (Timed out|closed|timeout) ", blanks included, within 0.1 s of the time-out'
+)
 BY_NAME = 'dist.monitored_barrier raises ValueError for every backend whose name is not "gloo"'
+WORDS = 'expects Gloo\'s words: "Rank 0 timed out in monitoredBarrier"'
 BUILT_IN = 'DDP\'s log must name the backend, and ProcessGroup::getBackendName() is "custom" for all that are not part of torch'
 BOUND_TO_GLOO = {
     "test_barrier_timeout_full_group": TEXT_OF_TIMEOUT,
@@ -31,20 +38,29 @@ BOUND_TO_GLOO = {
     "test_ddp_logging_data_cpu": BUILT_IN,
     "test_monitored_barrier_failure_order": BY_NAME,
     "test_monitored_barrier_gloo": BY_NAME,
-    "test_monitored_barrier_gloo_rank_0_timeout": 'ProcessGroup.monitored_barrier must say "Rank 0 timed out in monitoredBarrier", words of Gloo\'s',
+    "test_monitored_barrier_gloo_rank_0_timeout": WORDS,
     "test_monitored_barrier_gloo_subgroup": BY_NAME,
     "test_monitored_barrier_wait_all_ranks": BY_NAME,
 }
 
 # The modules to import for a backend, in every process of it.
-MODULES = {"unisono": ["unisono.torch"]}
+MODULES = {"unisono": ["unisono.torch"], "disguised": ["torch_suite_disguise"]}
 
 
 class Worker:
     """A process that runs bodies for one backend and number of ranks: torch_suite_worker.py. Its children end with it."""
 
     def __init__(self, backend, ranks, timeout_s=60, modules=()):
-        command = [sys.executable, str(HERE / "torch_suite_worker.py"), "--backend", backend, "--ranks", str(ranks), "--timeout", str(timeout_s)]
+        command = [
+            sys.executable,
+            str(HERE / "torch_suite_worker.py"),
+            "--backend",
+            backend,
+            "--ranks",
+            str(ranks),
+            "--timeout",
+            str(timeout_s),
+        ]
         for module in [*MODULES.get(backend, ()), *modules]:
             command += ["--import", module]
         self.backend, self.ranks = backend, ranks
@@ -82,7 +98,9 @@ class Worker:
 
 
 def listed_bodies(ranks):
-    """From the list that --regenerate writes: a body, and the numbers of ranks with which Gloo passes it or, but for Gloo, anybody could."""
+    """From the list that --regenerate writes: a body, and the numbers of ranks with which Gloo passes it or, but for Gloo,
+    anybody could.
+    """
     lines = [line.split() for line in BODIES.read_text().splitlines() if line and not line.startswith("#")]
     return [name for name, numbers in lines if str(ranks) in numbers.split(",")]
 
@@ -96,7 +114,13 @@ def run_all(backend, ranks, options):
             if not re.search(options.tests, name):
                 continue
             if backend != "gloo" and name in BOUND_TO_GLOO and not options.bound and name not in worker.skipped:
-                result = {"name": name, "status": "skipped", "reason": "bound to Gloo: " + BOUND_TO_GLOO[name], "seconds": 0, "output": {}}
+                result = {
+                    "name": name,
+                    "status": "skipped",
+                    "reason": "bound to Gloo: " + BOUND_TO_GLOO[name],
+                    "seconds": 0,
+                    "output": {},
+                }
             elif options.list:
                 status = "skipped" if name in worker.skipped else "to run"
                 result = {"name": name, "status": status, "reason": worker.skipped.get(name, ""), "seconds": 0, "output": {}}
@@ -122,8 +146,13 @@ def with_status(run, status):
 
 
 def compare(control, other):
-    """(only the control passes, only the other passes, {reason: names that the other has left out though the control passes})."""
-    passed, left_out = with_status(control, "passed"), {r["name"]: r["reason"] for r in other["results"] if r["status"] == "skipped"}
+    """(only the control passes, only the other passes, {reason: names that the other has left out though the control
+    passes}).
+    """
+    passed, left_out = (
+        with_status(control, "passed"),
+        {r["name"]: r["reason"] for r in other["results"] if r["status"] == "skipped"},
+    )
     excused = collections.defaultdict(list)
     for name in sorted(passed & left_out.keys()):
         if name in BOUND_TO_GLOO:
@@ -133,11 +162,15 @@ def compare(control, other):
 
 
 def print_summary(runs):
-    """What passed where, why the rest was left out, and what differs from Gloo. Returns whether a backend passes less than Gloo."""
+    """What passed where, why the rest was left out, and what differs from Gloo. Returns whether a backend passes less than
+    Gloo.
+    """
     print("\nbackend  ranks  passed  failed  timed out  skipped  seconds")
     for run in runs:
         count = collections.Counter(result["status"] for result in run["results"])
-        numbers = f"{count['passed']:6}  {count['failed']:6}  {count['timed out']:9}  {count['skipped']:7}  {run['seconds']:7.1f}"
+        numbers = (
+            f"{count['passed']:6}  {count['failed']:6}  {count['timed out']:9}  {count['skipped']:7}  {run['seconds']:7.1f}"
+        )
         print(f"{run['backend']:8} {run['ranks']:5}  {numbers}")
     for run in runs:
         reasons = collections.Counter(result["reason"] for result in run["results"] if result["status"] == "skipped")
@@ -161,7 +194,11 @@ def print_summary(runs):
 
 def to_list(results):
     """What Gloo passes, and all_to_all of lists, which it does not have."""
-    return {result["name"] for result in results if result["status"] == "passed" or result["opened"] and result["status"] == "failed"}
+    return {
+        result["name"]
+        for result in results
+        if result["status"] == "passed" or result["opened"] and result["status"] == "failed"
+    }
 
 
 def regenerate(options):
@@ -169,8 +206,13 @@ def regenerate(options):
     for ranks in NUMBERS_OF_RANKS:
         for name in to_list(run_all("gloo", ranks, options)["results"]):
             passed[name].append(str(ranks))
-    version = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True).stdout.strip()
-    lines = [f"# Bodies of PyTorch's suite that Gloo passes on the CPU, or lacks the operation for, and with how many ranks; torch {version}. Written by torch_suite.py --regenerate."]
+    version = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    lines = [
+        f"# Bodies of PyTorch's suite that Gloo passes on the CPU, or lacks the operation for; ranks; torch {version}.",
+        "# Written by torch_suite.py --regenerate.",
+    ]
     lines += [f"{name} {','.join(numbers)}" for name, numbers in sorted(passed.items())]
     BODIES.write_text("\n".join(lines) + "\n")
     print(f"{len(passed)} bodies written to {BODIES}")
@@ -182,7 +224,9 @@ def parse(arguments):
     parser.add_argument("--ranks", default="3,8", help="separated by commas")
     parser.add_argument("--tests", default="", metavar="REGEX", help="only bodies in whose name this is found")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="per body")
-    parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help="import it in every process")
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE", help="import it in every process"
+    )
     parser.add_argument("--bound", action="store_true", help="try the bodies that are bound to Gloo with other backends too")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all results, and the output of what failed")
     parser.add_argument("--list", action="store_true", help="run nothing")
@@ -196,7 +240,9 @@ def main(arguments=None):
     if options.regenerate:
         regenerate(options)
         return 0
-    runs = [run_all(backend, int(ranks), options) for ranks in options.ranks.split(",") for backend in options.backends.split(",")]
+    runs = [
+        run_all(backend, int(ranks), options) for ranks in options.ranks.split(",") for backend in options.backends.split(",")
+    ]
     if options.json:
         options.json.write_text(json.dumps(runs, indent=1))
     less = print_summary(runs)

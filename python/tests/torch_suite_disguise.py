@@ -1,6 +1,6 @@
-"""Gloo under a name that torch does not know, "disguised": what of PyTorch's suite is bound to the name, not to what a backend does.
+"""Gloo under a name that torch does not know, "disguised": what is bound to the name.
 
-  python/tests/torch_suite.py --backends gloo,disguised --import torch_suite_disguise --bound
+python/tests/torch_suite.py --backends gloo,disguised --bound
 """
 
 import os

@@ -1,11 +1,15 @@
-"""Runs bodies of PyTorch's own suite (torch.testing._internal.distributed.distributed_test) for one backend and one number of ranks.
+"""Runs bodies of PyTorch's own suite for one backend and one number of ranks.
 
-A process of its own, because the suite reads BACKEND and WORLD_SIZE while it is imported. It reads names of bodies from standard input, one per
-line, forks the ranks of each and answers with one line of JSON: {name, status, reason, seconds, output}. Before that it tells in one line
-what it would leave out, and why: {"skipped": {name: reason}, "opened": {name: reason}, "names": [...]}.
+The suite is torch.testing._internal.distributed.distributed_test.
 
-A backend that the suite does not know is let in wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo, and what runs later
-sees the backend's own name. All backends also get the bodies of all_to_all on the CPU, which the suite opens for MPI only.
+A process of its own, because the suite reads BACKEND and WORLD_SIZE while it is imported. It reads names of bodies from
+standard input, one per line, forks the ranks of each and answers with one line of JSON: {name, status, reason, seconds,
+output}. Before that it tells in one line what it would leave out, and why:
+{"skipped": {name: reason}, "opened": {name: reason}, "names": [...]}.
+
+A backend that the suite does not know is let in wherever Gloo is: the suite's decorators are evaluated with BACKEND=gloo,
+and what runs later sees the backend's own name. All backends also get the bodies of all_to_all on the CPU, which the suite
+opens for MPI only.
 """
 
 import argparse
@@ -73,7 +77,9 @@ class Suite:
         base._test_accumulate_gradients_no_sync = as_gloo(module, base._test_accumulate_gradients_no_sync)
 
     def skip_reason(self, name):
-        """Why the suite leaves a body out; None if it runs it. Starts nothing: the body's decorators are called around a stub."""
+        """Why the suite leaves a body out; None if it runs it. Starts nothing: the body's decorators are called around a
+        stub.
+        """
         from torch.testing._internal.common_distributed import TEST_SKIPS
 
         function = getattr(self.case, name)
@@ -114,7 +120,13 @@ class Suite:
             common.cleanup_temp_dir()
         status, reason = judge(codes, timed_out, timeout_s, common.TEST_SKIPS)
         kept = {} if status in ("passed", "skipped") else {str(rank): text for rank, text in output.items()}
-        return {"name": name, "status": status, "reason": reason, "seconds": round(time.monotonic() - started, 3), "output": kept}
+        return {
+            "name": name,
+            "status": status,
+            "reason": reason,
+            "seconds": round(time.monotonic() - started, 3),
+            "output": kept,
+        }
 
     def _run_rank(self, rank, name, directory, barrier):
         self._use_barrier(barrier)
@@ -173,7 +185,9 @@ def judge(codes, timed_out, timeout_s, skips):
     if codes[0] in messages and all(code == 0 or code in messages for code in codes):
         return "skipped", messages[codes[0]]
     wrong = {rank: code for rank, code in enumerate(codes) if code}
-    return "failed", ", ".join(f"rank {rank}: " + (f"signal {-code}" if code < 0 else f"exit code {code}") for rank, code in wrong.items())
+    return "failed", ", ".join(
+        f"rank {rank}: " + (f"signal {-code}" if code < 0 else f"exit code {code}") for rank, code in wrong.items()
+    )
 
 
 def main():
@@ -191,7 +205,11 @@ def main():
         suite = Suite(options.backend, options.ranks, options.modules)
         reasons = {name: suite.skip_reason(name) for name in suite.names}
         opened = {name: getattr(getattr(suite.case, name), "opened_by_unisono", None) for name in suite.names}
-        told = {"names": suite.names, "skipped": {n: r for n, r in reasons.items() if r}, "opened": {n: r for n, r in opened.items() if r}}
+        told = {
+            "names": suite.names,
+            "skipped": {n: r for n, r in reasons.items() if r},
+            "opened": {n: r for n, r in opened.items() if r},
+        }
         print(json.dumps(told), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(suite.run(line.strip(), options.timeout)), file=answers, flush=True)

@@ -1,4 +1,6 @@
-"""Collectives whose forms PyTorch's suite has on GPUs only: reduce_scatter, the tensor and coalesced forms, all_to_all, shapes that are unusual."""
+"""Collectives whose forms PyTorch's suite has on GPUs only: reduce_scatter, the tensor and coalesced forms, all_to_all,
+shapes that are unusual.
+"""
 
 import torch
 import torch.distributed as dist
@@ -95,7 +97,7 @@ def coalescing_manager_reduce_scatter_tensor():
     inputs = [part(rank(), elements * world()) for elements in (1, 5)]
     outputs = [torch.empty(elements) for elements in (1, 5)]
     with dist._coalescing_manager():
-        for output, whole in zip(outputs, inputs):
+        for output, whole in zip(outputs, inputs, strict=True):
             dist.reduce_scatter_tensor(output, whole)
     for output in outputs:
         same(output, total(len(output) * world()).chunk(world())[rank()])

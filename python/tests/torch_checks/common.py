@@ -33,10 +33,17 @@ GLOO_CANNOT = {
     "uneven all_gather": "invalid tensor size at index 1",
     "uneven all_to_all of lists": "invalid tensor size at index 1",
     "message of another size": "ends the process: terminate called after throwing gloo::EnforceNotMet",
-    "future of all_gather": "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect",
+    "future of all_gather": (
+        "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect"
+    ),
     "future of reduce_scatter_tensor": "Work::getFuture not implemented",
-    "order of collectives from callbacks": "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet",
-    "name the lost rank": "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete",
+    "order of collectives from callbacks": (
+        "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet"
+    ),
+    "name the lost rank": (
+        "names an address, or nobody: Connection reset by peer; Timed out waiting 4000ms for recv operation to complete"
+    ),
+    "name the operation": "Timed out waiting 2000ms for recv operation to complete",
     "abort": "the collective goes on waiting",
     "startCoalescing": "Backend gloo does not implement startCoalescing",
 }
@@ -47,12 +54,20 @@ CHECKS = {}  # (module, function): what `check` was told
 def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_timeout_s=30, env=None):
     """Makes a function a check: `ranks` processes call it, once for each number of them.
 
-    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python programs do.
+    lost: ranks that may end in any way. fresh: in processes of their own instead of forked ones, which end as Python
+    programs do.
     group: torch.distributed is initialised before and destroyed after.
     """
 
     def mark(function):
-        told = {"ranks": ranks, "timeout_s": timeout_s, "lost": lost, "fresh": fresh, "group": group, "group_timeout_s": group_timeout_s}
+        told = {
+            "ranks": ranks,
+            "timeout_s": timeout_s,
+            "lost": lost,
+            "fresh": fresh,
+            "group": group,
+            "group_timeout_s": group_timeout_s,
+        }
         CHECKS[function.__module__.rpartition(".")[2], function.__name__] = told | {"env": env or {}}
         return function
 
@@ -61,6 +76,11 @@ def check(ranks=(3,), timeout_s=60, lost=(), fresh=False, group=True, group_time
 
 def backend():
     return os.environ["BACKEND"]
+
+
+def is_gloo():
+    """Under whatever name: torch_suite_disguise.py."""
+    return backend() in ("gloo", "disguised")
 
 
 def rank():
@@ -73,7 +93,7 @@ def world():
 
 def cannot(what):
     """Whether this part is to be left out, since the backend is Gloo."""
-    return backend() == "gloo" and what in GLOO_CANNOT and not os.environ.get("UNISONO_CHECKS_TRY")
+    return is_gloo() and what in GLOO_CANNOT and not os.environ.get("UNISONO_CHECKS_TRY")
 
 
 def init(timeout_s=30, **options):
@@ -112,6 +132,7 @@ def run(module, function):
         init(told["group_timeout_s"])
     getattr(module, function)()
     if told["group"] and dist.is_initialized():
+        dist.barrier()  # nobody leaves while another is still connecting to it, or needs it
         dist.destroy_process_group()
 
 
@@ -122,7 +143,9 @@ def same(actual, expected, tolerance=0.0):
     if tolerance == 0.0:
         equal = as_bits(actual).equal(as_bits(expected))
     else:
-        equal = torch.allclose(actual.to(torch.float64), expected.to(torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True)
+        equal = torch.allclose(
+            actual.to(torch.float64), expected.to(torch.float64), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
     if not equal:
         raise AssertionError(f"{actual} instead of {expected}")
 
@@ -161,7 +184,7 @@ def fails(pattern, *, within_s, kinds=(RuntimeError, TimeoutError)):
 
 def kinds():
     """What a lost rank may raise."""
-    return (RuntimeError, TimeoutError) if backend() == "gloo" else (dist.DistError, TimeoutError)
+    return (RuntimeError, TimeoutError) if is_gloo() else (dist.DistError, TimeoutError)
 
 
 def names(lost):
@@ -177,3 +200,15 @@ def leave():
     except RuntimeError as error:
         print("destroy_process_group:", error)
     assert time.monotonic() - started < 20
+
+
+def meet(name="end", wait_s=60):
+    """All ranks come here, without a collective; rank 0, which has the store, goes last."""
+    store, wait = dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
+    everyone = [f"{name} {of}" for of in range(world())]
+    store.set(everyone[rank()], "1")
+    store.wait(everyone, wait)
+    if rank() > 0:
+        store.set(f"{name} seen by {rank()}", "1")
+    else:
+        store.wait([f"{name} seen by {of}" for of in range(1, world())], wait)

@@ -1,4 +1,6 @@
-"""DistributedDataParallel: gradients in several buckets, its options, uneven inputs, sharded optimizers; beside one process that sees all inputs."""
+"""DistributedDataParallel: gradients in several buckets, its options, uneven inputs, sharded optimizers; beside one process
+that sees all inputs.
+"""
 
 import copy
 
@@ -16,7 +18,14 @@ SMALL = 0.0005  # MiB per bucket: two or three parameters each
 
 def model(seed=0):
     torch.manual_seed(seed)
-    layers = [torch.nn.Linear(12, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16), torch.nn.Tanh()]
+    layers = [
+        torch.nn.Linear(12, 32),
+        torch.nn.Tanh(),
+        torch.nn.Linear(32, 32),
+        torch.nn.Tanh(),
+        torch.nn.Linear(32, 16),
+        torch.nn.Tanh(),
+    ]
     return torch.nn.Sequential(*layers, torch.nn.Linear(16, 3))
 
 
@@ -62,7 +71,7 @@ def train_together(network, steps, optimizer):
 def equal_to_alone(network, losses, steps=10, tolerance=2e-6, optimizer=None):
     alone, expected = train_alone(steps, optimizer)
     same(losses, expected, tolerance)
-    for parameter, right in zip(network.parameters(), alone.parameters()):
+    for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same_on_all_ranks(parameter)
         same(parameter.detach(), right.detach(), tolerance)
 
@@ -100,7 +109,7 @@ def options():
 @check(ranks=(2, 3))
 def parameters_of_rank_0_are_taken():
     network = DistributedDataParallel(model(seed=rank()))
-    for parameter, right in zip(network.parameters(), model(seed=0).parameters()):
+    for parameter, right in zip(network.parameters(), model(seed=0).parameters(), strict=True):
         same(parameter.detach(), right.detach())
 
 
@@ -140,7 +149,7 @@ def unused_parameters():
         for of in range(world()):
             output = reference(inputs.chunk(world())[of], choice(of))
             (torch.nn.functional.mse_loss(output, targets.chunk(world())[of]) / world()).backward()
-        for parameter, right in zip(network.parameters(), reference.parameters()):
+        for parameter, right in zip(network.parameters(), reference.parameters(), strict=True):
             if right.grad is not None:
                 same(parameter.grad, right.grad, 1e-6)
 
@@ -157,7 +166,7 @@ def no_sync():
         loss_of(network, *map(my_part, batch(step + 50))).backward()
         for number in (step, step + 50):
             loss_of(alone, *batch(number)).backward()
-        for parameter, right in zip(network.parameters(), alone.parameters()):
+        for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
             same(parameter.grad, right.grad, 2e-6)
 
 
@@ -199,7 +208,7 @@ def in_a_sub_group():
         loss_of(network, *(part.chunk(2)[rank() // 2] for part in batch(step))).backward()
         alone = model()
         loss_of(alone, *batch(step)).backward()
-        for parameter, right in zip(network.parameters(), alone.parameters()):
+        for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
             same(parameter.grad, right.grad, 2e-6)
 
 
@@ -266,7 +275,7 @@ def two_models_in_one_step():
         for seed, network in enumerate(networks):
             alone = model(seed)
             loss_of(alone, *batch(step)).backward()
-            for parameter, right in zip(network.parameters(), alone.parameters()):
+            for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
                 same(parameter.grad, right.grad, 2e-6)
 
 
@@ -288,7 +297,9 @@ def forked_data_loaders():
         running = torch.full((1 << 16,), 1.0)
         work = dist.all_reduce(running, async_op=True)
         seen = 0
-        for inputs in torch.utils.data.DataLoader(Numbers(), batch_size=8, sampler=sampler, num_workers=2, multiprocessing_context="fork"):
+        for inputs in torch.utils.data.DataLoader(
+            Numbers(), batch_size=8, sampler=sampler, num_workers=2, multiprocessing_context="fork"
+        ):
             network.zero_grad()
             network(inputs).pow(2).mean().backward()
             seen += len(inputs)

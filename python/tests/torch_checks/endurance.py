@@ -58,7 +58,10 @@ def collectives():
 def messages():
     def step(iteration):
         tensor = torch.empty(100)
-        works = [dist.irecv(tensor, 1 - rank(), tag=iteration), dist.isend(torch.full((100,), float(rank())), 1 - rank(), tag=iteration)]
+        works = [
+            dist.irecv(tensor, 1 - rank(), tag=iteration),
+            dist.isend(torch.full((100,), float(rank())), 1 - rank(), tag=iteration),
+        ]
         for work in works:
             work.wait()
         assert tensor[0] == 1 - rank()

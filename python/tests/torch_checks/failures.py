@@ -8,13 +8,12 @@ import os
 import re
 import signal
 import threading
-import time
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import cannot, check, fails, init, kinds, leave, names, rank, same, world
+from .common import cannot, check, fails, init, kinds, leave, meet, names, rank, same, world
 from .ddp import SMALL, batch, loss_of, model, my_part
 
 
@@ -165,15 +164,10 @@ def missing_rank_is_named_at_the_time_out():
     """Rank 1 lives but does not come."""
     init(timeout_s=3)
     dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
     if rank() != 1:
         with fails(names(1), within_s=12, kinds=kinds()):
             dist.all_reduce(torch.ones(10))
-        store.add("told", 1)
-    else:
-        end = time.monotonic() + 30
-        while store.add("told", 0) < 2 and time.monotonic() < end:
-            pass
+    meet()
     leave()
 
 
@@ -182,13 +176,10 @@ def time_out_of_one_call():
     """Work.wait with a time-out ends long before the group's."""
     init(timeout_s=120)
     dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
     if rank() == 0:
-        with fails(None, within_s=10, kinds=(RuntimeError, TimeoutError)):
+        with fails(None, within_s=10):
             dist.all_reduce(torch.ones(10), async_op=True).wait(datetime.timedelta(seconds=1))
-        store.set("told", "1")
-    else:
-        store.wait(["told"], datetime.timedelta(seconds=60))
+    meet()
     leave()
 
 
@@ -197,14 +188,11 @@ def set_timeout():
     """A shorter one than the group was made with."""
     init(timeout_s=120)
     dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
     dist.group.WORLD.set_timeout(datetime.timedelta(seconds=2))
     if rank() == 0:
         with fails(names(1), within_s=12, kinds=kinds()):
             dist.all_reduce(torch.ones(10))
-        store.set("told", "1")
-    else:
-        store.wait(["told"], datetime.timedelta(seconds=60))
+    meet()
     leave()
 
 
@@ -215,46 +203,37 @@ def abort():
         return
     init(timeout_s=120)
     dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
-    if rank() == 1:
-        store.wait(["told 0", "told 2"], datetime.timedelta(seconds=60))
-    else:
+    if rank() != 1:
         work = dist.all_reduce(torch.ones(10), async_op=True)
         thread = threading.Thread(target=dist.group.WORLD.abort)
         thread.start()
         with fails(None, within_s=15):
             work.wait()
         thread.join()
-        store.set(f"told {rank()}", "1")
+    meet()
     leave()
 
 
 @check(ranks=(3,), timeout_s=90)
 def monitored_barrier():
-    """ProcessGroup.monitored_barrier: dist.monitored_barrier is for Gloo's name only."""
-    group, timeout = dist.group.WORLD, datetime.timedelta(seconds=2)
+    """ProcessGroup.monitored_barrier: dist.monitored_barrier is for Gloo's name only. Rank 0 names who is missing."""
+    group = dist.new_group()
     group.monitored_barrier(datetime.timedelta(seconds=20))
     group.monitored_barrier(datetime.timedelta(seconds=20), wait_all_ranks=True)
-    store = dist.distributed_c10d._get_default_store()
-    if rank() == 1:
-        store.wait(["told 0"], datetime.timedelta(seconds=60))
-        return
-    with fails(r"rank 1\b" if rank() == 0 else None, within_s=20, kinds=(RuntimeError, TimeoutError)):
-        group.monitored_barrier(timeout)
-    store.set(f"told {rank()}", "1")
+    if rank() != 1:
+        with fails(r"rank 1\b" if rank() == 0 else None, within_s=20):
+            group.monitored_barrier(datetime.timedelta(seconds=2))
+    meet()
 
 
 @check(ranks=(3,), timeout_s=90)
 def monitored_barrier_of_all_ranks():
-    group, timeout = dist.group.WORLD, datetime.timedelta(seconds=2)
-    dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group()
+    dist.barrier(group)
     if rank() == 0:
-        with fails(r"ranks? 1, ?2\b", within_s=20, kinds=(RuntimeError, TimeoutError)):
-            group.monitored_barrier(timeout, wait_all_ranks=True)
-        store.set("told", "1")
-    else:
-        store.wait(["told"], datetime.timedelta(seconds=60))
+        with fails(r"ranks? 1, ?2\b", within_s=20):
+            group.monitored_barrier(datetime.timedelta(seconds=2), wait_all_ranks=True)
+    meet()
 
 
 @check(ranks=(2,), group=False)
@@ -306,7 +285,6 @@ def text_of_errors():
     """Of one line at least; no raw pointers, and it says which operation it was."""
     init(timeout_s=2)
     dist.barrier()
-    store = dist.distributed_c10d._get_default_store()
     if rank() == 0:
         try:
             dist.all_reduce(torch.ones(10))
@@ -316,7 +294,5 @@ def text_of_errors():
             assert cannot("name the operation") or re.search(r"all_?reduce", text, re.IGNORECASE), text
         else:
             raise AssertionError("nothing was raised")
-        store.set("told", "1")
-    else:
-        store.wait(["told"], datetime.timedelta(seconds=60))
+    meet()
     leave()

@@ -54,6 +54,7 @@ def one_future():
 @check(ranks=(2, 3))
 def callbacks_that_start_collectives():
     """A collective is started in the callback of another, three deep, and nobody waits in between."""
+
     def again(done):
         return dist.all_reduce(done.value()[0], async_op=True).get_future()
 
@@ -64,7 +65,9 @@ def callbacks_that_start_collectives():
 
 @check(ranks=(2, 3))
 def callbacks_that_wait_for_collectives():
-    """As in PowerSGD's hook: a callback waits for a collective that it has started. The thread that runs callbacks must not be the one that works."""
+    """As in PowerSGD's hook: a callback waits for a collective that it has started. The thread that runs callbacks must not
+    be the one that works.
+    """
     finished = []
     for bucket in range(4):
         tensor = mine() * (bucket + 1)

@@ -209,3 +209,19 @@ def two_backends():
     other = dist.new_group(backend="gloo")
     sums_to(other, 1)
     sums_to(dist.group.WORLD, 1)
+
+
+@check(ranks=(2, 3))
+def debug_detail():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backend: calls are compared between ranks, by sequence numbers that the
+    backend counts.
+    """
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group()
+    for _ in range(3):
+        sums_to(group, world() * (world() - 1) // 2)
+        dist.barrier(group)
+        dist.all_gather([torch.empty(2) for _ in range(world())], torch.ones(2), group=group)
+    with fails("detected|mismatch", within_s=20):
+        dist.all_reduce(torch.ones(3 + rank()), group=group)
+    dist.set_debug_level(dist.DebugLevel.OFF)

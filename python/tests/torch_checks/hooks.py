@@ -2,7 +2,13 @@
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    debugging_hooks,
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from .common import cannot, check, rank, same_on_all_ranks, world
@@ -52,7 +58,9 @@ def bf16_compress_hook():
 @check(ranks=(2,))
 def compress_wrappers():
     equal_to_alone(*train(default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)), tolerance=2e-3)
-    equal_to_alone(*train(under_another_name(default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook))), tolerance=2e-2)
+    equal_to_alone(
+        *train(under_another_name(default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook))), tolerance=2e-2
+    )
 
 
 @check(ranks=(2,))

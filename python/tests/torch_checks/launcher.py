@@ -1,6 +1,6 @@
 """Runs one check with some ranks on this host, and says which rank failed.
 
-  python python/tests/torch_checks/launcher.py BACKEND MODULE:FUNCTION RANKS
+python python/tests/torch_checks/launcher.py BACKEND MODULE:FUNCTION RANKS
 """
 
 import atexit
@@ -31,19 +31,32 @@ class Run:
     def raise_if_failed(self):
         failed = self.failed_ranks()
         if failed or self.timed_out:
-            ends = ", ".join(f"rank {rank}: " + ("ended by force" if self.codes[rank] is None else f"code {self.codes[rank]}") for rank in failed)
+            ends = ", ".join(
+                f"rank {rank}: " + ("ended by force" if self.codes[rank] is None else f"code {self.codes[rank]}")
+                for rank in failed
+            )
             texts = "".join(f"\n--- rank {rank}\n{text}" for rank, text in enumerate(self.outputs))
             raise AssertionError(f"{'time is up; ' if self.timed_out else ''}{ends} after {self.seconds} s{texts}")
 
 
 def run_ranks(module, function, ranks, backend=None, timeout_s=60, env=None, lost=(), fresh=False):
-    """Runs torch_checks/MODULE.py's FUNCTION in `ranks` processes; ends them after `timeout_s`. backend: default BACKEND, then unisono."""
+    """Runs torch_checks/MODULE.py's FUNCTION in `ranks` processes; ends them after `timeout_s`. backend: default BACKEND,
+    then unisono.
+    """
     global template
     if template is None or template.poll() is not None:
         template = subprocess.Popen([sys.executable, str(TEMPLATE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         atexit.register(stop)
     environment = {"BACKEND": backend or os.environ.get("BACKEND", "unisono")} | (env or {})
-    job = {"module": module, "function": function, "ranks": ranks, "env": environment, "timeout_s": timeout_s, "lost": list(lost), "fresh": fresh}
+    job = {
+        "module": module,
+        "function": function,
+        "ranks": ranks,
+        "env": environment,
+        "timeout_s": timeout_s,
+        "lost": list(lost),
+        "fresh": fresh,
+    }
     template.stdin.write(json.dumps(job) + "\n")
     template.stdin.flush()
     answer = template.stdout.readline()

@@ -1,4 +1,6 @@
-"""Models whose parameters are shared out: FSDP in both versions, DTensor, tensor parallelism, functional collectives, torch.compile, the profiler."""
+"""Models whose parameters are shared out: FSDP in both versions, DTensor, tensor parallelism, functional collectives,
+torch.compile, the profiler.
+"""
 
 import os
 
@@ -24,7 +26,7 @@ def fsdp2():
     losses = train_together(network, 10, torch.optim.SGD(network.parameters(), lr=0.1))
     alone, expected = train_alone(10)
     same(losses, expected, 2e-6)
-    for parameter, right in zip(network.parameters(), alone.parameters()):
+    for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         assert isinstance(parameter, DTensor)
         same(parameter.full_tensor().detach(), right.detach(), 2e-6)
 
@@ -37,7 +39,7 @@ def fsdp2_keeps_parameters_after_forward():
     fully_shard(network, reshard_after_forward=False)
     train_together(network, 5, torch.optim.SGD(network.parameters(), lr=0.1))
     alone, _ = train_alone(5)
-    for parameter, right in zip(network.parameters(), alone.parameters()):
+    for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same(parameter.full_tensor().detach(), right.detach(), 2e-6)
 
 
@@ -71,7 +73,7 @@ def fsdp2_accumulates_gradients():
     alone = model()
     for step in (0, 1):
         loss_of(alone, *batch(step)).backward()
-    for parameter, right in zip(network.parameters(), alone.parameters()):
+    for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same(parameter.grad.full_tensor(), right.grad, 2e-6)
 
 
@@ -82,7 +84,7 @@ def fsdp1():
     alone, expected = train_alone(10)
     same(losses, expected, 2e-6)
     with FullyShardedDataParallel.summon_full_params(network):
-        for parameter, right in zip(network.parameters(), alone.parameters()):
+        for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
             same(parameter.detach(), right.detach(), 2e-6)
 
 
@@ -128,14 +130,14 @@ def tensor_parallel():
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (network, alone)]
     for step in range(5):
         losses = []
-        for each, optimizer in zip((network, alone), optimizers):
+        for each, optimizer in zip((network, alone), optimizers, strict=True):
             optimizer.zero_grad()
             loss = loss_of(each, *batch(step))
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
         same(losses[0], losses[1], 1e-5)
-    for parameter, right in zip(network.parameters(), alone.parameters()):
+    for parameter, right in zip(network.parameters(), alone.parameters(), strict=True):
         same(parameter.full_tensor().detach(), right.detach(), 1e-5)
 
 
@@ -223,5 +225,7 @@ def profiler():
     assert any("all_reduce" in name for name in mine), names
     missing = [name for name in expected if not any(name in each for each in mine) and not cannot(f"profiled {name}")]
     assert not missing, (missing, mine)
-    event = next(event for event in profile.events() if event.name.startswith(os.environ["BACKEND"]) and "all_reduce" in event.name)
+    event = next(
+        event for event in profile.events() if event.name.startswith(os.environ["BACKEND"]) and "all_reduce" in event.name
+    )
     assert event.is_async and event.count == 1 and [list(shape) for shape in event.input_shapes] == [[4]], event.input_shapes

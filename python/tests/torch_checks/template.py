@@ -1,4 +1,6 @@
-"""A process that has torch imported and forks the ranks of checks. One line of JSON asks for a job on standard input, one answers.
+"""A process that has torch imported and forks the ranks of checks.
+
+One line of JSON on standard input asks for a job, one answers.
 
 Asked: {module, function, ranks, env, timeout_s, lost, fresh}. Answered: {codes, timed_out, outputs, seconds}.
 """
@@ -23,7 +25,9 @@ def run_job(job):
 
     def run_rank(rank):
         os.environ.update(job["env"])
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]), CHECK_DIRECTORY=directory, TMPDIR=directory)
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]), CHECK_DIRECTORY=directory, TMPDIR=directory
+        )
         if job["fresh"]:
             program = "import sys; from torch_checks import common; common.run(*sys.argv[1:])"
             os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])

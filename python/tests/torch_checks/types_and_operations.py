@@ -6,7 +6,8 @@ import torch.distributed as dist
 from .common import cannot, check, rank, same, world
 
 MOVED = [
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
     torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2,
 ]  # fmt: skip
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -200,7 +201,7 @@ def bits():
 
 @check(ranks=(2, 3))
 def truth_values():
-    """SUM and MAX of bool are "or", PRODUCT and MIN are "and", as with NCCL; BXOR is parity. Never a byte other than 0 and 1."""
+    """SUM and MAX of bool are "or", PRODUCT and MIN are "and", as with NCCL; BXOR is parity. No byte but 0 and 1."""
     table = [reducible(of, torch.bool) for of in range(world())]
     either, both, parity = torch.stack(table).any(0), torch.stack(table).all(0), torch.stack(table).sum(0) % 2 == 1
     expected = {"SUM": either, "MAX": either, "BOR": either, "PRODUCT": both, "MIN": both, "BAND": both, "BXOR": parity}
@@ -252,7 +253,9 @@ def reduce_scatter_of_all_types():
 @check(ranks=(3,))
 def not_a_number_and_infinities():
     """A sum with a NaN is NaN, on all ranks; infinities of both signs make one."""
-    tensor = torch.tensor([float("nan") if rank() == 1 else 1.0, float("inf"), float("inf") if rank() == 0 else float("-inf"), 1.0])
+    tensor = torch.tensor(
+        [float("nan") if rank() == 1 else 1.0, float("inf"), float("inf") if rank() == 0 else float("-inf"), 1.0]
+    )
     dist.all_reduce(tensor)
     assert tensor[0].isnan() and tensor[1] == float("inf") and tensor[2].isnan() and tensor[3] == world()
 
