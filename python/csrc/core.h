@@ -46,6 +46,8 @@ auto without_gil(F function) {
   }();
   return check(std::move(result));
 }
+// Where Python handles signals.
+bool is_main_thread();
 // Calls the function in a thread of its own while this one, the main thread, looks for signals; elsewhere right here. After KeyboardInterrupt the thread goes on
 // with what it has: copies only. For calls that cannot be waited for in slices.
 void run_interruptibly(std::function<void()> function);

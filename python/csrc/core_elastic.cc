@@ -261,10 +261,10 @@ void add_elastic(py::module_& m) {
     const py::gil_scoped_release released;
     return self.run().status();
   });
-  run.def("group", [](PythonElastic& self, double timeout, const py::kwargs& words) {
+  run.def("group", [](PythonElastic& self, double form_timeout, const py::kwargs& words) {
     const auto options = join_options(words);
-    return without_gil([&] { return self.run().group(milliseconds(timeout, "timeout"), options); });
-  }, py::arg("timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
+    return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
+  }, py::arg("form_timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
   run.def("leave", [](PythonElastic& self) { self.leave(); }, "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
   run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
   run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });
