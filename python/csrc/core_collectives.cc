@@ -3,7 +3,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 

@@ -1,5 +1,6 @@
 // MoshpitSgd: local steps, averaged by an elastic run every now and then.
 #include "core_elastic.h"
+#include "core_options.h"
 
 namespace unisono_python {
 
@@ -59,16 +60,11 @@ class PythonMoshpitSgd {
   }
 
  private:
-  static std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
-    std::vector<std::span<float>> spans;
-    for (const auto& buffer : buffers) spans.push_back(buffer.floats());
-    return spans;
-  }
   // Called in step(), by the same thread.
-  MoshpitSgd::Blobs blobs() {
+  Blobs blobs() {
     const py::gil_scoped_acquire gil;
-    MoshpitSgd::Blobs blobs;
-    (void)caught_.run([&] { blobs = blobs_of_dict(py::cast<py::dict>(give_())); });
+    Blobs blobs;
+    (void)caught_.run([&] { blobs = blobs_of(py::cast<py::dict>(give_())); });
     return blobs;
   }
   std::shared_ptr<PythonElastic> run_;  // outlives sgd_
