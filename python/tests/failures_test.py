@@ -273,10 +273,12 @@ def test_threads_share_a_group_and_others_run_meanwhile(tmp_path):
 def released():
     """The main thread waits for what another thread of its own process sends only after a while of Python. It lets that run nowhere but inside the call."""
     group = unisono.join()
+    others = group.split([0, 1])
     x, begun = np.zeros(1, np.float32), threading.Event()
 
     def send():
         begun.wait(60)
+        others.barrier()  # the main thread goes on, into its call
         total = sum(i % 7 for i in range(100_000))
         group.send(np.array([total], np.float32), to=1 - group.rank, tag=3)
 
