@@ -21,11 +21,6 @@ void import_errors() {
   for (size_t i = 0; i < std::size(names); ++i) error_classes()[i] = py::object(errors.attr(names[i])).release().ptr();
 }
 
-bool is_main_thread() {
-  const auto threading = py::module_::import("threading");
-  return threading.attr("current_thread")().is(threading.attr("main_thread")());
-}
-
 // Those that are there. Never freed, as what ends at exit may come late.
 std::vector<EndsEarly*>& early_ones() {
   static auto& ones = *new std::vector<EndsEarly*>;
@@ -33,6 +28,11 @@ std::vector<EndsEarly*>& early_ones() {
 }
 
 }  // namespace
+
+bool is_main_thread() {
+  static const auto main = py::cast<unsigned long>(py::module_::import("threading").attr("main_thread")().attr("ident"));
+  return PyThread_get_thread_ident() == main;
+}
 
 Status Caught::run(const std::function<void()>& function) {
   try {

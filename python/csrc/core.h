@@ -46,6 +46,8 @@ auto without_gil(F function) {
   }();
   return check(std::move(result));
 }
+// Where Python handles signals.
+bool is_main_thread();
 // Calls the function in a thread of its own while this one, the main thread, looks for signals; elsewhere right here. After KeyboardInterrupt the thread goes on
 // with what it has: copies only. For calls that cannot be waited for in slices.
 void run_interruptibly(std::function<void()> function);
@@ -106,67 +108,14 @@ class LentArray {
 py::bytes bytes_of(const std::vector<std::byte>& bytes);
 std::span<const std::byte> span_of(const py::bytes& bytes);
 
-// --- words, options and times ------------------------------------------------------------------------------------------------------------------------
+// --- times and texts ----------------------------------------------------------------------------------------------------------------------------------
 
 // Seconds as whole milliseconds, rounded up. ValueError: negative or not finite.
 Milliseconds milliseconds(double seconds, const char* what);
 // The place of the word. ValueError: names those that exist.
 size_t word_place(py::handle word, const char* what, std::span<const char* const> words);
-
-// What parse() reads, or an object of the class.
-template <typename T>
-T option_of(py::handle value, const char* what) {
-  if (py::isinstance<T>(value)) return value.cast<T>();
-  if (py::isinstance<py::str>(value)) return check(T::parse(value.cast<std::string>()));
-  throw py::type_error(std::string(what) + " is of the type " + Py_TYPE(value.ptr())->tp_name);
-}
-template <>
-StepCodec option_of<StepCodec>(py::handle value, const char* what);
-
-// Sets attributes of the object; TypeError for one that it does not have.
-void set_fields(py::handle object, const py::kwargs& fields);
-
-// A class of options: made of a text and of single fields, compared, printed as what parse() reads.
-template <typename T>
-void add_options(py::class_<T>& bound, const std::string& name) {
-  bound.def(py::init([](py::handle text, const py::kwargs& fields) {
-    auto object = py::cast(text.is_none() ? T{} : option_of<T>(text, "options"));
-    set_fields(object, fields);
-    return py::cast<T>(object);
-  }), py::arg("text") = py::none());
-  bound.def_static("parse", [](const std::string& text) { return check(T::parse(text)); }, py::arg("text"));
-  bound.def("__str__", &T::to_string);
-  bound.def("__repr__", [name](const T& self) { return name + "('" + self.to_string() + "')"; });
-  bound.def("__eq__", [](const T& self, const T& other) { return self == other; }, py::is_operator());
-  bound.attr("__hash__") = py::none();
-}
-template <typename T, typename E, size_t n>
-void add_word(py::class_<T>& bound, const char* name, E T::*field, const char* const (&words)[n]) {
-  const std::span<const char* const> list(words);
-  bound.def_property(name, [field, list](const T& self) { return list[static_cast<size_t>(self.*field)]; },
-                     [field, name, list](T& self, py::handle word) { self.*field = static_cast<E>(word_place(word, name, list)); });
-}
-template <typename T, typename Time>
-void add_seconds(py::class_<T>& bound, const char* name, Time T::*field) {
-  bound.def_property(name, [field](const T& self) { return std::chrono::duration<double>(self.*field).count(); },
-                     [field, name](T& self, double seconds) { self.*field = std::chrono::duration_cast<Time>(milliseconds(seconds, name)); });
-}
-template <typename T, typename Option>
-void add_option(py::class_<T>& bound, const char* name, Option T::*field) {
-  bound.def_property(name, [field](const T& self) { return self.*field; }, [field, name](T& self, py::handle value) { self.*field = option_of<Option>(value, name); });
-}
-template <typename T>
-void add_text(py::class_<T>& bound) {
-  bound.def("__str__", &T::to_string);
-  bound.def("__repr__", [](const py::object& self) { return "<unisono." + std::string(py::str(py::type::of(self).attr("__name__"))) + ": " + py::cast<const T&>(self).to_string() + ">"; });
-}
-
 // "<unisono.DropStep: step=1 planned=12 …>": all attributes.
 std::string fields_text(const py::object& self);
-template <typename T, typename... Extra>
-void add_fields_text(py::class_<T, Extra...>& bound) {
-  bound.def("__repr__", fields_text);
-}
 
 // --- calls -------------------------------------------------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,8 @@ std::optional<DType> dtype_of_format(const char* format, py::ssize_t itemsize) {
 
 std::string shape_text(const Py_buffer& view) {
   std::string text = "(";
-  for (int i = 0; i < view.ndim; ++i) text += std::to_string(view.shape[i]) + (view.ndim == 1 || i + 1 < view.ndim ? "," : "");
+  for (int i = 0; i < view.ndim; ++i) text += (i > 0 ? ", " : "") + std::to_string(view.shape[i]);
+  if (view.ndim == 1) text += ",";
   return text + ")";
 }
 

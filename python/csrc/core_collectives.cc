@@ -3,7 +3,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 
@@ -23,10 +23,7 @@ class Call {
     call.options.encode_error = call.encode_error ? call.encode_error.floats().data() : nullptr;
     call.options.needed_ranges = call.needed_ranges.get();
   }
-  // None: an empty tensor, for ranks whose memory is not looked at.
   const Buffer& add(py::handle array, const char* name, Access access) {
-    static const Buffer none;
-    if (array.is_none()) return none;
     return flight_->buffers.emplace_back(array, std::string(collective_) + ": " + name, access, flight_->words.dtype), flight_->buffers.back();
   }
   // What was given, or a new array.
@@ -46,7 +43,7 @@ class Call {
     return work_object(std::move(flight_));
   }
   OutputReport run(Group& group, const Start& begin) {
-    if (blocking) return {without_gil([&] { return blocking(group, options()); }), py::none()};
+    if (blocking && (options().measure_error || !is_main_thread())) return {without_gil([&] { return blocking(group, options()); }), py::none()};
     launch(group, begin);
     try {
       return {wait_for(flight_->work, {}), std::move(flight_->output)};
@@ -67,8 +64,8 @@ class Call {
   std::unique_ptr<Flight> flight_;
 };
 
-ConstTensor const_tensor(const Buffer& buffer) { return buffer ? buffer.const_tensor() : ConstTensor(); }
-Tensor tensor(const Buffer& buffer) { return buffer ? buffer.tensor() : Tensor(); }
+ConstTensor const_tensor(const Buffer& buffer) { return buffer.const_tensor(); }
+Tensor tensor(const Buffer& buffer) { return buffer.tensor(); }
 Counts span_of(const Sizes& counts) { return counts ? Counts(*counts) : Counts(); }
 py::ssize_t total(const std::vector<size_t>& counts) { return static_cast<py::ssize_t>(std::accumulate(counts.begin(), counts.end(), size_t{0})); }
 
@@ -109,7 +106,7 @@ void add_reductions(GroupClass& group) {
     const auto in = const_tensor(call.add(input, "input", output.is(input) ? Access::write : Access::read));
     const auto out = output.is(input) ? Tensor(const_cast<void*>(in.data), in.count, in.dtype) : tensor(call.add(output, "output", Access::write));
     call.needs_error_of(in.count);
-    if (call.options().measure_error) call.blocking = [=](Group& g, const CallOptions& options) { return g.all_reduce(in, out, options); };
+    call.blocking = [=](Group& g, const CallOptions& options) { return g.all_reduce(in, out, options); };
     return [=](Group& g, const CallOptions& options) { return g.all_reduce_async(in, out, options); };
   }, "Every rank ends with the reduction of all ranks' arrays.\n\ninput: any shape. output: as many elements of the same type; None: in place.\n"
      "Options: see unisono.CallOptions. Errors: PeerLost, Late, Invalid (also where ranks call differently).", py::arg("input"), py::arg("output") = py::none());
@@ -157,9 +154,9 @@ void add_gatherings(GroupClass& group) {
     const bool reads = self.rank() == root;
     if (reads && input.is_none()) throw py::type_error("scatter: root needs an input");
     if (!reads && output.is_none()) throw py::type_error("scatter: ranks other than root need an output: only root knows its size");
-    const auto& from = call.add(reads ? input : py::none(), "input", Access::read);
-    const auto in = const_tensor(from);
-    const auto out = tensor(reads ? call.output(output, input, from.dtype(), block_shape(self, from, counts)) : call.add(output, "output", Access::write));
+    const auto* from = reads ? &call.add(input, "input", Access::read) : nullptr;
+    const auto in = reads ? const_tensor(*from) : ConstTensor();
+    const auto out = tensor(reads ? call.output(output, input, from->dtype(), block_shape(self, *from, counts)) : call.add(output, "output", Access::write));
     return [=](Group& g, const CallOptions& options) { return g.scatter_async(in, out, root, span_of(counts), options); };
   }, "Rank r ends with block r of root's input.\n\ninput: looked at on root only. output: needed elsewhere; None on root: allocated (Report.output). counts: needed on root only.",
      py::arg("input"), py::arg("output") = py::none(), py::arg("root") = 0, py::arg("counts") = py::none());

@@ -1,5 +1,5 @@
 // DropCompute: its options, reports, and steps, whose functions may be Python's.
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 

@@ -1,5 +1,6 @@
 // Elastic: runs whose peers come and go. Sweeps are waited for in slices, so that Ctrl-C ends the waiting.
 #include "core_elastic.h"
+#include "core_options.h"
 
 #include <chrono>
 #include <unordered_map>
@@ -43,12 +44,6 @@ const std::unordered_map<std::string_view, Setter>& setters() {
       {"stall_timeout", [](Options& o, py::handle v) { o.stall_timeout = milliseconds(py::cast<double>(v), "stall_timeout"); }},
   };
   return all;
-}
-
-std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
-  std::vector<std::span<float>> spans;
-  for (const auto& buffer : buffers) spans.push_back(buffer.floats());
-  return spans;
 }
 
 // Waits until `poll`, which is called without the GIL and is given a time to wait, says that it is over, or the time is.
@@ -105,22 +100,6 @@ SweepReport average(PythonElastic& self, py::handle tensors, double weight) {
     throw;
   }
 }
-
-std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of(const py::dict& given) {
-  std::vector<std::pair<std::string, std::vector<std::byte>>> blobs;
-  for (const auto& [name, bytes] : given) {
-    const auto held = py::cast<py::bytes>(bytes);
-    const auto span = span_of(held);
-    blobs.emplace_back(py::cast<std::string>(name), std::vector<std::byte>(span.begin(), span.end()));
-  }
-  return blobs;
-}
-
-}  // namespace
-
-std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of_dict(const py::dict& blobs) { return blobs_of(blobs); }
-
-namespace {
 
 ElasticOptions options_of(const py::kwargs& words) {
   ElasticOptions options;
@@ -202,7 +181,6 @@ void add_status(py::module_& m) {
 }
 
 void add_state(py::module_& m) {
-  // A copy of the reports; the values are the run's own.
   py::class_<StateView> state(m, "ElasticState", "What a process found when it joined.");
   state.def_property_readonly("loaded", [](const StateView& self) { return self.state().loaded; }, "False: it founded the run, or nobody had anything to give.");
   state.def_property_readonly("sweep", [](const StateView& self) { return self.state().sweep; }, "The donors' last one; -1: none.");
@@ -227,6 +205,16 @@ void add_state(py::module_& m) {
 }
 
 }  // namespace
+
+Blobs blobs_of(const py::dict& given) {
+  Blobs blobs;
+  for (const auto& [name, bytes] : given) {
+    const auto held = py::cast<py::bytes>(bytes);
+    const auto span = span_of(held);
+    blobs.emplace_back(py::cast<std::string>(name), std::vector<std::byte>(span.begin(), span.end()));
+  }
+  return blobs;
+}
 
 void add_elastic(py::module_& m) {
   add_sweep_reports(m);
@@ -261,10 +249,10 @@ void add_elastic(py::module_& m) {
     const py::gil_scoped_release released;
     return self.run().status();
   });
-  run.def("group", [](PythonElastic& self, double timeout, const py::kwargs& words) {
+  run.def("group", [](PythonElastic& self, double form_timeout, const py::kwargs& words) {
     const auto options = join_options(words);
-    return without_gil([&] { return self.run().group(milliseconds(timeout, "timeout"), options); });
-  }, py::arg("timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
+    return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
+  }, py::arg("form_timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
   run.def("leave", [](PythonElastic& self) { self.leave(); }, "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
   run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
   run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });

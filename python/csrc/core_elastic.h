@@ -32,6 +32,14 @@ struct StateView {
   const ElasticState& state() const { return run->state(); }
 };
 
-std::vector<std::pair<std::string, std::vector<std::byte>>> blobs_of_dict(const py::dict& blobs);
+using Blobs = MoshpitSgd::Blobs;
+// name -> bytes.
+Blobs blobs_of(const py::dict& given);
+
+inline std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
+  std::vector<std::span<float>> spans;
+  for (const auto& buffer : buffers) spans.push_back(buffer.floats());
+  return spans;
+}
 
 }  // namespace unisono_python

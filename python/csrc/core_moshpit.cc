@@ -1,5 +1,6 @@
 // MoshpitSgd: local steps, averaged by an elastic run every now and then.
 #include "core_elastic.h"
+#include "core_options.h"
 
 namespace unisono_python {
 
@@ -59,16 +60,11 @@ class PythonMoshpitSgd {
   }
 
  private:
-  static std::vector<std::span<float>> spans_of(const std::vector<Buffer>& buffers) {
-    std::vector<std::span<float>> spans;
-    for (const auto& buffer : buffers) spans.push_back(buffer.floats());
-    return spans;
-  }
   // Called in step(), by the same thread.
-  MoshpitSgd::Blobs blobs() {
+  Blobs blobs() {
     const py::gil_scoped_acquire gil;
-    MoshpitSgd::Blobs blobs;
-    (void)caught_.run([&] { blobs = blobs_of_dict(py::cast<py::dict>(give_())); });
+    Blobs blobs;
+    (void)caught_.run([&] { blobs = blobs_of(py::cast<py::dict>(give_())); });
     return blobs;
   }
   std::shared_ptr<PythonElastic> run_;  // outlives sgd_
@@ -81,7 +77,7 @@ class PythonMoshpitSgd {
 using Sgd = PythonMoshpitSgd;
 
 void add_moshpit_options(py::module_& m) {
-  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/averaging.md).");
+  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/elastic.md).");
   add_options(options, "MoshpitSgdOptions");
   options.def_readwrite("local_steps", &MoshpitSgdOptions::local_steps);
   options.def_readwrite("target_samples", &MoshpitSgdOptions::target_samples);
@@ -123,7 +119,7 @@ void add_moshpit_reports(py::module_& m) {
 void add_moshpit_sgd(py::module_& m) {
   add_moshpit_options(m);
   add_moshpit_reports(m);
-  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/averaging.md).");
+  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/elastic.md).");
   sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"), py::arg("options") = MoshpitSgdOptions(),
           "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
   sgd.def("after_step", [](Sgd& self, py::handle parameters, uint64_t samples) {

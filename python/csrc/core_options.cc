@@ -1,5 +1,5 @@
 // Options of the library as classes, keywords as options.
-#include "core.h"
+#include "core_options.h"
 
 #include <chrono>
 #include <cmath>

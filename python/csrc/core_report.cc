@@ -1,7 +1,7 @@
 // What operations, links and groups tell: attributes that are only read.
 #include <iterator>
 
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 

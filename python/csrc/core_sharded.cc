@@ -1,5 +1,5 @@
 // ShardedStep and its optimizers: the library's, and those that are written in Python.
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 

@@ -1,7 +1,7 @@
 // Compressed gradients: Compression, CompressionPlan, GradientReducer.
 #include <map>
 
-#include "core.h"
+#include "core_options.h"
 
 namespace unisono_python {
 

@@ -29,6 +29,11 @@ void let_go_of_done() {
   }
 }
 
+void let_go_of_memory(Flight& flight) {
+  flight.buffers.clear();
+  flight.words.encode_error = Buffer();
+}
+
 // As unisono::Work, with its memory.
 class PythonWork {
  public:
@@ -40,13 +45,18 @@ class PythonWork {
 
   OutputReport wait(std::optional<double> seconds) {
     auto work = flight_->work;
-    OutputReport report{wait_for(work, seconds), flight_->output};
-    flight_->buffers.clear();
-    return report;
+    try {
+      OutputReport report{wait_for(work, seconds), flight_->output};
+      let_go_of_memory(*flight_);
+      return report;
+    } catch (...) {
+      (void)done();
+      throw;
+    }
   }
   bool done() {
     if (!is_done(flight_->work)) return false;
-    flight_->buffers.clear();
+    let_go_of_memory(*flight_);
     return true;
   }
   OutputReport report() const {

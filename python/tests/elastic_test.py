@@ -29,7 +29,7 @@ def sweeps(folder):
     weights = np.arange(1, count + 1)
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights), rtol=1e-6)
     np.testing.assert_allclose(two, np.average(weights - 1.0, weights=weights), rtol=1e-6)
-    group = run.group(timeout=30)
+    group = run.group(form_timeout=30)
     assert group.world_size == count
     group.barrier()
     work = run.average_async([one, two])
