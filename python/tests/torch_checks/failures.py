@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 
 import torch
 import torch.distributed as dist
