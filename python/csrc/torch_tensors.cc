@@ -1,5 +1,8 @@
 #include "torch_tensors.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <string>
 
 namespace unisono::torch_backend {
@@ -110,6 +113,68 @@ void check_cpu(const at::Tensor& tensor, const char* what) {
 
 void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what) {
   TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "unisono: ", what, " got tensors of ", a.scalar_type(), " and of ", b.scalar_type());
+}
+
+// One after the other in one memory, as a list of views of one tensor is.
+bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
+  auto* next = static_cast<const std::byte*>(tensors.front().data_ptr());
+  for (const auto& tensor : tensors) {
+    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg() || tensor.data_ptr() != next) return false;
+    next += tensor.nbytes();
+  }
+  return true;
+}
+
+std::vector<size_t> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<size_t> sizes;
+  for (const auto& tensor : tensors) sizes.push_back(moved(tensor).count);
+  return sizes;
+}
+
+// Empty where all are alike: then the engine needs to be told nothing.
+std::vector<size_t> counts_of(const std::vector<at::Tensor>& tensors) {
+  auto sizes = sizes_of(tensors);
+  if (std::ranges::all_of(sizes, [&](size_t size) { return size == sizes.front(); })) sizes.clear();
+  return sizes;
+}
+
+// All values in one memory: their own, or a copy.
+at::Tensor flat_input(const std::vector<at::Tensor>& tensors) {
+  if (lie_in_a_row(tensors)) {
+    const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
+    if (tensors.front().storage_offset() + elements <= static_cast<int64_t>(tensors.front().storage().nbytes() / tensors.front().element_size()))
+      return tensors.front().as_strided({elements}, {1});
+  }
+  std::vector<at::Tensor> rows;
+  for (const auto& tensor : tensors) rows.push_back(dense_input(tensor).reshape({-1}));
+  return at::cat(rows);
+}
+
+at::Tensor flat_output(const std::vector<at::Tensor>& tensors, std::vector<std::function<void()>>& copies) {
+  const auto elements = std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, [](int64_t sum, const auto& tensor) { return sum + tensor.numel(); });
+  const bool one_storage = std::ranges::all_of(tensors, [&](const auto& tensor) { return tensor.is_alias_of(tensors.front()) || tensor.numel() == 0; });
+  if (one_storage && lie_in_a_row(tensors)) return tensors.front().as_strided({elements}, {1});
+  auto flat = at::empty({elements}, tensors.front().options());
+  copies.emplace_back([tensors, flat] {
+    const at::NoGradGuard no_grad;
+    int64_t at = 0;
+    for (auto tensor : tensors) {
+      tensor.copy_(flat.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+      at += tensor.numel();
+    }
+  });
+  return flat;
+}
+
+void check_list(const std::vector<at::Tensor>& tensors, const at::Tensor& like, size_t count, const char* what) {
+  TORCH_CHECK_VALUE(tensors.size() == count, "unisono: ", what, " takes one tensor per rank, ", count, "; ", tensors.size(), " were given");
+  for (const auto& tensor : tensors) check_cpu(tensor, what), check_same_type(tensor, like, what);
+}
+
+at::Tensor& only(std::vector<at::Tensor>& tensors, const char* what) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "unisono: ", what, " takes one tensor; ", tensors.size(), " were given");
+  check_cpu(tensors.front(), what);
+  return tensors.front();
 }
 
 }  // namespace unisono::torch_backend

@@ -32,4 +32,13 @@ at::Tensor dense_output(const at::Tensor& tensor, bool keep_values, std::vector<
 void check_cpu(const at::Tensor& tensor, const char* what);
 void check_same_type(const at::Tensor& a, const at::Tensor& b, const char* what);
 
+// Lists of tensors, one per rank.
+bool lie_in_a_row(const std::vector<at::Tensor>& tensors);
+std::vector<size_t> sizes_of(const std::vector<at::Tensor>& tensors);
+std::vector<size_t> counts_of(const std::vector<at::Tensor>& tensors);
+at::Tensor flat_input(const std::vector<at::Tensor>& tensors);
+at::Tensor flat_output(const std::vector<at::Tensor>& tensors, std::vector<std::function<void()>>& copies);
+void check_list(const std::vector<at::Tensor>& tensors, const at::Tensor& like, size_t count, const char* what);
+at::Tensor& only(std::vector<at::Tensor>& tensors, const char* what);
+
 }  // namespace unisono::torch_backend

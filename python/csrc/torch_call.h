@@ -1,0 +1,60 @@
+// What the files of UnisonoBackend have in common: one call on its way, and what calls in flight and the backend both hold.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "torch_backend.h"
+#include "torch_tensors.h"
+
+namespace unisono::torch_backend {
+
+using WorkPointer = UnisonoBackend::WorkPointer;
+
+[[noreturn]] inline void fail(const Status& status, const std::string& what) { std::rethrow_exception(exception_of(status, what)); }
+uint64_t mixed(uint64_t a, uint64_t b);
+
+struct UnisonoBackend::Call {
+  OpType type = OpType::UNKNOWN;
+  const char* title = nullptr;
+  bool async = true;
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  Tensors inputs{}, outputs{}, kept{};
+  std::vector<std::function<void()>> copies{};
+};
+
+// What operations in flight and the backend have in common.
+struct UnisonoBackend::Shared {
+  mutable std::mutex mutex;
+  std::optional<Group> group;  // none: shut down
+  c10d::ErrorType error = c10d::ErrorType::SUCCESS;
+  Report last;
+  bool coalescing = false;
+  std::vector<c10::intrusive_ptr<TorchWork>> coalesced;
+  std::vector<unisono::Work> coalesced_parts;
+
+  void ended(const Status& status, const Report& report) {
+    const std::lock_guard lock(mutex);
+    last = report;
+    if (status.ok()) return;
+    error = status.code() == Code::late ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
+  }
+};
+
+template <typename Start, typename Run>
+WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
+  auto group = checked_group();
+  const auto options = call_options(call.timeout);
+  const bool waits = !call.async;
+  auto setup = setup_of(std::move(call));
+  if (!waits) return issue(std::move(setup), {start(group, options)});
+  bool coalescing = false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    coalescing = shared_->coalescing;
+  }
+  if (coalescing) return issue(std::move(setup), {start(group, options)});
+  return c10::make_intrusive<TorchWork>(std::move(setup), run(group, options));
+}
+
+}  // namespace unisono::torch_backend
