@@ -12,7 +12,6 @@
 namespace unisono::torch_backend {
 namespace {
 
-using c10d::OpType;
 
 constexpr uint64_t id_limit = uint64_t{1} << 56;
 

@@ -9,6 +9,7 @@
 
 namespace unisono::torch_backend {
 
+using c10d::OpType;
 using WorkPointer = UnisonoBackend::WorkPointer;
 
 [[noreturn]] inline void fail(const Status& status, const std::string& what) { std::rethrow_exception(exception_of(status, what)); }

@@ -6,7 +6,6 @@
 
 namespace unisono::torch_backend {
 
-using c10d::OpType;
 
 WorkPointer UnisonoBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   auto& input = only(inputs, "gather");

@@ -7,7 +7,6 @@
 
 namespace unisono::torch_backend {
 
-using c10d::OpType;
 
 namespace {
 

@@ -6,7 +6,6 @@
 
 namespace unisono::torch_backend {
 
-using c10d::OpType;
 
 WorkPointer UnisonoBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   auto& tensor = only(tensors, "broadcast");
