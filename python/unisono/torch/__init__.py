@@ -98,3 +98,8 @@ def call_options(*, codec: str = "", schedule: str = "", order: str = "", delive
         yield
     finally:
         _torch._clear_call_settings()
+
+
+from unisono.torch.hooks import ArcTopKState, LossyState, LowBitState, arc_top_k_hook, bf16_hook, fp16_hook, lossy_hook, low_bit_hook  # noqa: E402
+
+__all__ += ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
