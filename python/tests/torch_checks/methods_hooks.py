@@ -137,14 +137,31 @@ def gradients_that_are_not_finite_do_not_come_again():
     assert ut.low_bit_hook(state, OneBucket(parameter, torch.ones(2000))).wait().isfinite().all()
 
 
+def train_on_one_batch(network, steps):
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(network, *(map(my_part, batch(0)) if isinstance(network, DistributedDataParallel) else batch(0)))
+        loss.backward()
+        optimizer.step()
+    return loss_of(network, *batch(0)).item()
+
+
 @check(ranks=(2, 3), timeout_s=90)
 def arc_trains():
-    for name, tolerance in (("arc", 0.15), ("arc ef21m", 0.4)):
-        network, state, losses = agree_after_training(name, tolerance, network=wide(), bucket_cap_mb=0.02)
-        assert losses[-1] < losses[0], losses
+    """What is learned with a quarter of the rows is nearly what is learned with all."""
+    before = loss_of(wide(), *batch(0)).item()
+    expected = train_on_one_batch(wide(), 60)
+    for name, tolerance in (("arc", 0.1), ("arc ef21m", 0.15)):
+        network, state = with_hook(name, wide(), bucket_cap_mb=0.02)
+        loss = train_on_one_batch(network, 60)
+        assert len(buckets(network)) >= 2
+        for parameter in network.parameters():
+            same_on_all_ranks(parameter)
+        assert loss - expected < tolerance * (before - expected), (name, before, expected, loss)
         told = state.report()
-        assert told.step == 20 and told.payload_ratio() < (0.6 if name == "arc" else 0.7), str(told)
-        assert state.applied and state.last_report.step == 19
+        assert told.step == 60 and told.payload_ratio() < 0.6, str(told)
+        assert state.applied and state.last_report.step == 59
         whole = {each.name for each in state.plan.parameters if not each.compressed}
         assert "0.bias" in whole and "2.weight" not in whole, whole
 
@@ -328,12 +345,28 @@ def killed_with_lossy():
 
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
 def lossy_trains():
-    """Links that lose a twentieth, and buckets of more than a datagram."""
     _, state, _ = agree_after_training("lossy", 0.05, steps=60, network=wide(), bucket_cap_mb=0.03)
     told = state.report()
     assert told["steps"] == told["told_of"] == 60 and len(state.reports) == 60, told
-    assert 0 < max(each["missing"] for each in state.reports) < 0.5, list(state.reports)
-    assert all(each["buckets"] >= 2 and 1 <= each["effective_contributors"] <= world() for each in state.reports)
+    wrong = [each for each in list(state.reports)[1:] if each["buckets"] < 2 or each["lossy"] != each["buckets"] or not 1 <= each["effective_contributors"] <= world()]
+    assert not wrong, wrong
+
+
+@check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})
+def lossy_averages_are_right_on_average():
+    """A twentieth of the datagrams is lost, and after the first steps nothing is repaired: ranks agree, and errors are not all of one sign."""
+    parameter = torch.nn.Parameter(torch.zeros(400_000))
+    state = ut.LossyState(delivery="lossy:loss_budget=0.4")
+    values = torch.full((400_000,), float(rank()))
+    errors = []
+    for _ in range(60):
+        result = ut.lossy_hook(state, OneBucket(parameter, values.clone())).wait()
+        same_on_all_ranks(result)
+        errors.append((result - 1).mean())
+    told = state.report()
+    assert 0.002 < told["missing"] < 0.2, told
+    assert min(each["effective_contributors"] for each in state.reports) < 3
+    assert abs(sum(errors) / 60) < 0.05 and any(errors), errors
 
 
 @check(ranks=(2,))
