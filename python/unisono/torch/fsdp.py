@@ -18,6 +18,9 @@ from unisono.torch._shared import own_group, raise_torch_error
 __all__ = ["LowBitAllGather", "LowBitReduceScatter"]
 
 ENCODED = (torch.float32, torch.float16, torch.bfloat16)
+# torch 2.13 has renamed them.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class _Allocates:
@@ -41,7 +44,7 @@ class LowBitAllGather(_Allocates):
 
         encoded = output_tensor.dtype in ENCODED
         with call_options(codec=self.codec if encoded else "", schedule=self.schedule if encoded else ""):
-            return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class LowBitReduceScatter(_Allocates):
@@ -68,7 +71,7 @@ class LowBitReduceScatter(_Allocates):
         if not self.error_feedback:
             encoded = input_tensor.dtype in ENCODED
             with call_options(codec=self.codec if encoded else "", schedule=self.schedule if encoded else ""):
-                return dist.reduce_scatter_tensor(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
+                return _reduce_scatter(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
         operation = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg"}.get(op)
         if operation is None or input_tensor.dtype != torch.float32:
             raise ValueError(f"LowBitReduceScatter with error feedback: {op} of {input_tensor.dtype}; sums and averages of float32 are possible")

@@ -22,7 +22,7 @@ from unisono.torch._shared import array_of, bytes_tensor, parameters_of_groups, 
 
 __all__ = ["MoshpitOptimizer"]
 
-OPTIMIZER = "torch.optimizer"
+OPTIMIZER, EXTRA = "torch.optimizer", "torch.extra."
 
 
 class MoshpitOptimizer(torch.optim.Optimizer):
@@ -48,7 +48,7 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         for each in self._values:
             if each.dtype != torch.float32 or each.device.type != "cpu":
                 raise ValueError(f"MoshpitOptimizer: a parameter of {each.dtype} on {each.device}; float32 on the CPU is possible")
-        self._share_state, self._extra = share_state, extra
+        self._share_state, self._extra = share_state, extra  # what this peer gives
         self.left = False
         """This process has left the run: step() is the own optimizer's alone."""
         text = ",".join(filter(None, [f"local_steps={every}", f"average={average}", f"overlap={'on' if overlap else 'off'}", options]))
@@ -59,9 +59,10 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         self._sgd = unisono.MoshpitSgd(self.run, self._arrays(), read)
         self.loaded = state.loaded
         """Whether the run had values, which are the parameters' now."""
-        self.blobs: Dict[str, bytes] = state.blobs if state.loaded else {}
+        blobs: Dict[str, bytes] = state.blobs if state.loaded else {}
+        self.extra = {name[len(EXTRA):]: data for name, data in blobs.items() if name.startswith(EXTRA)}
         """What the peers' `extra` had given."""
-        given = self.blobs.pop(OPTIMIZER, None)
+        given = blobs.get(OPTIMIZER)
         if given is not None and share_state:
             self.optimizer.load_state_dict(torch.load(io.BytesIO(given), weights_only=True))
             self.param_groups = self.optimizer.param_groups
@@ -162,7 +163,7 @@ class MoshpitOptimizer(torch.optim.Optimizer):
             self.last_sweep = step.sweep
 
     def _give(self) -> Dict[str, bytes]:
-        given = {} if self._extra is None else dict(self._extra())
+        given = {} if self._extra is None else {EXTRA + name: data for name, data in self._extra().items()}
         if self._share_state:
             file = io.BytesIO()
             torch.save(self.optimizer.state_dict(), file)
