@@ -296,6 +296,30 @@ def what_is_left_over_survives_other_buckets():
         same(delivered[name] + left.view_as(total), total, 1e-5)
 
 
+def no_hook_waits(hooks):
+    """Rank 1 begins only when rank 0's hooks have all returned."""
+    store = dist.distributed_c10d._get_default_store()
+    for name in hooks:
+        holder = torch.nn.Linear(60, 60, bias=False)
+        state, hook = hook_of(name, holder)
+        for step in range(2):
+            if rank() == 1:
+                store.get(f"{name}.{step}")
+            future = hook(state, OneBucket(holder.weight, torch.full((3600,), float(rank()))))
+            store.set(f"{name}.{step}", "given")
+            same(future.wait(), torch.full((3600,), 0.5), 0.01 if not name.startswith("arc") or name == "arc whole" else 1.0)
+
+
+@check(ranks=(2,))
+def hooks_do_not_wait():
+    no_hook_waits(["int8", "int8 ef14", "fp16", "bf16", "arc", "arc whole"])
+
+
+@check(ranks=(2,), env={"UNISONO_TRANSPORT": "udp"})
+def lossy_hook_does_not_wait():
+    no_hook_waits(["lossy"])
+
+
 @check(ranks=(2,))
 def under_the_profiler():
     for name in ("int8", "int8 ef14", "fp16", "arc"):

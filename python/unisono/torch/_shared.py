@@ -57,8 +57,8 @@ class _Failed(torch.Tensor):
         return failed
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Tuple = (), keywords: Optional[Dict] = None) -> Any:
-        for each in torch.utils._pytree.tree_leaves((arguments, keywords)):
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[Any, Any]] = None) -> Any:  # type: ignore[override]
+        for each in torch.utils._pytree.tree_leaves((args, kwargs)):
             if isinstance(each, _Failed):
                 raise each._error
         raise RuntimeError("an operation on a result that there is none of")
@@ -86,7 +86,7 @@ def chained(future: torch.futures.Future, buffer: torch.Tensor, finish: Callable
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous view of a dense tensor with its dimensions as they lie in memory: of channels_last (n, h, w, c). ValueError: it has holes."""
-    order = sorted(range(tensor.dim()), key=lambda place: (-tensor.stride(place), place))
+    order = sorted(range(tensor.dim()), key=lambda place: (-tensor.stride()[place], place))
     view = tensor.detach().permute(order)
     if not view.is_contiguous():
         raise ValueError(f"a tensor of the shape {tuple(tensor.shape)} and strides {tensor.stride()} has holes")

@@ -66,12 +66,12 @@ def _exchange_all(model: torch.nn.Module, group: Optional[dist.ProcessGroup]) ->
     for parameter in model.parameters():
         if parameter.requires_grad:
             by_dtype.setdefault(parameter.dtype, []).append(parameter)
-    for parameters in by_dtype.values():
+    for dtype, trained in by_dtype.items():
         buckets: List[List[torch.Tensor]] = [[]]
-        for parameter in parameters:
-            if sum(each.numel() for each in buckets[-1]) * parameter.element_size() > BUCKET_BYTES:
+        for each in trained:
+            if sum(other.numel() for other in buckets[-1]) * dtype.itemsize > BUCKET_BYTES:
                 buckets.append([])
-            buckets[-1].append(parameter)
+            buckets[-1].append(each)
         waiting = []
         for bucket in buckets:
             flat = torch.cat([torch.zeros(each.numel(), dtype=each.dtype) if each.grad is None else each.grad.detach().reshape(-1) for each in bucket])

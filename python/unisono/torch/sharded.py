@@ -83,7 +83,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if each.grad is None:
                 place.zero_()
             else:
-                order = sorted(range(each.dim()), key=lambda axis: (-each.stride(axis), axis))
+                order = sorted(range(each.dim()), key=lambda axis: (-each.stride()[axis], axis))
                 place.view([each.shape[axis] for axis in order]).copy_(each.grad.permute(order))
         rate = float(self.param_groups[0]["lr"])
         try:
