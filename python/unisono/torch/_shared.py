@@ -1,14 +1,16 @@
 """What the methods have in common: the core's group behind a process group, memory as NumPy sees it, errors as torch names them, values of futures."""
 
 import builtins
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
-import numpy
 import torch
 import torch.distributed as dist
 
 import unisono
 from unisono import _core
+
+if TYPE_CHECKING:
+    import numpy
 
 
 def core_group(group: Optional[dist.ProcessGroup]) -> unisono.Group:

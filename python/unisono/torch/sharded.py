@@ -10,14 +10,16 @@ Source: "Distributed Training under Packet Loss" (arXiv:2507.07114).
 """
 
 import collections
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, Optional, Union
 
-import numpy
 import torch
 import torch.distributed as dist
 
 import unisono
 from unisono.torch._shared import bytes_tensor, check_rank, core_group, in_memory_order, parts, raise_torch_error, tensor_bytes
+
+if TYPE_CHECKING:
+    import numpy
 
 __all__ = ["ShardedOptimizer"]
 
