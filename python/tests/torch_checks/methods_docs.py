@@ -1,0 +1,38 @@
+"""What docs/torch_methods.md shows runs as it is there."""
+
+import itertools
+import pathlib
+import re
+
+import torch
+
+from .ddp import batch, loss_of, model
+from .methods_common import check, ut
+
+PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "torch_methods.md"
+
+
+def run_blocks(kind, **names):
+    blocks = re.findall(rf"^```python{kind}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if PAGE.exists() else []
+    for block in blocks:
+        if "init_process_group" in block:
+            continue
+        given = {"torch": torch, "ut": ut, "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel, "model": model(), "loader": [batch(step) for step in range(3)],
+                 "loss_of": lambda network, pair: loss_of(network, *pair), "endless": lambda loader: itertools.chain.from_iterable(itertools.repeat(loader))}
+        print(block)
+        exec(block, given | names)  # noqa: S102  # of this repository
+
+
+@check(ranks=(2,), timeout_s=90)
+def examples():
+    run_blocks("")
+
+
+@check(ranks=(2,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp"})
+def examples_over_datagrams():
+    run_blocks(" udp")
+
+
+@check(ranks=(1,), group=False)
+def examples_without_a_group():
+    run_blocks(" elastic", first=True, seeds=[])

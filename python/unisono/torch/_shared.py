@@ -1,0 +1,136 @@
+"""What the methods have in common: the core's group behind a process group, memory as NumPy sees it, errors as torch names them, values of futures."""
+
+import builtins
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+import unisono
+from unisono import _core
+
+if TYPE_CHECKING:
+    import numpy
+
+
+def core_group(group: Optional[dist.ProcessGroup]) -> unisono.Group:
+    """The core's group behind a process group of the backend unisono; of the default one if none is given. ValueError: it has another backend."""
+    from unisono.torch import backend_of
+
+    return _core.group_from_capsule(backend_of(group)._group_capsule())
+
+
+def own_group(group: Optional[dist.ProcessGroup]) -> unisono.Group:
+    """The same ranks as a group of their own, so that calls and torch's are never mixed up. All ranks call it alike; nothing is sent."""
+    whole = core_group(group)
+    return whole.split(list(range(whole.world_size)))
+
+
+def torch_error(error: BaseException) -> BaseException:
+    """The error that torch's users catch, instead of the core's."""
+    from unisono.torch import TimeoutError
+
+    if isinstance(error, unisono.Late):
+        return TimeoutError(str(error))
+    if isinstance(error, unisono.Invalid):
+        return builtins.ValueError(str(error))
+    if isinstance(error, unisono.Error):
+        return dist.DistBackendError(str(error))
+    return error
+
+
+def raise_torch_error(error: unisono.Error) -> NoReturn:
+    raise torch_error(error) from error
+
+
+class _Failed(torch.Tensor):
+    """Stands for a result that there is none of: whatever is done with it raises the error.
+
+    DistributedDataParallel takes a hook's error out of a future as text only, whatever its class; what an operation raises reaches the caller of
+    backward() as it is.
+    """
+
+    _error: BaseException
+
+    @staticmethod
+    def __new__(cls, error: BaseException, like: torch.Tensor) -> "_Failed":
+        failed = torch.Tensor._make_wrapper_subclass(cls, like.size(), strides=like.stride(), dtype=like.dtype, device=like.device)
+        failed._error = error
+        return failed
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[Any, Any]] = None) -> Any:  # type: ignore[override]
+        for each in torch.utils._pytree.tree_leaves((args, kwargs)):
+            if isinstance(each, _Failed):
+                raise each._error
+        raise RuntimeError("an operation on a result that there is none of")
+
+
+def failed(error: BaseException, like: torch.Tensor) -> torch.Tensor:
+    """What a hook's future is completed with instead of `like` when there is nothing to be had."""
+    return _Failed(torch_error(error), like)
+
+
+def chained(future: torch.futures.Future, buffer: torch.Tensor, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
+    """A hook's future: that of an operation on one tensor, then `finish` of its result. An error keeps its class."""
+    result: torch.futures.Future = torch.futures.Future()
+
+    def done(ended: torch.futures.Future) -> None:
+        try:
+            value = finish(ended.value()[0])
+        except BaseException as error:  # noqa: BLE001  # backward() is to raise it
+            value = failed(error, buffer)
+        result.set_result(value)
+
+    future.add_done_callback(done)
+    return result
+
+
+def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous view of a dense tensor with its dimensions as they lie in memory: of channels_last (n, h, w, c). ValueError: it has holes."""
+    order = sorted(range(tensor.dim()), key=lambda place: (-tensor.stride()[place], place))
+    view = tensor.detach().permute(order)
+    if not view.is_contiguous():
+        raise ValueError(f"a tensor of the shape {tuple(tensor.shape)} and strides {tensor.stride()} has holes")
+    return view
+
+
+def array_of(tensor: torch.Tensor) -> "numpy.ndarray[Any, Any]":
+    """A dense tensor's memory as a flat array, in the order in which it lies there."""
+    return in_memory_order(tensor).reshape(-1).numpy()
+
+
+def plain_model(model: torch.nn.Module) -> torch.nn.Module:
+    return model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+
+
+def names_of(model: torch.nn.Module) -> Dict[int, str]:
+    """Names of the parameters by their identity, as of the module inside DistributedDataParallel."""
+    return {id(parameter): name for name, parameter in plain_model(model).named_parameters()}
+
+
+def parts(sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
+    """(begin, end) of each, one after the other."""
+    begin = 0
+    for size in sizes:
+        yield begin, begin + size
+        begin += size
+
+
+def bytes_tensor(data: bytes) -> torch.Tensor:
+    """Bytes that torch.save and torch.load(weights_only=True) take."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.numpy().tobytes()
+
+
+def check_rank(state: Dict[str, Any], rank: int, world_size: int, what: str) -> None:
+    """ValueError: the state is of another rank, or of another number of ranks."""
+    if (state["rank"], state["world_size"]) != (rank, world_size):
+        raise ValueError(f"{what}: this state is of rank {state['rank']} of {state['world_size']}, and this is rank {rank} of {world_size}")
+
+
+def parameters_of_groups(groups: List[Dict[str, Any]]) -> List[torch.Tensor]:
+    return [parameter for group in groups for parameter in group["params"]]

@@ -1,0 +1,210 @@
+"""DropCompute: a rank that is late leaves out its remaining micro-batches, and nobody waits for long (docs/drop_compute.md).
+
+    drop = unisono.torch.DropCompute(12)                         # micro-batches of each rank in a step
+    for batch in drop.micro_batches(batches, network):           # network: DistributedDataParallel, or any module
+        (loss_of(network, batch) / drop.planned).backward()
+    optimizer.step()                                             # gradients are averages, whatever was left out
+
+Source: N. Giladi et al., DropCompute, NeurIPS 2023 (arXiv:2306.10598).
+"""
+
+from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Tuple, TypeVar, Union
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import unisono
+from unisono.torch._shared import bytes_tensor, own_group, raise_torch_error, tensor_bytes
+
+__all__ = ["DropCompute"]
+
+Batch = TypeVar("Batch")
+BUCKET_BYTES = 25 << 20
+
+
+class _Nothing(torch.autograd.Function):
+    """A loss that adds zeros to the gradients of its parameters."""
+
+    @staticmethod
+    def forward(context: Any, *parameters: torch.Tensor) -> torch.Tensor:
+        context.shapes = [(each.shape, each.dtype, each.device) for each in parameters]
+        return torch.zeros((), device=parameters[0].device)
+
+    @staticmethod
+    def backward(context: Any, *_: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+        return tuple(torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in context.shapes)
+
+
+class _Empty(torch.nn.Module):
+    def __init__(self, parameters: List[torch.Tensor]) -> None:
+        super().__init__()
+        self.given = parameters
+
+    def forward(self) -> torch.Tensor:
+        return _Nothing.apply(*self.given)
+
+
+def _exchange_by_nothing(network: DistributedDataParallel) -> None:
+    """The exchange of a micro-batch that adds nothing: the same collectives, bucket by bucket, as on ranks that compute their last one meanwhile."""
+    trained = [each for each in network.module.parameters() if each.requires_grad]
+    if network.find_unused_parameters:
+        trained = [each for each in trained if each.grad is not None] or trained[:1]
+    model = network.module
+    network._modules["module"] = _Empty(trained)
+    try:
+        with torch.enable_grad():
+            loss = network()
+    finally:
+        network._modules["module"] = model
+    loss.backward()
+
+
+def _exchange_all(model: torch.nn.Module, group: Optional[dist.ProcessGroup]) -> None:
+    """Averages all gradients, those that are missing as zeros."""
+    by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            by_dtype.setdefault(parameter.dtype, []).append(parameter)
+    for dtype, trained in by_dtype.items():
+        buckets: List[List[torch.Tensor]] = [[]]
+        for each in trained:
+            if sum(other.numel() for other in buckets[-1]) * dtype.itemsize > BUCKET_BYTES:
+                buckets.append([])
+            buckets[-1].append(each)
+        waiting = []
+        for bucket in buckets:
+            flat = torch.cat([torch.zeros(each.numel(), dtype=each.dtype) if each.grad is None else each.grad.detach().reshape(-1) for each in bucket])
+            waiting.append((bucket, flat, dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=group, async_op=True)))
+        for bucket, flat, work in waiting:
+            work.wait()
+            for each, values in zip(bucket, flat.split([each.numel() for each in bucket])):
+                if each.grad is None:
+                    each.grad = torch.empty_like(each)
+                each.grad.copy_(values.view(each.shape))
+
+
+class DropCompute:
+    """A compute threshold per step. All ranks make it alike, on the thread that makes collectives.
+
+    micro_batches: of each rank in a step. options: "auto", a number of seconds, "off", then ":" and options, or unisono.DropOptions (whose `replay`
+    repeats a run); the rule `at` is not possible here. process_group: of the model. replica: the processes that compute one replica together.
+
+    ValueError: options make no sense, or differ between ranks; a group of another backend.
+    """
+
+    def __init__(self, micro_batches: int, options: Union[str, unisono.DropOptions] = "auto", process_group: Optional[dist.ProcessGroup] = None, *,
+                 replica: Optional[dist.ProcessGroup] = None) -> None:
+        read = unisono.DropOptions(options)
+        if read.rule == "at" and read.threshold != "off":
+            raise ValueError("DropCompute: rule=at stops in the midst of a micro-batch, which backward() cannot; rule=after and rule=before are possible")
+        self.planned = micro_batches
+        """What each micro-batch's loss is to be divided by."""
+        self.process_group = process_group
+        self._replica = replica
+        self.step: Optional[unisono.DropStep] = None
+        """What became of the last step on this rank: computed, planned, applied (False: no rank computed anything), scale, warnings."""
+        self._taken: Optional[int] = None
+        try:
+            self._drop = unisono.DropCompute(own_group(process_group), micro_batches, read, None if replica is None else own_group(replica))
+        except unisono.Error as error:
+            raise_torch_error(error)
+
+    def micro_batches(self, batches: Union[Iterator[Batch], Callable[[int], Batch]], model: torch.nn.Module) -> Generator[Batch, None, None]:
+        """The micro-batches of one step that are to be computed now; call backward() for each. When it ends, all gradients are averages over ranks.
+
+        batches: an iterator, which goes on from step to step and has no end, or position -> batch. What was not computed comes next (tail=defer), or is
+        passed over (tail=discard). model: with DistributedDataParallel, communication hooks included, gradients travel while the last micro-batch is
+        computed; a rank that has left some out takes part with what it has. Of another module gradients are averaged after the last one.
+        Zero the gradients before. With normalize=computed gradients have been multiplied by `step.scale`.
+
+        ValueError: static_graph=True, with which torch does not allow it. RuntimeError: the iterator has ended. DistBackendError and TimeoutError as from collectives: call resume() after them.
+        """
+        if not callable(batches) and not hasattr(batches, "__next__"):
+            raise TypeError("micro_batches: an iterator, which goes on from step to step, or a function of the position; for a DataLoader: iter(loader)")
+        if isinstance(model, DistributedDataParallel) and model.static_graph:
+            raise ValueError("micro_batches: DistributedDataParallel(static_graph=True) cannot add up gradients before its first exchange")
+        return self._step(batches, model)
+
+    def _step(self, batches: Union[Iterator[Batch], Callable[[int], Batch]], model: torch.nn.Module) -> Generator[Batch, None, None]:
+        network = model if isinstance(model, DistributedDataParallel) else None
+        exchanged = False
+        try:
+            self._drop.begin_step()
+            while self._drop.next():
+                exchanged = network is not None and self._drop.last
+                if network is not None:
+                    network.require_backward_grad_sync = exchanged
+                yield self._batch(batches)
+            if network is not None:
+                network.require_backward_grad_sync = True
+                if not exchanged:
+                    _exchange_by_nothing(network)
+            else:
+                _exchange_all(model, self.process_group)
+            self.step = self._drop.end_step()
+        except unisono.Error as error:
+            raise_torch_error(error)
+        finally:
+            if network is not None:
+                network.require_backward_grad_sync = True
+        if self.step.epoch_ended:
+            self._taken = None
+        if self.step.scale != 1:
+            gradients = [each.grad for each in model.parameters() if each.grad is not None]
+            torch._foreach_mul_(gradients, self.step.scale)
+
+    def _batch(self, batches: Union[Iterator[Batch], Callable[[int], Batch]]) -> Batch:
+        position = self._drop.position
+        if not hasattr(batches, "__next__"):
+            return batches(position)  # type: ignore[operator]
+        if self._taken is None:  # where this iterator stands
+            self._taken = position
+        try:
+            while self._taken < position:
+                self._taken += 1
+                next(batches)  # type: ignore[call-overload]
+            self._taken += 1
+            return next(batches)  # type: ignore[call-overload]
+        except StopIteration:
+            raise RuntimeError(f"micro_batches: the iterator ended before micro-batch {position}; one is wanted that has no end, or DropOptions.shard") from None
+
+    @property
+    def position(self) -> int:
+        """The place in this rank's data of the micro-batch that is being computed, in micro-batches from 0."""
+        return self._drop.position
+
+    def report(self) -> unisono.DropReport:
+        """The last window's: threshold, what was dropped and by whom, gain; the same on all ranks."""
+        return self._drop.report()
+
+    def total(self) -> unisono.DropReport:
+        """Of all windows so far."""
+        return self._drop.total()
+
+    def finish(self) -> unisono.DropReport:
+        """At the end, all ranks: total(), with the steps since the last window."""
+        return self._drop.finish()
+
+    def pause(self) -> None:
+        """Before something that belongs to no step, as a validation."""
+        self._drop.pause()
+
+    def resume(self) -> None:
+        """After a step that failed: all ranks call it."""
+        try:
+            self._drop.resume(own_group(self.process_group), None if self._replica is None else own_group(self._replica))
+        except unisono.Error as error:
+            raise_torch_error(error)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This rank's place in its data, and the step; between two steps. Each rank saves its own."""
+        return {"drop": bytes_tensor(self._drop.save()), "taken": self._taken}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """All ranks load alike. The next iterator begins at `state["taken"]` micro-batches of this rank's data. ValueError: of other options."""
+        try:
+            self._drop.load(tensor_bytes(state["drop"]))
+        except unisono.Error as error:
+            raise ValueError(f"DropCompute: {error}") from error
+        self._taken = state["taken"]

@@ -1,0 +1,106 @@
+"""FSDP2 with few bits: what is gathered and scattered travels with a codec (docs/codecs.md).
+
+    fully_shard(layer)
+    layer.set_custom_reduce_scatter(unisono.torch.LowBitReduceScatter("int8"))       # gradients
+    layer.set_custom_all_gather(unisono.torch.LowBitAllGather("int8"))               # parameters
+
+Source: Flash Communication (arXiv:2412.04964).
+"""
+
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+import unisono
+from unisono.torch._shared import own_group, raise_torch_error
+
+__all__ = ["LowBitAllGather", "LowBitReduceScatter"]
+
+ENCODED = (torch.float32, torch.float16, torch.bfloat16)
+# torch 2.13 has renamed them.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class _Allocates:
+    def allocate(self, size: Sequence[Union[int, torch.SymInt]], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class LowBitAllGather(_Allocates):
+    """Parameters travel with a codec; a rank computes with its own as the others have them. The shards themselves keep all their bits.
+
+    codec: "int8", "bf16", ...; all ranks alike. schedule: "" uses it where it pays, "direct" wherever it is possible. For FSDPModule.set_custom_all_gather.
+    ValueError: no such codec.
+    """
+
+    def __init__(self, codec: str = "int8", *, schedule: str = "") -> None:
+        self.codec = str(unisono.Codec.parse(codec))
+        self.schedule = schedule
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False) -> Optional[dist.Work]:
+        from unisono.torch import call_options
+
+        encoded = output_tensor.dtype in ENCODED
+        with call_options(codec=self.codec if encoded else "", schedule=self.schedule if encoded else ""):
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class LowBitReduceScatter(_Allocates):
+    """Gradients travel with a codec, and are added in float32. For FSDPModule.set_custom_reduce_scatter; one per module with error feedback.
+
+    codec: "int8", "int4:group=64", ...; all ranks alike. schedule: "" uses it where it pays, "direct" wherever it is possible.
+    error_feedback: what encoding at this rank loses is kept (4 bytes per parameter of the whole module), and added to its next gradient. float32
+    gradients, sums and averages.
+
+    ValueError: no such codec; with error feedback, gradients of another type or of another size than before, or another operation.
+    """
+
+    def __init__(self, codec: str = "int8", error_feedback: bool = False, *, schedule: str = "") -> None:
+        self.codec = str(unisono.Codec.parse(codec))
+        self.error_feedback = error_feedback
+        self.schedule = schedule
+        self.residual: Optional[torch.Tensor] = None
+        """What is left over: float32, as many elements as the module's gradients, padded, on all ranks together."""
+        self._groups: Dict[Tuple[int, ...], unisono.Group] = {}
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False) -> Optional[dist.Work]:
+        from unisono.torch import call_options
+
+        if not self.error_feedback:
+            encoded = input_tensor.dtype in ENCODED
+            with call_options(codec=self.codec if encoded else "", schedule=self.schedule if encoded else ""):
+                return _reduce_scatter(output=output_tensor, input=input_tensor, group=group, op=op, async_op=async_op)
+        operation = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg"}.get(op)
+        if operation is None or input_tensor.dtype != torch.float32:
+            raise ValueError(f"LowBitReduceScatter with error feedback: {op} of {input_tensor.dtype}; sums and averages of float32 are possible")
+        if self.residual is None:
+            self.residual = torch.zeros(input_tensor.numel())
+        if self.residual.numel() != input_tensor.numel():
+            raise ValueError(f"LowBitReduceScatter with error feedback: {input_tensor.numel()} elements after {self.residual.numel()}: each module needs one of its own")
+        self._reduce_scatter(output_tensor, input_tensor, group, operation)
+        return None
+
+    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, group: dist.ProcessGroup, operation: str) -> None:
+        assert self.residual is not None
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if ranks not in self._groups:
+            self._groups[ranks] = own_group(group)
+        given += self.residual
+        options: Dict[str, Any] = {"schedule": self.schedule} if self.schedule else {}
+        try:
+            self._groups[ranks].reduce_scatter(given.numpy(), output.numpy(), op=operation, codec=self.codec, encode_error=self.residual.numpy(), **options)
+        except unisono.Error as error:
+            raise_torch_error(error)
+        torch.nan_to_num_(self.residual, 0.0, 0.0, 0.0)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This rank's."""
+        return {"codec": self.codec, "residual": None if self.residual is None else self.residual.clone()}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """ValueError: of another codec."""
+        if state["codec"] != self.codec:
+            raise ValueError(f"LowBitReduceScatter: a state of codec {state['codec']}, and this is {self.codec}")
+        self.residual = None if state["residual"] is None else state["residual"].clone()

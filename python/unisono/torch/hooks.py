@@ -1,0 +1,347 @@
+"""Communication hooks of DistributedDataParallel: gradients that travel with few bits, as a part of their rows, or over links that lose packets.
+
+    network = DistributedDataParallel(model)
+    network.register_comm_hook(unisono.torch.LowBitState(codec="int8"), unisono.torch.low_bit_hook)
+
+No hook waits: backward goes on while buckets travel. Operations start in the order of the hooks' calls, on the thread that calls them. After an error
+(DistBackendError, TimeoutError) backward() raises it on every rank that it reaches.
+"""
+
+import collections
+import concurrent.futures
+import threading
+from typing import Any, Deque, Dict, List, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+import unisono
+from unisono.torch import _shared
+from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, failed, in_memory_order, names_of, parts, plain_model, tensor_bytes
+
+__all__ = ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class _Residuals:
+    """What is left over of each parameter's gradients, in one memory per bucket, for as long as buckets stay as they are."""
+
+    def __init__(self) -> None:
+        self._whole: Dict[Tuple[str, ...], torch.Tensor] = {}
+        self.parts: Dict[str, torch.Tensor] = {}
+
+    def of(self, names: List[str], sizes: List[int]) -> torch.Tensor:
+        """float32, as many elements as the bucket: what it writes there is kept."""
+        key = tuple(names)
+        whole = self._whole.get(key)
+        if whole is None or whole.numel() != sum(sizes):
+            kept = [self.parts.get(name) for name in names]
+            whole = torch.cat([torch.zeros(size) if part is None or part.numel() != size else part for part, size in zip(kept, sizes)])
+            moved = set(names)
+            self._whole = {each: memory for each, memory in self._whole.items() if moved.isdisjoint(each)}
+            self._whole[key] = whole
+            self.parts.update({name: whole[begin:end] for name, (begin, end) in zip(names, parts(sizes))})
+        return whole
+
+    def load(self, kept: Dict[str, torch.Tensor]) -> None:
+        self._whole = {}
+        self.parts = {name: values.detach().clone().float().reshape(-1) for name, values in kept.items()}
+
+
+class LowBitState:
+    """Gradients that travel with a codec (docs/codecs.md), for low_bit_hook.
+
+    process_group: of the model; None: the default one. codec: "int8", "int4:group=64", "int8/int4", ...; all ranks alike.
+    error_feedback: what encoding loses at this rank is kept (4 bytes per parameter), and added to its next gradient: the sum of what was delivered
+    and what is left over, over all ranks, is that of all gradients. (EF14: Seide et al., 1-bit SGD, 2014; Karimireddy et al., arXiv:1901.09847.)
+    model: gives parameters their names, under which state_dict() keeps what is left over; needed for that only.
+    schedule: "" uses the codec where it pays, by what is known of the links; "two_step" wherever it is possible.
+
+    Codecs: Flash Communication (arXiv:2412.04964). ValueError: no such codec or schedule; a group of another backend.
+    """
+
+    def __init__(self, process_group: Optional[dist.ProcessGroup] = None, codec: str = "int8", error_feedback: bool = False, *,
+                 model: Optional[torch.nn.Module] = None, schedule: str = "") -> None:
+        from unisono.torch import backend_of
+
+        self.codec = str(unisono.Codec.parse(codec))
+        self.error_feedback = error_feedback
+        self.schedule = schedule
+        self.process_group = process_group
+        self._backend = backend_of(process_group)
+        self._names = None if model is None else names_of(model)
+        self._unnamed: Dict[int, str] = {}
+        self._residuals = _Residuals()
+        self._lock = threading.Lock()
+        self.steps = 0
+        self._sent = self._bits = self._elements = 0.0
+        self._note = ""
+        self._last: Dict[str, Any] = {}
+
+    def residual(self, name: str) -> torch.Tensor:
+        """What is left over of the gradients of one parameter: float32, flat, as the parameter lies in memory. KeyError: nothing is known of it."""
+        return self._residuals.parts[name]
+
+    def report(self) -> Dict[str, Any]:
+        """steps; the codec that was asked for; bytes that this rank sent, and bits per element, in all steps; the last operation's report; and, with
+        error feedback, the norm of what this rank has left over."""
+        with self._lock:
+            bits = self._bits / self._elements if self._elements else 0.0
+            told = {"steps": self.steps, "codec": self.codec, "sent_bytes": int(self._sent), "bits_per_element": bits, "codec_note": self._note, "last": dict(self._last)}
+        if self.error_feedback:
+            told["residual_norm"] = float(sum(float(part.double().square().sum()) for part in self._residuals.parts.values())) ** 0.5
+        return told
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This rank's; each rank saves its own. ValueError: something is left over, and there is no model to name it."""
+        if self._residuals.parts and self._names is None:
+            raise ValueError("LowBitState: what is left over has no names: give LowBitState(..., model=model)")
+        kept = {name: part.clone() for name, part in self._residuals.parts.items()}
+        return {"rank": self._backend.rank(), "world_size": self._backend.size(), "codec": self.codec, "error_feedback": self.error_feedback, "steps": self.steps, "residuals": kept}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Goes on where state_dict() was, between two steps; to the bit if buckets are the same (DistributedDataParallel makes them anew after its first
+        step, unless it looks for unused parameters). ValueError: of another rank, another number of ranks, or another codec."""
+        check_rank(state, self._backend.rank(), self._backend.size(), "LowBitState")
+        if (state["codec"], state["error_feedback"]) != (self.codec, self.error_feedback):
+            raise ValueError(f"LowBitState: this state has codec {state['codec']}, error_feedback {state['error_feedback']}; wanted: {self.codec}, {self.error_feedback}")
+        self.steps = state["steps"]
+        self._residuals.load(state["residuals"])
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        if self._names is None:
+            return self._unnamed.setdefault(id(parameter), f"parameter {len(self._unnamed)}")
+        return self._names[id(parameter)]
+
+    def _told(self, work: Any) -> None:
+        report = work.report()
+        with self._lock:
+            self._sent += report["sent_bytes"]
+            self._last = report
+            self._note = report["codec_note"]
+
+    def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
+        from unisono.torch import call_options
+
+        buffer = bucket.buffer()
+        if bucket.is_last():
+            self.steps += 1
+        if not self.error_feedback or buffer.dtype not in (torch.float32, *HALVES):
+            with call_options(codec=self.codec if buffer.dtype in (torch.float32, *HALVES) else "", schedule=self.schedule):
+                work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, group=self.process_group, async_op=True)
+            return self._ending(work, buffer, buffer, None)
+        parameters = bucket.parameters()
+        error = self._residuals.of([self._name(each) for each in parameters], [each.numel() for each in parameters])
+        values = buffer.float()  # the bucket itself, if it is float32
+        values += error
+        with call_options(schedule=self.schedule):
+            work = self._backend._all_reduce_with_error(values, error, self.codec, True)
+        return self._ending(work, buffer, values, error)
+
+    def _ending(self, work: Any, buffer: torch.Tensor, values: torch.Tensor, error: Optional[torch.Tensor]) -> torch.futures.Future:
+        def finish(_: torch.Tensor) -> torch.Tensor:
+            self._told(work)
+            with self._lock:
+                self._elements += buffer.numel()
+                self._bits += buffer.numel() * self._last["bits_per_element"]
+            if error is not None:
+                torch.nan_to_num_(error, 0.0, 0.0, 0.0)  # a gradient that was not finite must not come again
+            return buffer if values is buffer else buffer.copy_(values)
+
+        return chained(work.get_future(), buffer, finish)
+
+
+def low_bit_hook(state: LowBitState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages with a codec, with or without error feedback: LowBitState. Without a codec ("plain") the average is exact."""
+    return state._start(bucket)
+
+
+def _as_halves(group: Optional[dist.ProcessGroup], bucket: dist.GradBucket, codec: str) -> torch.futures.Future[torch.Tensor]:
+    from unisono.torch import call_options
+
+    buffer = bucket.buffer()
+    with call_options(codec=codec if buffer.dtype == torch.float32 else "", schedule="two_step" if buffer.dtype == torch.float32 else ""):
+        work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, group=group, async_op=True)
+    return chained(work.get_future(), buffer, lambda _: buffer)
+
+
+def fp16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """float32 gradients travel as float16, and are added in float32; what is above 65504 becomes infinite. state: the process group, or None."""
+    return _as_halves(state, bucket, "f16")
+
+
+def bf16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """float32 gradients travel as bfloat16, and are added in float32. state: the process group, or None."""
+    return _as_halves(state, bucket, "bf16")
+
+
+class ArcTopKState:
+    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/compression.md), for arc_top_k_hook.
+
+    model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
+    compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
+    averaged whole, and so are all where compression does not pay (auto_off=off: compress all the same).
+
+    All ranks make it alike, on the thread that makes collectives. A step in which some rank's gradients were not finite is skipped by all: `applied` is
+    False then, and gradients are zeros (nonfinite=poison: NaN, for a loss scaler).
+
+    Source: ARC-Top-K (arXiv:2510.26709). ValueError: options or parameters make no sense, or differ between ranks; a group of another backend.
+    """
+
+    def __init__(self, model: torch.nn.Module, compression: Union[str, unisono.Compression] = "arc", process_group: Optional[dist.ProcessGroup] = None) -> None:
+        self._names = names_of(model)
+        self.compression = str(compression)
+        trained = {name: each for name, each in plain_model(model).named_parameters() if each.requires_grad}
+        shapes = {name: list(in_memory_order(each).shape) or [1] for name, each in trained.items()}
+        group = core_group(process_group)
+        self._rank, self._world_size = group.rank, group.world_size
+        self.plan = unisono.CompressionPlan(shapes, compression)
+        """How each parameter travels, and why: str(state.plan) is a line for logs."""
+        try:
+            self._reducer = unisono.GradientReducer(group, shapes, compression)
+        except unisono.Error as error:
+            _shared.raise_torch_error(error)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "unisono-arc")
+        self._open: List[Tuple[torch.Tensor, torch.Tensor, torch.futures.Future]] = []
+        self.last_report: Optional[unisono.CompressionReport] = None
+        """Of the last step that ended: bytes, times, norms of what is left over, and `applied`."""
+
+    @property
+    def applied(self) -> bool:
+        """False: the last step is to be skipped (and no rank takes an optimizer's step), since some rank's gradients were not finite."""
+        return self.last_report is None or self.last_report.applied
+
+    def report(self) -> unisono.CompressionReport:
+        """Of all steps so far."""
+        return self._reducer.total()
+
+    def step_skipped(self) -> None:
+        """After backward: the averages were not used, by no rank, as when a loss scaler skips a step. What was sent is kept, and sent again."""
+        self._reducer.step_skipped()
+
+    def flush(self) -> None:
+        """The next step is sent whole, and nothing is left over after it: before training ends."""
+        self._reducer.flush()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This rank's, between two steps; each rank saves its own. To go on with to the bit."""
+        return {"rank": self._rank, "world_size": self._world_size, "reducer": bytes_tensor(self._reducer.save())}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """ValueError: of another rank, another number of ranks, other options or other parameters; nothing has changed then."""
+        check_rank(state, self._rank, self._world_size, "ArcTopKState")
+        try:
+            self._reducer.load(tensor_bytes(state["reducer"]))
+        except unisono.Error as error:
+            raise ValueError(f"ArcTopKState: {error}") from error
+
+    def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
+        buffer = bucket.buffer()
+        parameters = bucket.parameters()
+        if bucket.index() == 0 and self._open:
+            raise dist.DistBackendError("ArcTopKState: the last backward pass ended amid its buckets, so ranks are no longer at the same step: make the process group and the state anew")
+        values = buffer.float()  # the bucket itself, if it is float32
+        flat = values.numpy()
+        gradients = {self._names[id(each)]: flat[begin:end] for each, (begin, end) in zip(parameters, parts([each.numel() for each in parameters]))}
+        future: torch.futures.Future = torch.futures.Future()
+        self._open.append((buffer, values, future))
+        is_last = bucket.is_last()
+        try:
+            self._reducer.reduce(gradients)
+        except unisono.Error as error:
+            if isinstance(error, unisono.Invalid):
+                self._open.pop()
+                _shared.raise_torch_error(error)
+            # The step's finish() says the same, on all ranks.
+        if is_last:
+            buckets, self._open = self._open, []
+            self._thread.submit(self._finish, buckets)
+        return future
+
+    def _finish(self, buckets: List[Tuple[torch.Tensor, torch.Tensor, torch.futures.Future]]) -> None:
+        """On a thread of its own, as soon as the last bucket was given: waits, and completes the futures of all."""
+        try:
+            report = self._reducer.finish()
+        except BaseException as error:  # noqa: BLE001  # backward() is to raise it
+            for buffer, _, future in buckets:
+                future.set_result(failed(error, buffer))
+            return
+        self.last_report = report
+        with torch.no_grad():
+            for buffer, values, future in buckets:
+                if not report.applied and "nonfinite=poison" not in self.compression:
+                    values.zero_()
+                future.set_result(buffer if values is buffer else buffer.copy_(values))
+
+
+def arc_top_k_hook(state: ArcTopKState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages compressed gradients: ArcTopKState. The futures of all buckets complete together, when the step is done."""
+    return state._start(bucket)
+
+
+class LossyState:
+    """Gradients over links that lose packets: what does not arrive in time is replaced in expectation (docs/packet_loss.md), for lossy_hook.
+
+    delivery: "lossy:loss_budget=0.1", "automatic", ...; codec, besides: "int8", ... All ranks have the same averages to the bit.
+    The group's links must be datagrams: init_process_group("unisono", pg_options=unisono.torch.Options(transport="udp")), or UNISONO_TRANSPORT=udp.
+
+    ValueError: no such delivery; a group of another backend, or whose links carry no datagrams.
+    """
+
+    def __init__(self, process_group: Optional[dist.ProcessGroup] = None, delivery: str = "lossy:loss_budget=0.05", *, codec: str = "", reports: int = 1000) -> None:
+        from unisono.torch import call_options
+
+        with call_options(delivery=delivery, codec=codec):  # ValueError, if there is no such thing
+            pass
+        if core_group(process_group).datagram_bytes() == 0:
+            raise ValueError("LossyState: the links of this group carry no datagrams: it needs the transport udp (unisono.torch.Options(transport=\"udp\"), or UNISONO_TRANSPORT=udp)")
+        self.process_group, self.delivery, self.codec = process_group, delivery, codec
+        self.reports: Deque[Dict[str, Any]] = collections.deque(maxlen=reports)
+        """Of the last steps, oldest first: step, from 0; buckets; lossy, how many of them went so; missing, the share of their bytes that did not come,
+        mean over buckets by elements; effective_contributors, of how many ranks the averages are worth, the least of any bucket."""
+        self.steps = 0
+        self._lock = threading.Lock()
+
+    def report(self) -> Dict[str, Any]:
+        """Of the steps in `reports`: how many, and the mean share that was missing."""
+        with self._lock:
+            shares = [each["missing"] for each in self.reports]
+        return {"steps": self.steps, "told_of": len(shares), "missing": sum(shares) / len(shares) if shares else 0.0, "delivery": self.delivery}
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Nothing is left over from step to step; the number of steps."""
+        return {"steps": self.steps, "delivery": self.delivery}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+    def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
+        from unisono.torch import call_options
+
+        buffer = bucket.buffer()
+        if bucket.index() == 0:
+            with self._lock:
+                self.reports.append({"step": self.steps, "buckets": 0, "lossy": 0, "elements": 0, "missing": 0.0, "effective_contributors": float("inf")})
+        told = self.reports[-1]
+        self.steps += bucket.is_last()
+        with call_options(delivery=self.delivery, codec=self.codec):
+            work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, group=self.process_group, async_op=True)
+
+        def finish(_: torch.Tensor) -> torch.Tensor:
+            report = work.report()
+            with self._lock:
+                elements = told["elements"] + buffer.numel()
+                told["missing"] += (report.get("missing", 0.0) - told["missing"]) * buffer.numel() / elements
+                told["elements"] = elements
+                told["buckets"] += 1
+                told["lossy"] += bool(report.get("lossy", False))
+                told["effective_contributors"] = min(told["effective_contributors"], report.get("effective_contributors", float(report["contributors"])))
+            return buffer
+
+        return chained(work.get_future(), buffer, finish)
+
+
+def lossy_hook(state: LossyState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages over links that lose packets: LossyState."""
+    return state._start(bucket)

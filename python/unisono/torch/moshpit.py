@@ -1,0 +1,174 @@
+"""Moshpit averaging: training in a run whose processes come and go, without a process group (docs/elastic.md).
+
+    optimizer = unisono.torch.MoshpitOptimizer(torch.optim.AdamW(model.parameters()), run_id="demo", seeds=["10.0.0.1:4040"], every=8)
+    while not optimizer.left:
+        optimizer.zero_grad()
+        loss_of(model, batch()).backward()
+        optimizer.step()                                         # one's own step; every 8 of them a sweep averages what all have come to
+
+Source: M. Ryabinin et al., Moshpit SGD (arXiv:2103.03239); outer optimizers as in DiLoCo (arXiv:2311.08105).
+"""
+
+import io
+import signal
+import threading
+import types
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+import torch
+
+import unisono
+from unisono.torch._shared import array_of, bytes_tensor, parameters_of_groups, tensor_bytes
+
+__all__ = ["MoshpitOptimizer"]
+
+OPTIMIZER, EXTRA = "torch.optimizer", "torch.extra."
+
+
+class MoshpitOptimizer(torch.optim.Optimizer):
+    """Steps of an optimizer of one's own, and an average with all peers every few steps.
+
+    optimizer: of dense float32 parameters on the CPU. run_id: runs are told apart by it. found: begins the run; seeds: where peers can be found, as
+    "host:port" or "file:PATH" (one of the two, or both). every: own steps from when an average was brought in until the next sweep begins.
+    average: "parameters", or "pseudo_gradients" with an outer optimizer ("outer=nesterov,rate=0.7,momentum=0.9"). overlap: steps go on while a sweep does;
+    what they change is kept. options: more of unisono.MoshpitSgdOptions, as text.
+    share_state: joiners are given this optimizer's state beside the parameters. extra: more for them, name -> bytes, called before each sweep.
+    leave_on_sigterm: the next step() after SIGTERM says goodbye to the others, then the signal does what it did before.
+    elastic: what unisono.ElasticOptions has besides (min_peers, interface, port, run_key, profile, contribute, result, ...).
+
+    Where the run had values, parameters and the optimizer's state are the run's now. Errors: unisono.Invalid, unisono.Unavailable (no seed answers).
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, run_id: str, seeds: Sequence[str] = (), found: bool = False, every: int = 8, *, average: str = "parameters",
+                 overlap: bool = True, options: str = "", share_state: bool = True, extra: Optional[Callable[[], Dict[str, bytes]]] = None,
+                 leave_on_sigterm: bool = True, **elastic: Any) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self._values = [each for each in parameters_of_groups(optimizer.param_groups)]
+        for each in self._values:
+            if each.dtype != torch.float32 or each.device.type != "cpu":
+                raise ValueError(f"MoshpitOptimizer: a parameter of {each.dtype} on {each.device}; float32 on the CPU is possible")
+        self._share_state, self._extra = share_state, extra  # what this peer gives
+        self.left = False
+        """This process has left the run: step() is the own optimizer's alone."""
+        text = ",".join(filter(None, [f"local_steps={every}", f"average={average}", f"overlap={'on' if overlap else 'off'}", options]))
+        read = unisono.MoshpitSgdOptions(text)
+        self.run = unisono.Elastic.join(run_id=run_id, seeds=list(seeds), found=found, tensor_elements=[each.numel() for each in self._values], **elastic)
+        """The run itself: ready(), average(), group(), ..."""
+        state = self.run.state()
+        self._sgd = unisono.MoshpitSgd(self.run, self._arrays(), read)
+        self.loaded = state.loaded
+        """Whether the run had values, which are the parameters' now."""
+        blobs: Dict[str, bytes] = state.blobs if state.loaded else {}
+        self.extra = {name[len(EXTRA):]: data for name, data in blobs.items() if name.startswith(EXTRA)}
+        """What the peers' `extra` had given."""
+        given = blobs.get(OPTIMIZER)
+        if given is not None and share_state:
+            self.optimizer.load_state_dict(torch.load(io.BytesIO(given), weights_only=True))
+            self.param_groups = self.optimizer.param_groups
+        self._sgd.give_state(self._give)
+        self.last_sweep: Optional[unisono.SweepReport] = None
+        """The last sweep that ended."""
+        self._asked = False
+        self._before: Any = None
+        if leave_on_sigterm and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> Any:  # type: ignore[override]
+        return self.optimizer.defaults
+
+    def __repr__(self) -> str:
+        return f"MoshpitOptimizer({self.optimizer!r})"
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """TypeError: a run's tensors are known when it is joined."""
+        raise TypeError("MoshpitOptimizer: parameters cannot be added to a run")
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, samples: int = 1) -> Any:  # type: ignore[override]
+        """The own optimizer's step; then a sweep begins, or one that is through is brought in. With overlap it never waits for others.
+
+        samples: that the step was made of: how much this peer counts.
+        """
+        loss = self.optimizer.step(closure)  # type: ignore[arg-type]
+        if self._asked:
+            self.leave()
+        elif not self.left:
+            self._took(self._sgd.after_step(self._arrays(), samples))
+        return loss
+
+    def drain(self, timeout: Optional[float] = None) -> None:
+        """Waits for the sweep that goes on, if one does, and brings it in, as before an evaluation. unisono.Late: not yet, after `timeout` seconds."""
+        self._took(self._sgd.drain(self._arrays(), timeout))
+
+    def finish(self) -> None:
+        """At the end of training: one more sweep, so that the last steps count too, then leave(). Peers that end about then have the same parameters."""
+        if not self.left:
+            self._took(self._sgd.finish(self._arrays()))
+            self.leave()
+
+    def leave(self) -> None:
+        """Says goodbye to the others; a sweep that goes on is given up. Parameters stay as they are. Safe to call twice."""
+        if not self.left:
+            self.left = True
+            self._sgd.abandon()
+            self.run.leave()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None
+            if self._asked:
+                signal.raise_signal(signal.SIGTERM)
+
+    def __enter__(self) -> "MoshpitOptimizer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.leave()
+
+    def status(self) -> unisono.ElasticStatus:
+        """Who is there, phase, layout, sweeps, bytes."""
+        return self.run.status()
+
+    def report(self) -> unisono.MoshpitSgdReport:
+        """Steps, sweeps, how many were exact, and the time that they took, since this process joined."""
+        return self._sgd.report()
+
+    @property
+    def steps(self) -> int:
+        """Since the run began, as this peer counts them: for schedules of the learning rate."""
+        return self._sgd.steps
+
+    def state_dict(self) -> Dict[str, Any]:  # type: ignore[override]
+        """The own optimizer's, and the outer one's, for a restart of all peers; after drain()."""
+        return {"optimizer": self.optimizer.state_dict(), "moshpit": bytes_tensor(self._sgd.save())}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:  # type: ignore[override]
+        """Beside saved parameters. unisono.Invalid: of other sizes or another outer optimizer."""
+        self._sgd.load(tensor_bytes(state["moshpit"]))
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.param_groups = self.optimizer.param_groups
+
+    def _arrays(self) -> List[Any]:
+        return [array_of(each) for each in self._values]
+
+    def _took(self, step: unisono.MoshpitStep) -> None:
+        if step.sweep is not None:
+            self.last_sweep = step.sweep
+
+    def _give(self) -> Dict[str, bytes]:
+        given = {} if self._extra is None else {EXTRA + name: data for name, data in self._extra().items()}
+        if self._share_state:
+            file = io.BytesIO()
+            torch.save(self.optimizer.state_dict(), file)
+            given[OPTIMIZER] = file.getvalue()
+        return given
+
+    def _on_sigterm(self, number: int, frame: Optional[types.FrameType]) -> None:
+        self._asked = True
