@@ -23,8 +23,7 @@ def has_backend():
     """Whether ranks can run here, found out in a process of its own."""
     if importlib.util.find_spec("torch") is None:
         return False
-    path = os.pathsep.join([str(HERE.parent / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run([sys.executable, "-c", "import unisono.torch"], env={**os.environ, "PYTHONPATH": path}, capture_output=True).returncode == 0
+    return subprocess.run([sys.executable, "-c", "import unisono.torch"], env={**os.environ, **processes.usual_environment()}, capture_output=True).returncode == 0
 
 
 def block(work, arm, p50_us, number=0, p99_us=None):

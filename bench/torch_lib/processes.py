@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import tempfile
@@ -10,6 +11,15 @@ import threading
 import time
 
 from versus_lib import child
+
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def usual_environment():
+    """Of ranks: one thread for torch's own arithmetic; this project's module where PYTHONPATH has it, else beside the sources if it was built there."""
+    built = [str(ROOT / "python")] if list((ROOT / "python/unisono").glob("_torch*.so")) else []
+    return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *built]), "OMP_NUM_THREADS": "1"}
 
 
 class JobFailed(Exception):

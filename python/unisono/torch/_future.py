@@ -36,18 +36,14 @@ class Future(torch.futures.Future):
         place = self._next_place()
         child = Future(place)
 
-        def run(future: "Future") -> None:
+        def run(future: Any) -> Any:
             before = _torch._enter_place(place)
             try:
-                value = callback(self)
-            except BaseException as error:  # the child's owner is to see it
-                child.set_exception(error)
-            else:
-                child.set_result(value)
+                return callback(self)
             finally:
                 _torch._leave_place(before)
 
-        super().add_done_callback(run)
+        _torch._pass_on(super().then(run), child)
         return child
 
     def add_done_callback(self, callback: Callable[["Future"], None]) -> None:
