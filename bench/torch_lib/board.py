@@ -72,13 +72,16 @@ class Board:
         self.meet()
         return said
 
-    def mean_of_ranks(self, values):
-        """Of each rank's list, element by element; on every rank."""
-        count = len(values)
+    def every(self, values):
+        """Each rank's list, by rank; on every rank. All are of the same length."""
         first = self.rank * SAMPLES_MAX
         for place, value in enumerate(values):
             self.samples[first + place] = value
         self.meet()
-        means = [sum(self.samples[rank * SAMPLES_MAX + place] for rank in range(self.world)) / self.world for place in range(count)]
+        lists = [list(self.samples[rank * SAMPLES_MAX:rank * SAMPLES_MAX + len(values)]) for rank in range(self.world)]
         self.meet()
-        return means
+        return lists
+
+    def mean_of_ranks(self, values):
+        """Of each rank's list, element by element; on every rank."""
+        return [sum(row) / self.world for row in zip(*self.every(values))]
