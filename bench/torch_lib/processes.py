@@ -57,4 +57,5 @@ def run_job(commands, limit_s, take):
                 reader.join()
         if status != "ok":
             said.seek(0)
-            raise JobFailed(f"{status}: {child.last_words(said.read(), 600)}")
+            words = said.read()
+            raise JobFailed(f"{status}\n{words[-8000:]}\n{status}: {child.last_words(words, 300)}")

@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, usual in (("layers", 6), ("width", 384), ("heads", 6)):
         parser.add_argument("--" + name, type=int, default=usual, help="of the model (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW at its highest (default: %(default)s)")
-    parser.add_argument("--bucket-mb", type=float, default=25, help="of DistributedDataParallel (default: %(default)s)")
+    parser.add_argument("--bucket-mb", type=float, help="of DistributedDataParallel (default: its own, 25, and 1 for the first bucket)")
     parser.add_argument("--out", type=pathlib.Path, help="JSON with the loss and the time of every step")
     return parser.parse_args()
 
