@@ -30,7 +30,8 @@ from versus_lib import machine  # noqa: E402
 
 WARM_CALLS = 3
 CALLS_MIN = 5
-CALLS_MAX = 2000
+BATCH_MAX = 200
+CALLS_MAX = 4000
 assert CALLS_MAX <= SAMPLES_MAX
 
 
@@ -84,7 +85,7 @@ class Arm:
 
     def __init__(self, told, groups, tensors):
         self.name, self.collective, self.library, self.bytes = told["name"], told["collective"], told["library"], told["bytes"]
-        self.rank, self.world, self.calls = groups.rank, groups.world, 0
+        self.rank, self.world = groups.rank, groups.world
         self.group = groups.get(self.library)
         key = told["dtype"], self.bytes
         if key not in tensors:
@@ -146,17 +147,18 @@ def run_block(arm, board, seconds):
     arm.checked_call()
     # In place the same sum again and again would leave the numbers of its type.
     arm.whole.zero_()
-    if arm.calls == 0:
-        warm = statistics.mean(timed(arm, board, WARM_CALLS)[1:])
-        arm.calls = board.agree(max(CALLS_MIN, min(CALLS_MAX, int(seconds / warm))))
+    batch = board.agree(max(CALLS_MIN, min(BATCH_MAX, int(seconds / 4 / min(timed(arm, board, WARM_CALLS))))))
     before, bytes_before = machine.cpu_times(), machine.loopback_bytes()
-    times = board.mean_of_ranks(timed(arm, board, arm.calls))
+    own, began = [], time.perf_counter()
+    while not own or board.agree(len(own) + batch <= CALLS_MAX and time.perf_counter() - began < seconds):
+        own += timed(arm, board, batch)
+    times = board.mean_of_ranks(own)
     moved, steal = machine.loopback_bytes() - bytes_before, machine.shares(before, machine.cpu_times())["steal"]
     arm.checked_call()
     ordered = sorted(1e6 * value for value in times)
-    told = {"p50_us": statistics.median(ordered), "p99_us": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], "min_us": ordered[0], "calls": arm.calls, "steal": steal, "loopback_bytes": moved}
-    if arm.library in ("gloo", "tcp") and arm.world > 1 and moved < 0.9 * arm.crossing() * arm.calls:
-        told["wrong_transport"] = f"{moved} bytes crossed loopback where {arm.crossing() * arm.calls} must"
+    told = {"p50_us": statistics.median(ordered), "p99_us": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], "min_us": ordered[0], "calls": len(times), "steal": steal, "loopback_bytes": moved}
+    if arm.library in ("gloo", "tcp") and arm.world > 1 and moved < 0.9 * arm.crossing() * len(times):
+        told["wrong_transport"] = f"{moved} bytes crossed loopback where {arm.crossing() * len(times)} must"
     return told
 
 
