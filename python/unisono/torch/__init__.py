@@ -12,6 +12,7 @@ backend for CPU tensors works; `Options` and `call_options` say how bytes travel
 import atexit
 import builtins
 import contextlib
+import threading
 import weakref
 from typing import Any, Iterator, Optional
 
@@ -86,6 +87,9 @@ def report(group: Optional[dist.ProcessGroup] = None) -> dict:
     return backend_of(group).last_report()
 
 
+_settings = threading.local()  # what call_options() of this thread says, as the C++ side has it
+
+
 @contextlib.contextmanager
 def call_options(*, codec: str = "", schedule: str = "", order: str = "", delivery: str = "") -> Iterator[None]:
     """Collectives that this thread starts inside go so, instead of as the group's Options say.
@@ -93,11 +97,17 @@ def call_options(*, codec: str = "", schedule: str = "", order: str = "", delive
     codec: "int8", "int4:group=64", "bf16", ... (docs/codecs.md); schedule: "ring", "two_step", ...; order: "rank" for the same bits whatever
     the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/packet_loss.md). All ranks alike.
     """
-    _torch._set_call_settings(codec, schedule, order, delivery)
+    outer = getattr(_settings, "now", None)
+    _settings.now = (codec, schedule, order, delivery)
+    _torch._set_call_settings(*_settings.now)
     try:
         yield
     finally:
-        _torch._clear_call_settings()
+        _settings.now = outer
+        if outer is None:
+            _torch._clear_call_settings()
+        else:
+            _torch._set_call_settings(*outer)
 
 
 from unisono.torch.drop_compute import DropCompute  # noqa: E402

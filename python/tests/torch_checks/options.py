@@ -1,0 +1,75 @@
+"""What Unisono's options do to torch's collectives; this backend only."""
+
+import torch
+import torch.distributed as dist
+
+from .common import backend, check, rank, same, world
+
+
+def report():
+    import unisono.torch
+
+    return unisono.torch.report()
+
+
+@check(ranks=(2,))
+def call_options_hold_inside_and_nest():
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    tensor = torch.linspace(-1, 1, 100_000) * (rank() + 1)
+    exact = torch.linspace(-1, 1, 100_000) * sum(range(1, world() + 1))
+    with unisono.torch.call_options(codec="int8", schedule="two_step"):
+        coarse = tensor.clone()
+        dist.all_reduce(coarse)
+        assert report()["codec"].startswith("int8"), report()
+        with unisono.torch.call_options(schedule="ring"):
+            plain = tensor.clone()
+            dist.all_reduce(plain)
+            assert report()["schedule"] == "ring" and report()["codec"] == "plain", report()
+        dist.all_reduce(tensor.clone())
+        assert report()["codec"].startswith("int8"), report()
+    same(plain, exact)
+    same(coarse, exact, 0.05)
+    assert not torch.equal(coarse, plain)
+    dist.all_reduce(tensor)
+    assert report()["codec"] == "plain", report()
+    same(tensor, exact)
+
+
+@check(ranks=(2,))
+def options_of_a_group():
+    """Those that concern links make links of their own; the others do not."""
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    tcp = dist.new_group(pg_options=unisono.torch.Options(transport="tcp"))
+    coarse = dist.new_group(pg_options=unisono.torch.Options(codec="int4", schedule="two_step"))
+    for group, codec in ((tcp, "plain"), (coarse, "int4")):
+        tensor = torch.full((50_000,), float(rank()))
+        dist.all_reduce(tensor, group=group)
+        same(tensor, torch.full((50_000,), float(sum(range(world())))), 0.2)
+        assert unisono.torch.report(group)["codec"].startswith(codec), unisono.torch.report(group)
+
+
+@check(ranks=(2,))
+def options_that_make_no_sense():
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    for wrong in ({"codec": "int9"}, {"schedule": "circle"}, {"delivery": "lossy:budget=1"}, {"order": "alphabetical"}):
+        try:
+            unisono.torch.Options(**wrong)
+        except ValueError as error:
+            assert next(iter(wrong.values())).split(":")[0] in str(error) or "bad_option" in str(error), error
+        else:
+            raise AssertionError(wrong)
+    try:
+        unisono.torch.backend_of(dist.new_group(backend="gloo"))
+    except ValueError as error:
+        assert "gloo" in str(error)
+    else:
+        raise AssertionError("a group of Gloo's has no Unisono backend")
