@@ -56,7 +56,7 @@ class Page(unittest.TestCase):
     def test_what_was_not_measured_is_open(self):
         row = self.row([block(self.work, "unisono", 10)])
         self.assertEqual([one["met"] for one in page.marks_of([row])], [None, True, None])
-        self.assertIn("-", page.library_table([row])[1])
+        self.assertIn("-", page.stack_table([row])[1])
 
     def test_types_are_compared_by_bytes_per_second(self):
         self.work = page.works(4, [1 << 20], ["dtype"])[0]

@@ -147,7 +147,7 @@ def with_mark(value, marks, ending):
     return f"{value:.2f}" + (f" ({mark['mark']:g} {'met' if mark['met'] else 'missed'})" if mark else "")
 
 
-def library_table(rows):
+def stack_table(rows):
     lines = [["ranks", "collective", "size", "Gloo", "Unisono, shm", "Gloo ÷ ours", "Unisono, tcp", "Gloo ÷ ours", "p99 Gloo", "p99 shm", "p99 tcp"]]
     for row in rows:
         marks, cells = library_marks(row), row["cells"]
@@ -178,7 +178,7 @@ def marks_table(marks):
 
 def tables(rows):
     """(title, lines) of those that have rows."""
-    made = [(title, make([row for row in rows if row["group"] == group])) for group, title, make in (("library", "Gloo and Unisono", library_table), ("dtype", "Types of 16 bits, all-reduce of as many bytes", type_table),
+    made = [(title, make([row for row in rows if row["group"] == group])) for group, title, make in (("library", "Gloo and Unisono", stack_table), ("dtype", "Types of 16 bits, all-reduce of as many bytes", type_table),
                                                                                                    ("binding", "What a call costs by itself: all-reduce of one small tensor", binding_table))]
     return [(title, lines) for title, lines in made if len(lines) > 1]
 

@@ -84,9 +84,9 @@ class Arm:
     """One way to do a work."""
 
     def __init__(self, told, groups, tensors):
-        self.name, self.collective, self.library, self.bytes = told["name"], told["collective"], told["library"], told["bytes"]
+        self.name, self.collective, self.stack, self.bytes = told["name"], told["collective"], told["library"], told["bytes"]
         self.rank, self.world = groups.rank, groups.world
-        self.group = groups.get(self.library)
+        self.group = groups.get(self.stack)
         key = told["dtype"], self.bytes
         if key not in tensors:
             tensors[key] = Tensors(*key, self.rank, self.world)
@@ -157,7 +157,7 @@ def run_block(arm, board, seconds):
     arm.checked_call()
     ordered = sorted(1e6 * value for value in times)
     told = {"p50_us": statistics.median(ordered), "p99_us": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], "min_us": ordered[0], "calls": len(times), "steal": steal, "loopback_bytes": moved}
-    if arm.library in ("gloo", "tcp") and arm.world > 1 and moved < 0.9 * arm.crossing() * len(times):
+    if arm.stack in ("gloo", "tcp") and arm.world > 1 and moved < 0.9 * arm.crossing() * len(times):
         told["wrong_transport"] = f"{moved} bytes crossed loopback where {arm.crossing() * len(times)} must"
     return told
 

@@ -36,7 +36,7 @@ GLOO_CANNOT = {
     "future of all_gather": (
         "its value is the list of tensors, not a list with that list, which torch's hooks that quantize expect"
     ),
-    "future of reduce_scatter_tensor": "Work::getFuture not implemented",
+    "future of reduce_scatter_tensor": "its Work has none: getFuture raises",
     "order of collectives from callbacks": (
         "the order differs between ranks: terminate called after throwing gloo::EnforceNotMet"
     ),
