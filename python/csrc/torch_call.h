@@ -46,15 +46,13 @@ template <typename Start, typename Run>
 WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
   auto group = checked_group();
   const auto options = call_options(call.timeout);
-  const bool waits = !call.async;
+  bool later = call.async;
   auto setup = setup_of(std::move(call));
-  if (!waits) return issue(std::move(setup), {start(group, options)});
-  bool coalescing = false;
-  {
+  if (!later) {
     const std::lock_guard lock(shared_->mutex);
-    coalescing = shared_->coalescing;
+    later = shared_->coalescing;
   }
-  if (coalescing) return issue(std::move(setup), {start(group, options)});
+  if (later) return issue(std::move(setup), {start(group, options)});
   return c10::make_intrusive<TorchWork>(std::move(setup), run(group, options));
 }
 

@@ -6,6 +6,16 @@
 
 namespace unisono::torch_backend {
 
+namespace {
+
+// What a reduce-scatter reads and writes. A factor is multiplied into a copy: the input stays the caller's.
+std::pair<Reduction, Reduction> scattered(at::Tensor& flat, const at::Tensor& dense, const c10d::ReduceOp& op) {
+  const bool scaled = static_cast<c10d::ReduceOp::RedOpType>(op) == c10d::ReduceOp::PREMUL_SUM;
+  if (scaled) flat = flat.clone();
+  return {reduction_of(flat, op), reduction_of(dense, scaled ? c10d::ReduceOp(c10d::ReduceOp::SUM) : op)};
+}
+
+}  // namespace
 
 WorkPointer UnisonoBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   auto& input = only(inputs, "gather");
@@ -53,10 +63,8 @@ WorkPointer UnisonoBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs
   check_list(inputs.front(), output, size_, "reduce_scatter");
   Call call{.type = OpType::REDUCE_SCATTER, .title = "unisono:reduce_scatter", .async = options.asyncOp, .timeout = options.timeout, .inputs = inputs.front(), .outputs = outputs};
   auto flat = flat_input(inputs.front());
-  if (static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp) == c10d::ReduceOp::PREMUL_SUM) flat = flat.clone();
   const auto dense = dense_output(output, false, call.copies);
-  const auto from = reduction_of(flat, options.reduceOp);
-  const auto to = reduction_of(dense, from.op == unisono::ReduceOp::sum ? c10d::ReduceOp(c10d::ReduceOp::SUM) : options.reduceOp);
+  const auto [from, to] = scattered(flat, dense, options.reduceOp);
   auto counts = counts_of(inputs.front());
   for (auto& count : counts) count *= flat.is_complex() ? 2 : 1;
   call.kept = {flat, dense};
@@ -67,15 +75,12 @@ WorkPointer UnisonoBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs
 
 WorkPointer UnisonoBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   Tensors outputs{output}, inputs{input};
-  c10d::ReduceScatterOptions same = options;
   check_cpu(output, "reduce_scatter_tensor"), check_cpu(input, "reduce_scatter_tensor"), check_same_type(output, input, "reduce_scatter_tensor");
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_, "unisono: reduce_scatter_tensor: an input of ", input.numel(), " elements for ", size_, " outputs of ", output.numel());
   Call call{.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .async = options.asyncOp, .timeout = options.timeout, .inputs = inputs, .outputs = outputs};
   auto flat = dense_input(input);
-  if (static_cast<c10d::ReduceOp::RedOpType>(options.reduceOp) == c10d::ReduceOp::PREMUL_SUM && flat.is_alias_of(input)) flat = flat.clone();
   const auto dense = dense_output(output, false, call.copies);
-  const auto from = reduction_of(flat, options.reduceOp);
-  const auto to = reduction_of(dense, from.op == unisono::ReduceOp::sum ? c10d::ReduceOp(c10d::ReduceOp::SUM) : options.reduceOp);
+  const auto [from, to] = scattered(flat, dense, options.reduceOp);
   call.kept = {flat, dense};
   const auto with = [&](CallOptions o) { return o.op = from.op, o; };
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from.tensor, to.tensor, {}, with(o)); },
@@ -89,8 +94,9 @@ WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Te
   std::vector<unisono::Work> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_cpu(inputs[i], "reduce_scatter_tensor_coalesced"), check_same_type(outputs[i], inputs[i], "reduce_scatter_tensor_coalesced");
-    const auto dense = dense_output(outputs[i], false, call.copies), flat = dense_input(inputs[i]);
-    const auto from = reduction_of(flat, options.reduceOp), to = reduction_of(dense, options.reduceOp);
+    const auto dense = dense_output(outputs[i], false, call.copies);
+    auto flat = dense_input(inputs[i]);
+    const auto [from, to] = scattered(flat, dense, options.reduceOp);
     call.kept.insert(call.kept.end(), {flat, dense});
     auto o = call_options(options.timeout);
     o.op = from.op;

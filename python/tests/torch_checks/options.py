@@ -73,3 +73,32 @@ def options_that_make_no_sense():
         assert "gloo" in str(error)
     else:
         raise AssertionError("a group of Gloo's has no Unisono backend")
+
+
+@check(ranks=(2, 3))
+def sums_with_a_factor():
+    """PREMUL_SUM, in each form; what is not the result stays as it was."""
+    if backend() != "unisono":
+        return
+    twice = dist._make_nccl_premul_sum(2.0)
+    given = torch.arange(4.0 * world()) + rank()
+    right = 2 * sum(torch.arange(4.0 * world()) + one for one in range(world()))
+    mine = right.view(world(), 4)[rank()]
+
+    tensor = given.clone()
+    dist.all_reduce(tensor, twice)
+    same(tensor, right)
+    tensor = given.clone()
+    dist.reduce(tensor, 0, twice)
+    same(tensor, right if rank() == 0 else given)
+    for form in range(3):
+        tensor, output = given.clone(), torch.full((4,), 7.0)
+        if form == 0:
+            dist.reduce_scatter(output, list(tensor.chunk(world())), twice)
+        elif form == 1:
+            dist.reduce_scatter_tensor(output, tensor, twice)
+        else:
+            with dist._coalescing_manager():
+                dist.reduce_scatter_tensor(output, tensor, twice)
+        same(output, mine)
+        same(tensor, given)
