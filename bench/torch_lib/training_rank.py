@@ -2,7 +2,8 @@
 
   training_rank.py PLAN.json       with RANK and WORLD_SIZE
 
-The plan: {"folder", "text", "steps", "warm_steps", "batch", "context", "layers", "width", "heads", "bucket_mb", "arms": [{"name", "backend", "hook", perhaps "bucket_mb"}]}.
+The plan: {"folder", "text", "steps", "warm_steps", "batch", "context", "layers", "width", "heads", "bucket_mb", "bucket_view",
+"arms": [{"name", "backend", "hook", perhaps "bucket_mb"}]}.
 Rank 0 writes a line of JSON per arm and step: forward and backward with the exchange, and the same without it (no_sync), from when all ranks begin until the last one is done.
 """
 
@@ -47,7 +48,7 @@ class Arm:
     def __init__(self, told, model, plan, groups):
         self.name = told["name"]
         group = groups[told["backend"]]
-        self.network = DistributedDataParallel(copy.deepcopy(model), process_group=group, bucket_cap_mb=told.get("bucket_mb", plan["bucket_mb"]))
+        self.network = DistributedDataParallel(copy.deepcopy(model), process_group=group, bucket_cap_mb=told.get("bucket_mb", plan["bucket_mb"]), gradient_as_bucket_view=plan["bucket_view"])
         self.state = gradient_hooks.register(self.network, told["hook"], told["backend"], group, start=2)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=5e-4, betas=(0.9, 0.95), fused=True)
 

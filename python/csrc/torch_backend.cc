@@ -1,7 +1,5 @@
 #include "torch_call.h"
 
-#include <ATen/record_function.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -89,8 +87,9 @@ c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr
   return c10::make_intrusive<UnisonoBackend>(std::move(*group), options);
 }
 
-Group UnisonoBackend::checked_group() const {
+Group UnisonoBackend::checked_group(bool* coalescing) const {
   const std::lock_guard lock(shared_->mutex);
+  if (coalescing != nullptr) *coalescing = shared_->coalescing;
   if (!shared_->group) fail({Code::unavailable, "this process group has been shut down"}, "unisono");
   return *shared_->group;
 }
@@ -124,11 +123,9 @@ WorkSetup UnisonoBackend::setup_of(Call&& call) {
   setup.identity = context.place == 0 ? mixed(setup.sequence, 0) : mixed(context.place, context.calls);
   setup.outputs = std::move(call.outputs);
   setup.inputs = std::move(call.inputs);
-  // kept: what the engine reads and writes until it is done.
-  setup.finish = [kept = std::move(call.kept), copies = std::move(call.copies)] {
-    for (const auto& copy : copies) copy();
-  };
-  setup.ended = [shared = shared_](const Status& status, const Report& report) { shared->ended(status, report); };
+  setup.kept = std::move(call.kept);
+  setup.copies = std::move(call.copies);
+  setup.listener = shared_;
   return setup;
 }
 

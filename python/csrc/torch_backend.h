@@ -114,7 +114,7 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer run(Call&& call, Start&& start, Run&& run);
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);
   WorkSetup setup_of(Call&& call);
-  Group checked_group() const;
+  Group checked_group(bool* coalescing = nullptr) const;
   std::pair<std::string, std::string> names_of(const std::vector<uint32_t>& ranks) const;
 
   const c10::intrusive_ptr<BackendOptions> options_;

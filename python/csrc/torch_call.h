@@ -1,6 +1,8 @@
 // What the files of UnisonoBackend have in common: one call on its way, and what calls in flight and the backend both hold.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,7 @@ struct UnisonoBackend::Call {
 };
 
 // What operations in flight and the backend have in common.
-struct UnisonoBackend::Shared {
+struct UnisonoBackend::Shared final : Listener {
   mutable std::mutex mutex;
   std::optional<Group> group;  // none: shut down
   c10d::ErrorType error = c10d::ErrorType::SUCCESS;
@@ -34,7 +36,7 @@ struct UnisonoBackend::Shared {
   std::vector<c10::intrusive_ptr<TorchWork>> coalesced;
   std::vector<unisono::Work> coalesced_parts;
 
-  void ended(const Status& status, const Report& report) {
+  void ended(const Status& status, const Report& report) override {
     const std::lock_guard lock(mutex);
     last = report;
     if (status.ok()) return;
@@ -44,14 +46,12 @@ struct UnisonoBackend::Shared {
 
 template <typename Start, typename Run>
 WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
-  auto group = checked_group();
+  bool coalescing = false;
+  auto group = checked_group(&coalescing);
   const auto options = call_options(call.timeout);
-  bool later = call.async;
+  // Profilers watch a Work that is there while its operation goes on.
+  const bool later = call.async || coalescing || at::hasCallbacks();
   auto setup = setup_of(std::move(call));
-  if (!later) {
-    const std::lock_guard lock(shared_->mutex);
-    later = shared_->coalescing;
-  }
   if (later) return issue(std::move(setup), {start(group, options)});
   return c10::make_intrusive<TorchWork>(std::move(setup), run(group, options));
 }

@@ -70,37 +70,23 @@ std::exception_ptr exception_of(const Status& status, const std::string& what) {
 
 // Outcome -----------------------------------------------------------------------------------------------------------
 
-bool Outcome::settled() const {
-  const std::lock_guard lock(mutex_);
-  return settled_;
-}
-
-std::exception_ptr Outcome::error() const {
-  const std::lock_guard lock(mutex_);
-  return error_;
-}
-
-Report Outcome::report() const {
-  const std::lock_guard lock(mutex_);
-  return report_;
-}
-
 void Outcome::settle(const Status& status, const Report& report) {
+  // What goes may need Python's lock, whose owner may be about to look here.
+  std::vector<at::Tensor> kept, inputs;
+  std::vector<std::function<void()>> copies;
+  std::shared_ptr<Listener> listener;
   const std::lock_guard lock(mutex_);
-  if (settled_) return;
+  if (settled()) return;
+  kept.swap(setup_.kept), inputs.swap(setup_.inputs), copies.swap(setup_.copies), listener.swap(setup_.listener);
   report_ = report;
   error_ = exception_of(status, {});
-  if (error_ == nullptr && setup_.finish) {
-    try {
-      setup_.finish();
-    } catch (...) {
-      error_ = std::current_exception();
-    }
+  try {
+    for (size_t i = 0; i < copies.size() && error_ == nullptr; ++i) copies[i]();
+  } catch (...) {
+    error_ = std::current_exception();
   }
-  setup_.finish = {};
-  if (setup_.ended) std::exchange(setup_.ended, {})(status, report_);
-  setup_.inputs.clear();
-  settled_ = true;
+  if (listener) listener->ended(status, report_);
+  settled_.store(true, std::memory_order_release);
 }
 
 void Outcome::complete() {
@@ -156,7 +142,7 @@ void Outcome::promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std
     const std::lock_guard lock(mutex_);
     futures_.push_back(future);
     first = futures_.size() == 1;
-    settled = settled_;
+    settled = this->settled();
   }
   if (settled) return fulfil();
   if (!first) return;
@@ -178,7 +164,7 @@ void Outcome::fulfil() {
   {
     const std::lock_guard lock(mutex_);
     futures.swap(futures_);
-    error = error_;
+    error = this->error();
   }
   for (const auto& future : futures) {
     if (error != nullptr) future->setErrorIfNeeded(error);
@@ -192,7 +178,7 @@ TorchWork::TorchWork(WorkSetup setup, std::vector<unisono::Work> parts)
     : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), outcome_(std::make_shared<Outcome>(std::move(setup), std::move(parts))) {}
 
 TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
-    : c10d::Work(setup.rank, setup.type, setup.title, setup.inputs), outcome_(std::make_shared<Outcome>(std::move(setup), std::vector<unisono::Work>{})) {
+    : c10d::Work(setup.rank, setup.type), outcome_(std::make_shared<Outcome>(std::move(setup), std::vector<unisono::Work>{})) {
   outcome_->settle(result.status(), result.ok() ? *result : Report{});
   end_record();
 }

@@ -50,15 +50,23 @@ class TimedOut : public c10::DistBackendError {
 };
 std::exception_ptr exception_of(const Status& status, const std::string& what);
 
+// Is told once of each operation that has ended.
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual void ended(const Status& status, const Report& report) = 0;
+};
+
 struct WorkSetup {
   int rank = 0;
   c10d::OpType type = c10d::OpType::UNKNOWN;
-  const char* title = nullptr;                  // for profilers: "unisono:all_reduce"
-  std::vector<at::Tensor> inputs{}, outputs{};  // kept until the operation is done; outputs are the future's value
-  std::function<void()> finish{};               // copies results to where they belong; after all parts have ended well
+  const char* title = nullptr;               // for profilers: "unisono:all_reduce"
+  std::vector<at::Tensor> inputs{}, outputs{};  // inputs: for profilers; outputs are the future's value
+  std::vector<at::Tensor> kept{};            // what the engine reads and writes until the operation is done
+  std::vector<std::function<void()>> copies{};  // bring results to where they belong, after all parts have ended well
   uint64_t sequence = 0, identity = 0;
   std::shared_ptr<CallbackPool> pool{};
-  std::function<void(const Status&, const Report&)> ended{};  // told once
+  std::shared_ptr<Listener> listener{};
 };
 
 // An operation's outcome, made once by whoever is first to see that it has ended. It lives, with all memory that the operation uses, until then, whoever
@@ -68,7 +76,7 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
   Outcome(WorkSetup setup, std::vector<unisono::Work> parts) : setup_(std::move(setup)), parts_(std::move(parts)) {}
 
   const WorkSetup& setup() const { return setup_; }
-  bool settled() const;
+  bool settled() const { return settled_.load(std::memory_order_acquire); }
   // All parts have ended.
   bool over() const;
   // Makes it if that is possible now.
@@ -76,8 +84,9 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
   // Waits for all parts and makes it; zero: as long as it takes. An error: not in time.
   Status wait(std::chrono::milliseconds timeout);
   void settle(const Status& status, const Report& report);
-  std::exception_ptr error() const;
-  Report report() const;
+  // Of one that is settled; before that, none.
+  std::exception_ptr error() const { return settled() ? error_ : nullptr; }
+  Report report() const { return settled() ? report_ : Report{}; }
   // Completes it with the operation.
   void promise(const c10::intrusive_ptr<c10::ivalue::Future>& future, std::function<void()> then);
   // Nobody waits for it any more.
@@ -90,8 +99,8 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
 
   WorkSetup setup_;
   const std::vector<unisono::Work> parts_;
-  mutable std::mutex mutex_;
-  bool settled_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> settled_{false};  // then what follows does not change any more
   std::exception_ptr error_;
   Report report_;
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;
@@ -101,7 +110,7 @@ class TorchWork final : public c10d::Work {
  public:
   // parts: all of them have to end.
   TorchWork(WorkSetup setup, std::vector<unisono::Work> parts);
-  // Of an operation that has ended already.
+  // Of an operation that has ended already, and that no profiler watched.
   TorchWork(WorkSetup setup, Result<Report> outcome);
   ~TorchWork() override;
 
