@@ -37,6 +37,11 @@ class Page(unittest.TestCase):
         self.assertLess(row["low_s"], row["communication_s"])
         self.assertEqual(row["steps"], 3)
 
+    def test_the_pass_without_exchange_is_that_of_all_arms(self):
+        rows = page.rows_of([*steps("gloo fp32", 1.1, 0.4), *steps("unisono fp32", 1.0, 0.5), *steps("unisono bf16", 0.9, 0.6)], page.ARMS)
+        self.assertEqual([row["alone_s"] for row in rows], [0.5] * 3)
+        self.assertAlmostEqual(rows[2]["communication_s"], 0.4)
+
     def test_exact_gradients_are_held_against_gloo_and_others_against_seconds(self):
         rows = page.rows_of([*steps("gloo fp32", 1.1), *steps("unisono fp32", 1.0), *steps("unisono bf16", 0.9)], page.ARMS)
         self.assertEqual([one["met"] for one in page.marks_of(rows)], [True, False, None, None, None])

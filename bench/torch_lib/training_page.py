@@ -19,14 +19,19 @@ def quartiles(values):
 
 
 def rows_of(steps, arms):
-    """One per arm that was measured; steps before 0 warm up."""
+    """One per arm that was measured; steps before 0 warm up. The pass without the exchange is the same work in every arm, so its time is that of all of them together."""
+    steps = [line for line in steps if line["step"] >= 0]
+    by_step = {}
+    for line in steps:
+        by_step.setdefault(line["step"], []).append(line["alone_s"])
+    by_step = {step: statistics.median(times) for step, times in by_step.items()}
     rows = []
     for name in arms:
-        mine = [line for line in steps if line["arm"] == name and line["step"] >= 0]
+        mine = [line for line in steps if line["arm"] == name]
         if not mine:
             continue
-        exchange, alone = (statistics.median(line[key] for line in mine) for key in ("exchange_s", "alone_s"))
-        low, _, high = quartiles([line["exchange_s"] - line["alone_s"] for line in mine])
+        exchange, alone = statistics.median(line["exchange_s"] for line in mine), statistics.median(line["alone_s"] for line in steps)
+        low, _, high = quartiles([line["exchange_s"] - by_step[line["step"]] for line in mine])
         rows.append({"arm": name, "hook": ARMS[name][1], "exchange_s": exchange, "alone_s": alone, "communication_s": exchange - alone, "low_s": low, "high_s": high,
                      "sent_bytes": statistics.median(line["sent_bytes"] for line in mine), "steps": len(mine), "last_loss": statistics.mean(line["loss"] for line in mine[-5:])})
     return rows
@@ -54,7 +59,8 @@ def long_rows(runs):
 
 METHOD = """Four hosts (network namespaces) with links of the rate given, `tc tbf` in both directions; one process on each, with one thread, and of each row a copy of the same model with its own
 DistributedDataParallel. In each step every row in turn, every other step the other way round: forward and backward with the exchange, and the same under `no_sync`, from when all ranks begin until the last
-one is done; communication is the difference of their medians, beside it the quartiles of the differences by step. It is what backward has to wait for, and what the exchange takes of the cores, which all ranks
+one is done; communication is the difference of the medians of the former and of the latter, which is the same work in all rows and counted over all of them; beside it the quartiles of the differences by step. Gradients
+live in the buckets (`gradient_as_bucket_view`) and buckets are of the size given unless said otherwise, for all rows alike. It is what backward has to wait for, and what the exchange takes of the cores, which all ranks
 share. The optimizer's step is not in it. PowerSGD over Gloo has one bucket: with several, its callbacks start collectives in another order on each rank, and Gloo ends the processes."""
 WORDS = {True: "met", False: "**missed**", None: "open"}
 
@@ -79,7 +85,7 @@ def markdown(data):
     out = ["# Training by DistributedDataParallel over thin links", "", machine_text(data["machine"]), ""]
     if data["summary"]:
         out += [f"{data['parameters']:,} parameters ({4 * data['parameters'] / 1e6:.1f} MB of gradients), {data['options']['batch']} sequences of {data['options']['context']} bytes per rank, {data['options']['steps']} steps, "
-                f"links of {data['options']['rate'] / 1e9:g} Gbit/s, TCP congestion control there: {data['options']['congestion_control'] or 'as in the machine'}.", "", METHOD, "", *markdown_table(step_table(data["summary"])), "",
+                f"links of {data['options']['rate'] / 1e9:g} Gbit/s, buckets of {data['options']['bucket_mb']:g} MB{'' if data['options']['bucket_view'] else ', gradients copied into them and back'},  TCP congestion control there: {data['options']['congestion_control'] or 'as in the machine'}.", "", METHOD, "", *markdown_table(step_table(data["summary"])), "",
                 "## Marks", "", *markdown_table(marks_table(data["marks"])), ""]
     if data["missing"]:
         out += ["Not measured:", "", *(f"- {name}: {why}" for name, why in data["missing"].items()), ""]

@@ -114,12 +114,15 @@ class LowBitState:
             return self._unnamed.setdefault(id(parameter), f"parameter {len(self._unnamed)}")
         return self._names[id(parameter)]
 
-    def _told(self, work: Any) -> None:
-        report = work.report()
+    def _told(self, work: Any, elements: int) -> Dict[str, Any]:
+        report: Dict[str, Any] = work.report()
         with self._lock:
             self._sent += report["sent_bytes"]
+            self._elements += elements
+            self._bits += elements * report["bits_per_element"]
             self._last = report
             self._note = report["codec_note"]
+        return report
 
     def _start(self, bucket: dist.GradBucket) -> torch.futures.Future:
         from unisono.torch import call_options
@@ -141,12 +144,10 @@ class LowBitState:
 
     def _ending(self, work: Any, buffer: torch.Tensor, values: torch.Tensor, error: Optional[torch.Tensor]) -> torch.futures.Future:
         def finish(_: torch.Tensor) -> torch.Tensor:
-            self._told(work)
-            with self._lock:
-                self._elements += buffer.numel()
-                self._bits += buffer.numel() * self._last["bits_per_element"]
-            if error is not None:
-                torch.nan_to_num_(error, 0.0, 0.0, 0.0)  # a gradient that was not finite must not come again
+            report = self._told(work, buffer.numel())
+            # A gradient that was not finite must not come again. (Blocks are counted; numbers of 16 bits overflow one by one.)
+            if error is not None and (report["nonfinite_groups"] > 0 or not report["codec"].startswith("int")):
+                torch.nan_to_num_(error, 0.0, 0.0, 0.0)
             return buffer if values is buffer else buffer.copy_(values)
 
         return chained(work.get_future(), buffer, finish)
