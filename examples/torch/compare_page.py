@@ -1,12 +1,14 @@
 """What compare_methods compares, and what becomes of its runs: rows, tables, the page, the plot."""
 
 import functools
+import itertools
 import statistics
 
 from torch_lib import plot
 from versus_lib.report import machine_text, markdown_table
 
 SLOW = ["--micro-batches", "4", "--slow", "3:60:0.3"]  # in three of ten steps rank 3 pauses 60 ms in each micro-batch
+SGD = ["--optimizer", "sgd", "--momentum", "0", "--rate", "0.1"]
 METHODS = {  # name: words of train_gpt.py; with SLOW the batch is cut into as many micro-batches
     "Gloo": ["--backend", "gloo", "--method", "exact"],
     "exact": ["--method", "exact"],
@@ -18,8 +20,8 @@ METHODS = {  # name: words of train_gpt.py; with SLOW the batch is cut into as m
     "lossy": ["--method", "lossy"],
     "sharded": ["--method", "sharded"],
     "Moshpit": ["--method", "moshpit"],
-    "exact, SGD": ["--method", "exact", "--optimizer", "sgd", "--rate", "0.03"],
-    "ARC, EF21M, SGD": ["--method", "arc:ratio=0.2,rank=4,feedback=ef21m", "--optimizer", "sgd", "--momentum", "0", "--rate", "0.3"],
+    "exact, SGD": ["--method", "exact", *SGD],
+    "ARC, EF21M, SGD": ["--method", "arc:ratio=0.2,rank=4,feedback=ef21m", *SGD],
     "exact, late rank": ["--method", "exact", *SLOW],
     "DropCompute, late rank": ["--method", "drop_compute", *SLOW],
 }
@@ -29,7 +31,7 @@ METHOD = f"""Four processes with one thread each, on the machine's cores. *Loopb
 of every link, or with nftables dropping that share of the packets that arrive, at random, of all protocols alike. *lossy* and *sharded* go by UDP, all others by TCP, on loopback through shared memory (whose
 bytes are not counted). Every row starts from the same parameters and reads the same text. ms per step: median and mean over steps, forward to the optimizer's end, mean over ranks. Loss: mean of the last
 {LAST} steps; held out: of the same 64 sequences; nats per byte. MB: sent by each rank per step, as its network interface counts. *SGD*: another optimizer than AdamW of all other
-rows, so its loss is to be held against its own exact row (momentum 0.9; of EF21M the running mean is the momentum). *Late rank*: the same batch as 4 micro-batches, and in three of ten
+rows, so its loss is to be held against its own exact row (without momentum; EF21M has a running mean of its own). *Late rank*: the same batch as 4 micro-batches, and in three of ten
 steps rank 3 pauses 60 ms in each of them. Codecs and ARC are left out where they do not pay, as the report says."""
 
 
@@ -81,20 +83,13 @@ def draw(data):
     panels, number = [], (False, lambda value: f"{value:g}")
     for network in dict.fromkeys(row["network"] for row in good):
         mine = [row for row in good if row["network"] == network]
-        by_step = [(row["method"], list(enumerate(smooth(row["loss"]), 1))[LAST - 1:]) for row in mine]
-        by_time = [(row["method"], list(zip(cumulated(row["step_s"]), smooth(row["loss"])))[LAST - 1:]) for row in mine]
-        bars = [(row["method"], row["mean_ms"], f"{row['mean_ms']:.0f} ms, {row['sent_bytes_per_step'] / 1e6:.1f} MB sent") for row in mine]
+        first = min(LAST, min(len(row["loss"]) for row in mine)) - 1  # the first mean of so many steps
+        by_step = [(row["method"], list(enumerate(smooth(row["loss"]), 1))[first:]) for row in mine]
+        by_time = [(row["method"], list(zip(itertools.accumulate(row["step_s"]), smooth(row["loss"])))[first:]) for row in mine]
+        bars = [(row["method"], row["mean_ms"], f"{row['mean_ms']:.0f} ms, {row['sent_bytes_per_step'] / 1e6:.2f} MB sent") for row in mine]
         axes = {"colours": colours, "x_axis": number, "y_axis": number, "size": SIZE}
         panels += [functools.partial(plot.panel, f"{network}: loss by step", by_step, **axes), functools.partial(plot.panel, f"{network}: loss by seconds", by_time, **axes),
                    functools.partial(plot.bar_panel, f"{network}: mean step", bars, colours=colours, size=SIZE)]
     if not panels:
         panels = [functools.partial(plot.panel, "no run ended well", [], colours=colours, x_axis=number, y_axis=number, size=SIZE)]
     return plot.picture(f"A GPT of {data['parameters']:,} parameters by four ranks; losses are means of {LAST} steps, nats per byte", panels, colours, columns=3, size=SIZE)
-
-
-def cumulated(values):
-    total, out = 0.0, []
-    for value in values:
-        total += value
-        out.append(total)
-    return out

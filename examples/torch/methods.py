@@ -155,7 +155,7 @@ class Hooked:
         if isinstance(self.state, ut.LossyState):
             worth = min(each["effective_contributors"] for each in self.state.reports)
             return {**told, "effective_contributors_min": worth, "words": f"{told['missing']:.2%} did not come; sums of at least {worth:.2f} ranks' worth"}
-        off = f"; whole from some step on: {told.off}" if told.off else ""
+        off = f"; {told.off}" if told.off else ""
         return {"skipped_steps": self.skipped, "payload_ratio": told.payload_ratio(), "off": told.off, "warnings": list(told.warnings), "all": str(told), "words": f"{told.payload_ratio():.0%} of all values were sent, in all steps{off}"}
 
 
