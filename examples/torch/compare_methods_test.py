@@ -78,9 +78,9 @@ class Trained(unittest.TestCase):
         return {row["method"]: row for row in data["runs"]}, data
 
     def test_over_loopback_exact_is_what_gloo_gives_and_what_there_is_is_kept(self):
-        self.compare("--networks", "loopback", "--methods", "Gloo,exact,DropCompute, late rank")
-        rows, _ = self.compare("--networks", "loopback", "--methods", "ARC, EF14,ARC, EF21M, SGD", "--resume")
-        self.assertEqual(list(rows), ["Gloo", "exact", "ARC, EF14", "ARC, EF21M, SGD", "DropCompute, late rank"])
+        self.compare("--networks", "loopback", "--methods", "Gloo,DropCompute, late rank")
+        rows, _ = self.compare("--networks", "loopback", "--methods", "exact,ARC, EF21M, SGD", "--resume")
+        self.assertEqual(list(rows), ["Gloo", "exact", "ARC, EF21M, SGD", "DropCompute, late rank"])
         self.assertAlmostEqual(rows["Gloo"]["last_loss"], rows["exact"]["last_loss"], places=3)
         self.assertTrue(all(row["same_on_all_ranks"] for row in rows.values()))
 

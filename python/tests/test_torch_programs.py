@@ -2,8 +2,9 @@
 skipped where namespaces cannot be made.
 """
 
-import importlib.util
+import importlib
 import pathlib
+import sys
 import unittest
 
 import pytest
@@ -12,17 +13,13 @@ pytest.importorskip("torch")
 pytest.importorskip("unisono.torch", reason="the backend for torch is not installed", exc_type=ImportError)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODULES = ("bench/torch_collectives_test.py", "bench/torch_training_test.py", "examples/torch/compare_methods_test.py")
+MODULES = {"torch_collectives_test": "bench", "torch_training_test": "bench", "compare_methods_test": "examples/torch"}
 
-
-def cases_of(path):
-    """Its classes of tests, by names that differ between the modules."""
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = {name: each for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, unittest.TestCase)}
-    return {f"{spec.name}_{name}": each for name, each in found.items()}
-
-
-for _path in MODULES:
-    globals().update(cases_of(_path))
+for _module, _folder in MODULES.items():
+    # By its own name, which processes that it starts can import, too.
+    sys.path.append(str(ROOT / _folder))
+    for _name, _each in vars(importlib.import_module(_module)).items():
+        # Under names that differ between the modules.
+        if isinstance(_each, type) and issubclass(_each, unittest.TestCase):
+            globals()[f"{_module}_{_name}"] = _each
+del _each
