@@ -28,7 +28,7 @@ except ImportError:  # gloo's methods work without it
     ut = None
 
 HELP = __doc__
-LOSSY, SHARDED = "loss_budget=0.1", "loss_budget=0.2,clip=1"
+LOSSY, SHARDED = "loss_budget=0.1", "loss_budget=0.2"
 DROP = "auto:calibration=20,max_drop=0.3"  # these runs are short
 Batches = Callable[[int], Any]  # the micro-batch at a place of this rank's data, from 0
 
