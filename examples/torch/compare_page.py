@@ -27,12 +27,12 @@ METHODS = {  # name: words of train_gpt.py; with SLOW the batch is cut into as m
 }
 LAST = 10  # steps whose mean loss is told, and that curves are smoothed over
 SIZE = (330, 330)
-METHOD = f"""Four processes with one thread each, on the machine's cores. *Loopback*: started by torchrun on one host. The others: network namespaces, one per process, on one switch; with `tc tbf` in both directions
-of every link, or with nftables dropping that share of the packets that arrive, at random, of all protocols alike. *lossy* and *sharded* go by UDP, all others by TCP, on loopback through shared memory (whose
-bytes are not counted). Every row starts from the same parameters and reads the same text. ms per step: median and mean over steps, forward to the optimizer's end, mean over ranks. Loss: mean of the last
-{LAST} steps; held out: of the same 64 sequences; nats per byte. MB: sent by each rank per step, as its network interface counts. *SGD*: another optimizer than AdamW of all other
-rows, so its loss is to be held against its own exact row (without momentum; EF21M has a running mean of its own). *Late rank*: the same batch as 4 micro-batches, and in three of ten
-steps rank 3 pauses 60 ms in each of them. Codecs and ARC are left out where they do not pay, as the report says."""
+METHOD = f"""Four processes with one thread each share the machine's cores. *Loopback*: started by torchrun on one host. The others: network namespaces, one per process, on one switch; with `tc tbf` in both
+directions of every link, or, without a limit of the rate, with nftables dropping that share of the packets that arrive, at random, of all protocols alike. *lossy* and *sharded* go by UDP, all others by TCP, on
+loopback through shared memory (whose bytes are not counted). Every row starts from the same parameters. ms per step: median and mean over steps, from the first forward pass to the optimizer's end, mean over ranks.
+Loss: mean of the last {LAST} steps; held out: of the same 64 sequences; nats per byte. MB: sent by each rank per step, as its network interface counts. *SGD*: another optimizer than AdamW of all other rows, without
+momentum (EF21M has a running mean of its own): its loss is to be held against its own exact row. *Late rank*: as large a batch as 4 micro-batches, of other sequences, and in three of ten steps rank 3 pauses 60 ms
+in each of them. Codecs and ARC are left out where they do not pay, as the report says."""
 
 
 def smooth(values, span=LAST):
@@ -72,7 +72,7 @@ def markdown(data):
     settings = data["settings"]
     facts = (f"A GPT of {data['parameters']:,} parameters ({settings['layers']} layers of width {settings['width']}), {settings['steps']} steps, in each {settings['batch']} sequences of {settings['context']} bytes per rank.")
     lost = [f"{words}: {told['dropped']:,} of {told['arrived']:,} packets were dropped ({told['dropped'] / max(1, told['arrived']):.2%})." for words, told in data["lost"].items()]
-    return "\n".join(["# A small GPT with every method", "", machine_text(data["machine"]), "", facts, *lost, "", METHOD, "", *markdown_table(table(data["runs"])), ""])
+    return "\n".join(["# A small GPT with every method", "", machine_text(data["machine"]), "", " ".join([facts, *lost]), "", METHOD, "", *markdown_table(table(data["runs"])), ""])
 
 
 def draw(data):
