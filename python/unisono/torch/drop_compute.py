@@ -95,7 +95,7 @@ class _Computed:
         # Callbacks come in the order in which they are queued, and DistributedDataParallel queues its own when the last gradient is there.
         if not self._asked:
             self._asked = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._done)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._done)
 
     def remove(self) -> None:
         for hook in self._hooks:
