@@ -5,7 +5,7 @@ import math
 from versus_lib.plot import COLOURS, rectangle, text
 
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 400, 280, 70, 60, 56
-MORE_COLOURS = (*COLOURS, "#e377c2", "#17becf", "#bcbd22", "#7f7f7f")
+MORE_COLOURS = (*COLOURS, "#e377c2", "#17becf", "#bcbd22", "#7f7f7f", "#000000", "#98c1d9", "#f4a261", "#5e548e")
 
 
 class Axis:
@@ -31,20 +31,20 @@ class Axis:
         return [step * index for index in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
-def panel(title, lines, x0, y0, colours, x_axis, y_axis, x_ticks=None):
+def panel(title, lines, x0, y0, colours, x_axis, y_axis, x_ticks=None, size=(WIDTH, HEIGHT)):
     """lines: (name, points). colours: by name. An axis: (logarithmic, words of a value)."""
-    points = [point for _, line in lines for point in line]
-    out = [text(x0 + WIDTH / 2, y0 - 10, title, size=13), rectangle(x0, y0, WIDTH, HEIGHT, 'fill="none" stroke="#444"')]
+    points, (across, down) = [point for _, line in lines for point in line], size
+    out = [text(x0 + across / 2, y0 - 10, title, size=13), rectangle(x0, y0, across, down, 'fill="none" stroke="#444"')]
     if not points:
-        return [*out, text(x0 + WIDTH / 2, y0 + HEIGHT / 2, "nothing measured")]
-    x, y = Axis([point[0] for point in points], WIDTH, *x_axis), Axis([point[1] for point in points], HEIGHT, *y_axis)
+        return [*out, text(x0 + across / 2, y0 + down / 2, "nothing measured")]
+    x, y = Axis([point[0] for point in points], across, *x_axis), Axis([point[1] for point in points], down, *y_axis)
     for value in y.ticks():
-        height = y0 + HEIGHT - y.place(value)
-        out += [f'<line x1="{x0}" y1="{height:.1f}" x2="{x0 + WIDTH}" y2="{height:.1f}" stroke="#ddd"/>', text(x0 - 5, height + 4, y.words(value), "end")]
+        height = y0 + down - y.place(value)
+        out += [f'<line x1="{x0}" y1="{height:.1f}" x2="{x0 + across}" y2="{height:.1f}" stroke="#ddd"/>', text(x0 - 5, height + 4, y.words(value), "end")]
     for value in x_ticks or x.ticks():
-        out.append(text(x0 + x.place(value), y0 + HEIGHT + 16, x.words(value)))
+        out.append(text(x0 + x.place(value), y0 + down + 16, x.words(value)))
     for name, line in lines:
-        places = [(x0 + x.place(a), y0 + HEIGHT - y.place(b)) for a, b in line]
+        places = [(x0 + x.place(a), y0 + down - y.place(b)) for a, b in line]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="1.6"/>')
         if len(places) <= 30:
@@ -52,13 +52,13 @@ def panel(title, lines, x0, y0, colours, x_axis, y_axis, x_ticks=None):
     return out
 
 
-def bar_panel(title, bars, x0, y0, colours):
+def bar_panel(title, bars, x0, y0, colours, size=(WIDTH, HEIGHT)):
     """bars: (name, value, words)."""
-    longest = max((value for _, value, _ in bars), default=0) or 1
-    step, out = HEIGHT / max(1, len(bars)), [text(x0 + WIDTH / 2, y0 - 10, title, size=13), rectangle(x0, y0, WIDTH, HEIGHT, 'fill="none" stroke="#444"')]
+    longest, (across, down) = max((value for _, value, _ in bars), default=0) or 1, size
+    step, out = down / max(1, len(bars)), [text(x0 + across / 2, y0 - 10, title, size=13), rectangle(x0, y0, across, down, 'fill="none" stroke="#444"')]
     for index, (name, value, words) in enumerate(bars):
         y = y0 + index * step
-        out += [text(x0 + 6, y + step * 0.38, f"{name}: {words}", "start", 10), rectangle(x0, y + step * 0.48, max(0.5, value / longest * (WIDTH - 20)), step * 0.38, f'fill="{colours.get(name, COLOURS[1])}"')]
+        out += [text(x0 + 6, y + step * 0.38, f"{name}: {words}", "start", 10), rectangle(x0, y + step * 0.48, max(0.5, value / longest * (across - 20)), step * 0.38, f'fill="{colours.get(name, COLOURS[1])}"')]
     return out
 
 
@@ -66,14 +66,15 @@ def colours_of(names):
     return {name: MORE_COLOURS[index % len(MORE_COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
 
 
-def picture(heading, panels, colours):
-    """panels: functions of (x0, y0) that give elements; two in a row."""
-    columns, rows = min(2, len(panels)), math.ceil(len(panels) / 2)
-    width, height = columns * (WIDTH + LEFT + 20), TOP + rows * (HEIGHT + BELOW) + 20 * (1 + (len(colours) - 1) // 4)
+def picture(heading, panels, colours, columns=2, size=(WIDTH, HEIGHT)):
+    """panels: functions of (x0, y0) that give elements, each of that size; as many in a row as there are columns."""
+    columns, rows = min(columns, len(panels)), math.ceil(len(panels) / columns)
+    across, down, names = size[0] + LEFT + 20, size[1] + BELOW, 2 * columns
+    width, height = columns * across, TOP + rows * down + 20 * (1 + (len(colours) - 1) // names)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">', rectangle(0, 0, width, height, 'fill="white"'), text(width / 2, 22, heading, size=14)]
     for index, draw in enumerate(panels):
-        out += draw(LEFT + index % 2 * (WIDTH + LEFT + 20), TOP + index // 2 * (HEIGHT + BELOW))
+        out += draw(LEFT + index % columns * across, TOP + index // columns * down)
     for index, (name, colour) in enumerate(colours.items()):
-        x, y = LEFT + index % 4 * (width - LEFT) / 4, TOP + rows * (HEIGHT + BELOW) + 20 * (index // 4)
+        x, y = LEFT + index % names * (width - LEFT) / names, TOP + rows * down + 20 * (index // names)
         out += [f'<line x1="{x:.1f}" y1="{y}" x2="{x + 20:.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>', text(x + 26, y + 4, name, "start")]
     return "\n".join([*out, "</svg>"]) + "\n"

@@ -32,6 +32,12 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(parent_dies, signal.SIGKILL)
 
 
+def on_hosts(hosts, argv, variables=None):
+    """argv on every host of a network (versus_lib), as the ranks of one job: commands of run_job. variables: of the environment, beside those that every rank has."""
+    usual = {**usual_environment(), "WORLD_SIZE": str(hosts.n), "GLOO_SOCKET_IFNAME": "eth0", "UNISONO_INTERFACE": "eth0", **(variables or {})}
+    return [(hosts.inside(rank, argv), {**usual, "RANK": str(rank)}) for rank in range(hosts.n)]
+
+
 def read_lines(stream, take):
     with stream:
         for text in stream:

@@ -24,7 +24,7 @@ from torch_lib.processes import end_with_parent  # noqa: E402
 end_with_parent()
 
 import gpt  # noqa: E402
-import gradient_hooks  # noqa: E402
+import methods  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -49,7 +49,7 @@ class Arm:
         self.name = told["name"]
         group = groups[told["backend"]]
         self.network = DistributedDataParallel(copy.deepcopy(model), process_group=group, bucket_cap_mb=told.get("bucket_mb", plan["bucket_mb"]), gradient_as_bucket_view=plan["bucket_view"])
-        self.state = gradient_hooks.register(self.network, told["hook"], told["backend"], group, start=2)
+        self.state = methods.register(self.network, told["hook"], told["backend"], group, start=2)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=5e-4, betas=(0.9, 0.95), fused=True)
 
     def pass_over(self, batch, board, exchange):
@@ -91,7 +91,7 @@ def make_arms(plan, rank, groups):
     for told in plan["arms"]:
         try:
             arms.append(Arm(told, model, plan, groups))
-        except gradient_hooks.NotThere as problem:
+        except methods.NotThere as problem:
             say(rank, kind="missing", arm=told["name"], why=str(problem))
     return arms
 

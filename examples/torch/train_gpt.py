@@ -1,9 +1,10 @@
-"""A small GPT learns a text, byte by byte, on several processes: DistributedDataParallel with the backend gloo or unisono.
+"""A small GPT learns a text, byte by byte, on several processes, exactly or with any method of unisono.torch; with gloo, to compare.
 
   examples/language_model/prepare_text.sh text.txt           # the King James Bible, of Debian's bible-kjv; any other text will do
-  torchrun --nproc-per-node 4 examples/torch/train_gpt.py --text text.txt --backend unisono --hook low_bit:int8 --out run.json
+  torchrun --nproc-per-node 4 examples/torch/train_gpt.py --text text.txt --method low_bit:int8 --out run.json
+  torchrun --nproc-per-node 4 examples/torch/train_gpt.py --text text.txt --method drop_compute --micro-batches 4 --slow 3:60:0.3
 
-Ends with status 1 if parameters are not the same on all ranks.
+Ends with status 1 if parameters are not the same on all ranks at the end: to the bit, with moshpit up to 5 % of their norm.
 """
 
 import argparse
@@ -11,37 +12,49 @@ import json
 import math
 import os
 import pathlib
+import random
 import sys
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import gpt  # noqa: E402
-import gradient_hooks  # noqa: E402
+import methods  # noqa: E402
 
 HELD_OUT_SEQUENCES = 64
 
 
+def slowness(words: str) -> tuple[int, float, float]:
+    rank, milliseconds, share = (words + ":1").split(":")[:3]
+    return int(rank), float(milliseconds) / 1000, float(share)
+
+
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__ + "\nHooks:\n" + gradient_hooks.HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__ + "\nMethods:\n" + methods.HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=pathlib.Path, required=True, help="what is learnt; examples/language_model/prepare_text.sh writes one")
     parser.add_argument("--backend", choices=("gloo", "unisono"), default="unisono", help="default: %(default)s")
-    parser.add_argument("--hook", default="none", help="how gradients travel, see below (default: %(default)s)")
-    parser.add_argument("--hook-start", type=int, default=20, help="step from which powersgd and arc compress (default: %(default)s)")
+    parser.add_argument("--method", default="exact", metavar="WORDS", help="how ranks come to the same parameters, see below (default: %(default)s)")
+    parser.add_argument("--method-start", type=int, default=20, help="step from which powersgd and arc compress (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=200, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of parameters and of what is read (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=4, help="sequences per rank and step (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=4, help="sequences per rank and micro-batch (default: %(default)s)")
+    parser.add_argument("--micro-batches", type=int, default=1, help="per rank and step; their gradients are added (default: %(default)s)")
+    parser.add_argument("--slow", type=slowness, metavar="RANK:MS[:SHARE]", help="that rank pauses so many milliseconds in each micro-batch of a share of the steps (all)")
     parser.add_argument("--context", type=int, default=128, help="bytes of a sequence (default: %(default)s)")
     for name, usual in (("layers", 6), ("width", 384), ("heads", 6)):
         parser.add_argument("--" + name, type=int, default=usual, help="of the model (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of AdamW at its highest (default: %(default)s)")
+    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="default: %(default)s")
+    parser.add_argument("--momentum", type=float, default=0.9, help="of sgd (default: %(default)s)")
+    parser.add_argument("--rate", type=float, help="learning rate at its highest (default: 1e-3 of adamw, 0.1 of sgd)")
     parser.add_argument("--bucket-mb", type=float, help="of DistributedDataParallel (default: its own, 25, and 1 for the first bucket)")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON with the loss and the time of every step")
-    return parser.parse_args()
+    parser.add_argument("--interface", default=os.environ.get("UNISONO_INTERFACE", ""), help="of moshpit: name or address (default: $UNISONO_INTERFACE, else any)")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON with the loss and the time of every step, and the method's report")
+    options = parser.parse_args()
+    options.rate = options.rate or {"adamw": 1e-3, "sgd": 0.1}[options.optimizer]
+    return options
 
 
 def rate_at(step: int, options: argparse.Namespace) -> float:
@@ -67,10 +80,16 @@ class Progress:
             print(words, file=sys.stderr, flush=True)
 
 
-def mean_of_ranks(value: float) -> float:
-    total = torch.tensor([value], dtype=torch.float64)
+def means_of_ranks(values: list[float]) -> list[float]:
+    total = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
+    return (total / dist.get_world_size()).tolist()
+
+
+def sent_bytes() -> float:
+    """By this rank so far, over all network interfaces; where ranks share a host, each one's part."""
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.partition(":")[2].split()[8]) for line in lines) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def held_out_loss(model: torch.nn.Module, text: gpt.Text) -> float:
@@ -78,7 +97,7 @@ def held_out_loss(model: torch.nn.Module, text: gpt.Text) -> float:
     batches = range(dist.get_rank(), HELD_OUT_SEQUENCES // 8, dist.get_world_size())
     with torch.no_grad():
         total = sum(gpt.loss_of(model, *text.held_out_batch(number, 8)).item() for number in batches)
-    return mean_of_ranks(total) * dist.get_world_size() / (HELD_OUT_SEQUENCES // 8)
+    return means_of_ranks([total])[0] * dist.get_world_size() / (HELD_OUT_SEQUENCES // 8)
 
 
 def same_on_all_ranks(model: torch.nn.Module) -> bool:
@@ -89,57 +108,90 @@ def same_on_all_ranks(model: torch.nn.Module) -> bool:
     return all(torch.equal(one, mine) for one in every)
 
 
+def spread(model: torch.nn.Module) -> float:
+    """How far the farthest rank's parameters are from the mean of all, as a part of the mean's norm."""
+    mine = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+    mean = mine.clone()
+    dist.all_reduce(mean)
+    mean /= dist.get_world_size()
+    distance = (mine - mean).norm() / mean.norm()
+    dist.all_reduce(distance, op=dist.ReduceOp.MAX)
+    return distance.item()
+
+
+class Reader:
+    """Of this rank: the micro-batch at a place of its data, which a slow rank is late with."""
+
+    def __init__(self, text: gpt.Text, options: argparse.Namespace) -> None:
+        self.text, self.options, self.rank, self.pause_s = text, options, dist.get_rank(), 0.0
+
+    def begin_step(self, step: int) -> None:
+        slow_rank, pause_s, share = self.options.slow or (-1, 0.0, 0.0)
+        late = slow_rank == self.rank and random.Random(f"{self.options.seed} {step}").random() < share
+        self.pause_s = pause_s if late else 0.0
+
+    def __call__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.pause_s)
+        return self.text.batch(self.options.seed, place, self.rank, self.options.batch)
+
+
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    rank = dist.get_rank()
     text = gpt.Text(options.text, options.context)
     torch.manual_seed(options.seed)
     model = gpt.GPT(options.layers, options.width, options.heads, options.context)
-    network = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
-    gradient_hooks.register(network, options.hook, options.backend, start=options.hook_start)
-    optimizer = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.95), fused=True)
+    way, read = methods.make(model, options, gpt.loss_of), Reader(text, options)
     progress = Progress(options.steps)
     losses, seconds = [], []
+    dist.barrier()
+    sent = sent_bytes()
     for step in range(options.steps):
         began = time.perf_counter()
-        for group in optimizer.param_groups:
+        for group in way.optimizer.param_groups:
             group["lr"] = rate_at(step, options)
-        optimizer.zero_grad()
-        loss = gpt.loss_of(network, *text.batch(options.seed, step, rank, options.batch))
-        loss.backward()
-        optimizer.step()
+        read.begin_step(step)
+        losses.append(way.step(read))
         seconds.append(time.perf_counter() - began)
-        losses.append(mean_of_ranks(loss.item()))
-        if rank == 0:
+        if dist.get_rank() == 0:
             progress.tell(step + 1, losses[-1])
-    told = {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in vars(options).items() if name not in ("out", "text")}
-    return {"options": told, "world_size": dist.get_world_size(), "parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__,
-            "held_out_loss": held_out_loss(model, text), "same_on_all_ranks": same_on_all_ranks(model), "loss": losses, "step_s": seconds}
+    sent = sent_bytes() - sent
+    way.finish()
+    apart = spread(model)
+    return {"options": {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in vars(options).items() if name not in ("out", "text")},
+            "world_size": dist.get_world_size(), "parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__,
+            "held_out_loss": held_out_loss(model, text), "spread": apart, "spread_max": way.spread_max, "same_on_all_ranks": same_on_all_ranks(model),
+            "together": apart <= way.spread_max if way.spread_max else same_on_all_ranks(model),
+            "sent_bytes_per_step": means_of_ranks([sent / options.steps])[0], "report": way.report(), "loss": means_of_ranks(losses), "step_s": means_of_ranks(seconds)}
+
+
+def tell(result: dict[str, Any], options: argparse.Namespace) -> None:
+    usual = sorted(result["step_s"])[options.steps // 2]
+    print(f"{result['parameters']:,} parameters, {options.backend}, {options.method}: loss {result['loss'][0]:.4f} -> {result['loss'][-1]:.4f}, held out {result['held_out_loss']:.4f} nats per byte, "
+          f"{1000 * usual:.0f} ms and {result['sent_bytes_per_step'] / 1e6:.2f} MB per step; {result['report']['words']}")
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result) + "\n")
 
 
 def main() -> int:
     options = parse_arguments()
     if not options.text.exists():
         sys.exit(f"{options.text} is not there; examples/language_model/prepare_text.sh {options.text} writes one, of Debian's bible-kjv")
-    if options.backend == "unisono":
-        import unisono.torch  # noqa: F401  # makes the backend known
-
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group(options.backend)
     try:
+        methods.check_backend(options.method, options.backend)
+        datagrams = methods.ut.Options(transport="udp") if methods.needs_datagrams(options.method) else None
+        dist.init_process_group(options.backend, pg_options=datagrams)
         result = train(options)
         if dist.get_rank() == 0:
-            usual = sorted(result["step_s"])[options.steps // 2]
-            print(f"{result['parameters']:,} parameters, {options.backend}, {options.hook}: loss {result['loss'][0]:.4f} -> {result['loss'][-1]:.4f}, held out {result['held_out_loss']:.4f} nats per byte, {1000 * usual:.0f} ms per step")
-            if options.out:
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(json.dumps(result) + "\n")
-    except (gradient_hooks.NotThere, ValueError) as problem:
+            tell(result, options)
+    except (methods.NotThere, ValueError) as problem:
         print(f"train_gpt.py: {problem}", file=sys.stderr)
         return 2
     finally:
-        dist.destroy_process_group()
-    if not result["same_on_all_ranks"]:
-        print("train_gpt.py: parameters are not the same on all ranks", file=sys.stderr)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    if not result["together"]:
+        print(f"train_gpt.py: parameters are not the same on all ranks; the farthest is {result['spread']:.2%} of their norm from the mean", file=sys.stderr)
         return 1
     return 0
 

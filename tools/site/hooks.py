@@ -13,7 +13,7 @@ from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
-         "bench/all-reduce.svg": "bench/results/all-reduce.svg"}
+         "bench/all-reduce.svg": "bench/results/all-reduce.svg", "bench/torch_methods.svg": "bench/results/torch_methods.svg"}
 NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:decisions/)?[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS = 20

@@ -1,9 +1,11 @@
 """DropCompute over DistributedDataParallel: whatever ranks leave out, gradients are the sum of what was computed."""
 
 import itertools
+import statistics
 import time
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import unisono
@@ -122,6 +124,25 @@ def a_slow_rank_is_not_waited_for():
             same_on_all_ranks(parameter.grad)
     if rank() == 1:
         assert all(1 <= computed <= 3 for computed in seen[1:]), seen
+
+
+@check(ranks=(2,))
+def waiting_for_others_is_not_computing():
+    """Rank 1 computes for 80 ms more than rank 0, which waits for it in the last backward pass: what is recorded of rank 0 is its own computing."""
+    network = DistributedDataParallel(model(), bucket_cap_mb=SMALL)
+    drop = ut.DropCompute(PLANNED, "auto:warmup=0,calibration=20")
+    for _ in range(5):
+        network.zero_grad()
+        for pair in drop.micro_batches((micro_batch(rank(), position) for position in itertools.count()), network):
+            until = time.thread_time() + (0.02 if rank() == 1 else 0)
+            while time.thread_time() < until:
+                pass
+            (loss_of(network, pair) / drop.planned).backward()
+    ends = [int(line.split(",")[2 + PLANNED]) for line in drop._drop.recorded().splitlines() if line[:1].isdigit()]
+    usual = torch.tensor([float(statistics.median(ends))])
+    every = [torch.empty_like(usual) for _ in range(world())]
+    dist.all_gather(every, usual)
+    assert every[1] - every[0] > 40e6, every
 
 
 @check(ranks=(2,))

@@ -8,7 +8,7 @@
 Source: N. Giladi et al., DropCompute, NeurIPS 2023 (arXiv:2306.10598).
 """
 
-from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Tuple, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -84,6 +84,24 @@ def _exchange_all(model: torch.nn.Module, group: Optional[dist.ProcessGroup]) ->
                 each.grad.copy_(values.view(each.shape))
 
 
+class _Computed:
+    """Calls `done` when a backward pass has computed the gradients of these parameters, before DistributedDataParallel waits for their exchange."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], done: Callable[[], None]) -> None:
+        self._done, self._asked = done, False
+        self._hooks = [each.register_post_accumulate_grad_hook(self._one_is_there) for each in parameters if each.requires_grad]
+
+    def _one_is_there(self, _: torch.Tensor) -> None:
+        # Callbacks come in the order in which they are queued, and DistributedDataParallel queues its own when the last gradient is there.
+        if not self._asked:
+            self._asked = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._done)
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
 class DropCompute:
     """A compute threshold per step. All ranks make it alike, on the thread that makes collectives.
 
@@ -105,6 +123,7 @@ class DropCompute:
         self.step: Optional[unisono.DropStep] = None
         """What became of the last step on this rank: computed, planned, applied (False: no rank computed anything), scale, warnings."""
         self._taken: Optional[int] = None
+        self._more = False  # whether there is another micro-batch to be computed in this step
         try:
             self._drop = unisono.DropCompute(own_group(process_group), micro_batches, read, None if replica is None else own_group(replica))
         except unisono.Error as error:
@@ -131,11 +150,16 @@ class DropCompute:
         exchanged = False
         try:
             self._drop.begin_step()
-            while self._drop.next():
+            self._more = self._drop.next()
+            while self._more:
                 exchanged = network is not None and self._drop.last
                 if network is not None:
                     network.require_backward_grad_sync = exchanged
-                yield self._batch(batches)
+                if exchanged:
+                    yield from self._last(batches, model)
+                else:
+                    yield self._batch(batches)
+                    self._more = self._drop.next()
             if network is not None:
                 network.require_backward_grad_sync = True
                 if not exchanged:
@@ -153,6 +177,23 @@ class DropCompute:
         if self.step.scale != 1:
             gradients = [each.grad for each in model.parameters() if each.grad is not None]
             torch._foreach_mul_(gradients, self.step.scale)
+
+    def _last(self, batches: Union[Iterator[Batch], Callable[[int], Batch]], model: torch.nn.Module) -> Generator[Batch, None, None]:
+        """The micro-batch in which gradients are exchanged: it has ended when they are computed, as waiting for other ranks is no part of this one's computing."""
+        told = False
+
+        def computed() -> None:
+            nonlocal told
+            if not told:
+                told = True
+                self._more = self._drop.next()
+
+        computing = _Computed(model.parameters(), computed)
+        try:
+            yield self._batch(batches)
+        finally:
+            computing.remove()
+        computed()
 
     def _batch(self, batches: Union[Iterator[Batch], Callable[[int], Batch]]) -> Batch:
         position = self._drop.position
