@@ -6,10 +6,10 @@ from versus_lib.report import machine_text, markdown_table
 
 ARMS = {  # name: (backend, hook)
     "gloo fp32": ("gloo", "exact"), "gloo fp16": ("gloo", "fp16"), "gloo bf16": ("gloo", "bf16"), "gloo PowerSGD": ("gloo", "powersgd:4"), "unisono fp32": ("unisono", "exact"),
-    "unisono bf16": ("unisono", "bf16"), "unisono int8": ("unisono", "low_bit:int8"), "unisono int4": ("unisono", "low_bit:int4+ef"), "unisono ARC": ("unisono", "arc:0.2"), "unisono PowerSGD": ("unisono", "powersgd:4")}
+    "unisono bf16": ("unisono", "bf16"), "unisono int8": ("unisono", "low_bit:int8"), "unisono int4": ("unisono", "low_bit:int4"), "unisono int4+EF": ("unisono", "low_bit:int4+ef"), "unisono ARC": ("unisono", "arc:0.2"), "unisono PowerSGD": ("unisono", "powersgd:4")}
 # PowerSGD's callbacks start collectives in whatever order buckets come, on each rank another, which Gloo aborts on: with it, one bucket.
 OWN_BUCKETS = {"gloo PowerSGD": {"bucket_mb": 1 << 20}}
-MARKS_S = {"unisono bf16": 0.24, "unisono int8": 0.15, "unisono int4": 0.10, "unisono ARC": 0.13}  # communication per step at most; unisono fp32: that of gloo fp32
+MARKS_S = {"unisono bf16": 0.24, "unisono int8": 0.15, "unisono int4": 0.10, "unisono int4+EF": 0.10, "unisono ARC": 0.13}  # communication per step at most; unisono fp32: that of gloo fp32
 # Arms of the long run, and by how much the held-out loss may be above that of fp32.
 LONG_ARMS = {"fp32": ("exact", None), "int8": ("low_bit:int8+always", 0.002), "int4, error feedback": ("low_bit:int4+ef+always", 0.005), "ARC 0.2, error feedback": ("arc:0.2+always", 0.005)}
 
