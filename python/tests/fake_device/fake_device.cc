@@ -252,7 +252,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 // Operations --------------------------------------------------------------------------------------------------------
 
 // The same memory as a tensor of the CPU, which owns nothing: as a kernel gets it.
-at::Tensor bare(const at::Tensor& tensor) { return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type())); }
+at::Tensor bare(const at::Tensor& tensor) {
+  const c10::InferenceMode off(false);
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+}
 
 template <typename Task>
 void launch(const char* kind, Task task) {

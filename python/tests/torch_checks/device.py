@@ -333,8 +333,8 @@ def coalesced_calls():
     fake.hold("to_device")
     with dist._coalescing_manager(device=torch.device(NAME), async_ops=True) as manager:
         dist.all_reduce(first)
-        dist.broadcast(near, 1)
-        dist.broadcast(second, 2)
+        dist.broadcast(near, 1, async_op=True)
+        dist.broadcast(second, 2, async_op=True)
     manager.wait()
     seen = first.clone()
     fake.settle()
@@ -360,7 +360,6 @@ def groups_and_barriers():
     tensor = on_device(torch.zeros(10))
     tensor.fill_(1)
     dist.barrier(device_ids=[0])
-    dist.monitored_barrier()
     whole = dist.group.WORLD._get_backend(torch.device(NAME))
     assert whole is dist.group.WORLD._get_backend(torch.device("cpu"))
     before = whole._get_sequence_number_for_group()
@@ -375,7 +374,7 @@ def options_of_the_caller():
     """What call_options says holds for the call, on whatever thread it is made; a report comes with the work."""
     unisono = importlib.import_module("unisono.torch")
     tensor = on_device(mine(10000))
-    with unisono.call_options(schedule="ring", codec="bf16"):
+    with unisono.call_options(schedule="ring"):
         work = dist.all_reduce(tensor, async_op=True)
     work.wait()
     equal(tensor, total(10000))
