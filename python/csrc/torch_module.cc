@@ -5,7 +5,7 @@
 
 #include <pybind11/chrono.h>
 
-#include "torch_backend.h"
+#include "torch_staged.h"
 
 namespace unisono::torch_backend {
 namespace {
@@ -95,13 +95,21 @@ void translate(std::exception_ptr error) {
 }
 
 // Completed together with the operation; what hangs on it knows which operation it was (unisono/torch/_future.py).
-py::object future_of(const c10::intrusive_ptr<TorchWork>& work) {
+template <typename AnyWork>
+py::object future_of(const c10::intrusive_ptr<AnyWork>& work) {
   static py::object* const make = new py::object(py::module_::import("unisono.torch._future").attr("Future"));
-  auto future = (*make)(work->identity());
+  py::object future = (*make)(work->identity(), work->devices());
   const auto inner = future.cast<std::shared_ptr<torch::jit::PythonFutureWrapper>>()->fut;
   const py::gil_scoped_release release;
   work->adopt(inner);
   return future;
+}
+
+template <typename AnyWork>
+void define_work(py::module_& m, const char* name) {
+  py::class_<AnyWork, c10::intrusive_ptr<AnyWork>, c10d::Work>(m, name)
+      .def("get_future", &future_of<AnyWork>)
+      .def("report", [](AnyWork& work) { return dict_of(work.report()); }, "What the operation did: a dictionary, complete once it has ended.");
 }
 
 }  // namespace
@@ -142,22 +150,21 @@ PYBIND11_MODULE(_torch, m) {
                                                                                     options.join.compute_threads != 0 || options.join.rate_limit_mbps != 0 || options.join.payload_checksum; })
       .def_property("_timeout", [](const BackendOptions& options) { return options.timeout; }, [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
 
-  py::class_<TorchWork, c10::intrusive_ptr<TorchWork>, c10d::Work>(m, "Work")
-      .def("get_future", &future_of)
-      .def("report", [](TorchWork& work) { return dict_of(work.report()); }, "What the operation did: a dictionary, complete once it has ended.");
+  define_work<TorchWork>(m, "Work");
+  define_work<StagedWork>(m, "StagedWork");
 
-  py::class_<UnisonoBackend, c10::intrusive_ptr<UnisonoBackend>, c10d::Backend>(m, "Backend")
-      .def("last_report", [](UnisonoBackend& backend) { return dict_of(backend.last_report()); })
-      .def("_group_capsule", [](UnisonoBackend& backend) {
+  py::class_<StagedBackend, c10::intrusive_ptr<StagedBackend>, c10d::Backend>(m, "Backend")
+      .def("last_report", [](StagedBackend& backend) { return dict_of(backend.last_report()); })
+      .def("_group_capsule", [](StagedBackend& backend) {
         auto group = std::make_unique<Group>(backend.group());
         return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) { delete static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group")); });
       })
-      .def("_split", [](UnisonoBackend& backend, const std::vector<int>& ranks, const c10::intrusive_ptr<BackendOptions>& options) { return backend.split({}, ranks, options); },
+      .def("_split", [](StagedBackend& backend, const std::vector<int>& ranks, const c10::intrusive_ptr<BackendOptions>& options) { return backend.split({}, ranks, options); },
            py::call_guard<py::gil_scoped_release>())
-      .def("_all_reduce_with_error", [](UnisonoBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_error(tensor, error, parsed(Codec::parse(codec)), average); },
+      .def("_all_reduce_with_error", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_error(tensor, error, parsed(Codec::parse(codec)), average); },
            py::call_guard<py::gil_scoped_release>());
 
-  m.def("_join", &UnisonoBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
   // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
   m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from, const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
     const py::gil_scoped_release release;

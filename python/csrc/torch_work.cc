@@ -224,14 +224,16 @@ void TorchWork::adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   outcome_->promise(future, [self = c10::intrusive_ptr<TorchWork>::unsafe_reclaim_from_nonowning(this)] { self->end_record(); });
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() {
+c10::intrusive_ptr<c10::ivalue::Future> TorchWork::getFutureResult() { return result_of(getFuture()); }
+
+c10::intrusive_ptr<c10::ivalue::Future> result_of(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
   auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
-  getFuture()->addCallback([result](c10::ivalue::Future& future) {
+  future->addCallback([result](c10::ivalue::Future& ended) {
     auto outcome = c10d::WorkResult::SUCCESS;
-    if (future.hasError()) {
+    if (ended.hasError()) {
       outcome = c10d::WorkResult::COMM_ERROR;
       try {
-        std::rethrow_exception(future.exception_ptr());
+        std::rethrow_exception(ended.exception_ptr());
       } catch (const TimedOut&) {
         outcome = c10d::WorkResult::TIMEOUT;
       } catch (...) {

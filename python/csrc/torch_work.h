@@ -49,6 +49,8 @@ class TimedOut : public c10::DistBackendError {
   using c10::DistBackendError::DistBackendError;
 };
 std::exception_ptr exception_of(const Status& status, const std::string& what);
+// How that of an operation ends, as a number: c10d::WorkResult.
+c10::intrusive_ptr<c10::ivalue::Future> result_of(const c10::intrusive_ptr<c10::ivalue::Future>& future);
 
 // Is told once of each operation that has ended.
 class Listener {
@@ -128,6 +130,7 @@ class TorchWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return outcome_->setup().sequence; }
   // By which its callbacks' calls are matched between ranks.
   uint64_t identity() const { return outcome_->setup().identity; }
+  static std::vector<at::Device> devices() { return {}; }
   // Completes this future with the operation instead of one of its own.
   void adopt(const c10::intrusive_ptr<c10::ivalue::Future>& future);
   // Of the first part.

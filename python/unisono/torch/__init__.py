@@ -68,7 +68,7 @@ def _end_all() -> None:
 
 
 if "UNISONO" not in dist.Backend._plugins:
-    dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def backend_of(group: Optional[dist.ProcessGroup] = None) -> Any:

@@ -4,7 +4,7 @@ A callback runs where and when its operation ends: on one rank before, on anothe
 that it makes are therefore matched between ranks by its place (which operation, which callback, which call), not by their order.
 """
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -23,8 +23,9 @@ def _mixed(a: int, b: int) -> int:
 class Future(torch.futures.Future):
     """As torch.futures.Future; `then` and `add_done_callback` give their callbacks a place."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
+    def __init__(self, number: int, devices: Sequence[torch.device]) -> None:
+        super().__init__(devices=list(devices))
+        self._devices = devices
         self._place = _mixed(number, 0)
         self._callbacks = 0
 
@@ -34,7 +35,7 @@ class Future(torch.futures.Future):
 
     def then(self, callback: Callable[["Future"], Any]) -> "Future":
         place = self._next_place()
-        child = Future(place)
+        child = Future(place, self._devices)
 
         def run(future: Any) -> Any:
             before = _torch._enter_place(place)
