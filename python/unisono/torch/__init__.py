@@ -12,10 +12,14 @@ backend for CPU tensors works; `Options` and `call_options` say how bytes travel
 import atexit
 import builtins
 import contextlib
+import datetime
+import functools
+import os
 import threading
 import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
+import torch
 import torch.distributed as dist
 
 try:
@@ -25,7 +29,7 @@ except ImportError as error:
 
 from unisono._torch import Options
 
-__all__ = ["Options", "TimeoutError", "call_options", "backend_of", "report"]
+__all__ = ["Options", "TimeoutError", "call_options", "backend_of", "monitored_barrier", "report"]
 
 
 class TimeoutError(dist.DistBackendError, builtins.TimeoutError):  # noqa: A001  # both names are what users catch
@@ -40,6 +44,16 @@ _by_name: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary(
 _default: Optional["weakref.ref[Any]"] = None
 
 
+def _timeout_of(given: datetime.timedelta) -> datetime.timedelta:
+    """UNISONO_TIMEOUT_MS, where the script has left torch's default as it is. ValueError: it is no number from 1 on."""
+    text = os.environ.get("UNISONO_TIMEOUT_MS", "")
+    if not text or given != dist.constants.default_pg_timeout:
+        return given
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"UNISONO_TIMEOUT_MS is '{text}'; needed: milliseconds, from 1")
+    return datetime.timedelta(milliseconds=int(text))
+
+
 def _create(about: Any, options: Optional[Options]) -> Any:
     global _default
     ranks = list(about.global_ranks_in_group)
@@ -47,7 +61,8 @@ def _create(about: Any, options: Optional[Options]) -> Any:
     if known is not None and known.size() == about.group_size and known.rank() == about.group_rank:
         return known
     own = Options() if options is None else options._copy()
-    own._timeout = about.timeout
+    own._timeout = _timeout_of(about.timeout)
+    own.global_ranks_in_group = ranks or list(range(about.group_size))  # for torch's records of what each group did
     parent = _default() if _default is not None else None
     if ranks and parent is not None and not own._joins_alone:
         # Processes that are linked already need no new links.
@@ -59,6 +74,29 @@ def _create(about: Any, options: Optional[Options]) -> Any:
     _backends.add(backend)
     _by_name[about.group_id] = backend
     return backend
+
+
+def _shrunk(make: Callable[..., dist.ProcessGroup]) -> Callable[..., dist.ProcessGroup]:
+    """What torch makes of a backend that dist.shrink_group() has shrunk. It takes all groups of CPU tensors for those of Gloo, as what DistributedDataParallel
+    then reads memory that is not there: this says whose group it is."""
+
+    @functools.wraps(make)
+    def made(backend: Any, ranks: Any, metadata: Any, is_default: bool) -> dist.ProcessGroup:
+        global _default
+        group = make(backend, ranks, metadata, is_default)
+        if isinstance(backend, _torch.Backend):
+            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+            group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+            _backends.add(backend)
+            if is_default:
+                _default = weakref.ref(backend)
+        return group
+
+    return made
+
+
+if hasattr(dist.distributed_c10d, "_create_shrunk_process_group"):
+    dist.distributed_c10d._create_shrunk_process_group = _shrunk(dist.distributed_c10d._create_shrunk_process_group)
 
 
 @atexit.register
@@ -73,8 +111,6 @@ if "UNISONO" not in dist.Backend._plugins:
 
 def backend_of(group: Optional[dist.ProcessGroup] = None) -> Any:
     """The Unisono backend behind a process group; of the default one if none is given. ValueError: it has another one."""
-    import torch
-
     group = dist.group.WORLD if group is None else group
     backend = group._get_backend(torch.device("cpu"))
     if not isinstance(backend, _torch.Backend):
@@ -85,6 +121,19 @@ def backend_of(group: Optional[dist.ProcessGroup] = None) -> Any:
 def report(group: Optional[dist.ProcessGroup] = None) -> dict:
     """What the last operation of a group that ended did: bytes, times, the schedule and codec that were used, who was last."""
     return backend_of(group).last_report()
+
+
+def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
+    """A barrier that tells who did not come. (torch.distributed.monitored_barrier takes groups of Gloo only.)
+
+    TimeoutError names a rank that did not reach it within the time, that of the group if none is given, at all ranks that did; with wait_all_ranks
+    every such rank. Where rank 0 of the group is missing, the others say that they have no answer from it.
+    """
+    group = dist.group.WORLD if group is None else group
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    backend_of(group)  # ValueError: of another backend
+    group.monitored_barrier(wait_all_ranks=wait_all_ranks, **({} if timeout is None else {"timeout": timeout}))
 
 
 _settings = threading.local()  # what call_options() of this thread says, as the C++ side has it
