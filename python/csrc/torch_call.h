@@ -45,7 +45,7 @@ struct UnisonoBackend::Shared {
 template <typename Start, typename Run>
 WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
   auto group = checked_group();
-  const auto options = call_options(call.timeout);
+  const auto options = call_options(call.timeout, call.type);
   bool later = call.async;
   auto setup = setup_of(std::move(call));
   if (!later) {

@@ -16,8 +16,8 @@ import datetime
 import functools
 import os
 import threading
-import weakref
-from typing import Any, Callable, Iterator, Optional
+import time
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ except ImportError as error:
     raise ImportError("this build of unisono has no backend for torch: it was built where torch was not installed, or for another version of torch; run `pip install --no-build-isolation .` again") from error
 
 from unisono._torch import Options
+from unisono.torch._future import to_come
 
 __all__ = ["Options", "TimeoutError", "call_options", "backend_of", "monitored_barrier", "report"]
 
@@ -38,10 +39,15 @@ class TimeoutError(dist.DistBackendError, builtins.TimeoutError):  # noqa: A001 
 
 _torch._set_timed_out_class(TimeoutError)
 
-# Backends that are alive, to be ended before the interpreter is; the default group's, and that of each group name (one for all devices).
-_backends: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_by_name: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()
-_default: Optional["weakref.ref[Any]"] = None
+# Backends that have not been shut down, by their groups' names, to be ended before the interpreter is. torch keeps what is behind these objects, not these:
+# a weak reference would be none soon.
+_backends: List[Tuple[str, Any]] = []
+EXIT_WAIT_S = 10.0  # for operations under way whose callbacks are to be called, when a program ends
+
+
+def _keep(name: str, backend: Any) -> None:
+    _backends[:] = [each for each in _backends if not each[1]._over]
+    _backends.append((name, backend))
 
 
 def _timeout_of(given: datetime.timedelta) -> datetime.timedelta:
@@ -55,24 +61,15 @@ def _timeout_of(given: datetime.timedelta) -> datetime.timedelta:
 
 
 def _create(about: Any, options: Optional[Options]) -> Any:
-    global _default
     ranks = list(about.global_ranks_in_group)
-    known = _by_name.get(about.group_id)
-    if known is not None and known.size() == about.group_size and known.rank() == about.group_rank:
-        return known
+    for name, known in _backends:  # one for all devices
+        if name == about.group_id and known.size() == about.group_size and known.rank() == about.group_rank and not known._over:
+            return known
     own = Options() if options is None else options._copy()
     own._timeout = _timeout_of(about.timeout)
     own.global_ranks_in_group = ranks or list(range(about.group_size))  # for torch's records of what each group did
-    parent = _default() if _default is not None else None
-    if ranks and parent is not None and not own._joins_alone:
-        # Processes that are linked already need no new links.
-        backend = parent._split(ranks, own)
-    else:
-        backend = _torch._join(about.store, about.group_rank, about.group_size, own)
-        if not ranks:
-            _default = weakref.ref(backend)
-    _backends.add(backend)
-    _by_name[about.group_id] = backend
+    backend = _torch._join(about.store, about.group_rank, about.group_size, own)
+    _keep(about.group_id, backend)
     return backend
 
 
@@ -82,14 +79,11 @@ def _shrunk(make: Callable[..., dist.ProcessGroup]) -> Callable[..., dist.Proces
 
     @functools.wraps(make)
     def made(backend: Any, ranks: Any, metadata: Any, is_default: bool) -> dist.ProcessGroup:
-        global _default
         group = make(backend, ranks, metadata, is_default)
         if isinstance(backend, _torch.Backend):
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
             group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-            _backends.add(backend)
-            if is_default:
-                _default = weakref.ref(backend)
+            _keep(metadata["new_group_name"], backend)
         return group
 
     return made
@@ -101,8 +95,23 @@ if hasattr(dist.distributed_c10d, "_create_shrunk_process_group"):
 
 @atexit.register
 def _end_all() -> None:
-    for backend in list(_backends):
+    end, pause = time.monotonic() + EXIT_WAIT_S, threading.Event()
+    while to_come and time.monotonic() < end:
+        pause.wait(0.005)
+    for _, backend in _backends:
+        if to_come:
+            backend.abort()
         backend.shutdown()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: what its parent has is not the child's to end."""
+    for _, backend in _backends:
+        backend._abandon()
+    _backends.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 if "UNISONO" not in dist.Backend._plugins:
