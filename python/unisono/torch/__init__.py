@@ -153,7 +153,8 @@ def call_options(*, codec: str = "", schedule: str = "", order: str = "", delive
     """Collectives that this thread starts inside go so, instead of as the group's Options say.
 
     codec: "int8", "int4:group=64", "bf16", ... (docs/codecs.md); schedule: "ring", "two_step", ...; order: "rank" for the same bits whatever
-    the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/packet_loss.md). All ranks alike.
+    the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/packet_loss.md). All ranks alike. What is not named is the
+    default, whatever the Options or the environment say. Integers, broadcasts, messages and barriers go without a codec.
     """
     outer = getattr(_settings, "now", None)
     _settings.now = (codec, schedule, order, delivery)
