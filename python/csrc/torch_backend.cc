@@ -1,6 +1,7 @@
 #include "torch_call.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -77,12 +78,13 @@ c10::intrusive_ptr<UnisonoBackend> UnisonoBackend::join(const c10::intrusive_ptr
   join.rank = rank;
   join.world_size = size;
   join.timeout = options->timeout;
-  join.join_timeout = options->timeout;
+  if (std::getenv("UNISONO_JOIN_TIMEOUT_MS") == nullptr) join.join_timeout = options->timeout;
   // Whoever initialises again with the same store meets those who do so for the same time.
   const auto time = store->add("unisono/rank/" + std::to_string(rank), 1);
   join.job = "torch-" + std::to_string(time);
   join.store = std::make_shared<TorchStore>(store, "");
   auto group = Group::join(join);
+  TORCH_CHECK_VALUE(group || group.status().code() != Code::invalid, "unisono: ", group.status().message());
   if (!group) fail(group.status(), "unisono: rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot join");
   return c10::make_intrusive<UnisonoBackend>(std::move(*group), options);
 }
@@ -96,6 +98,11 @@ Group UnisonoBackend::checked_group(bool* coalescing) const {
 
 Group UnisonoBackend::group() const { return checked_group(); }
 
+bool UnisonoBackend::over() const {
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->group;
+}
+
 Report UnisonoBackend::last_report() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->last;
@@ -103,13 +110,52 @@ Report UnisonoBackend::last_report() const {
 
 // Calls -------------------------------------------------------------------------------------------------------------
 
-CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout) {
+namespace {
+
+bool has_schedule(OpType type, ScheduleKind kind) {
+  using enum ScheduleKind;
+  const auto is_of = [kind](std::initializer_list<ScheduleKind> kinds) { return std::ranges::find(kinds, kind) != kinds.end(); };
+  switch (type) {
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED: return is_of({one_shot, two_step, halving_doubling, ring, hierarchical});
+    case OpType::ALLGATHER:
+    case OpType::_ALLGATHER_BASE:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE:
+    case OpType::REDUCE_SCATTER_TENSOR_COALESCED: return is_of({direct, halving_doubling, ring});
+    case OpType::BROADCAST:
+    case OpType::REDUCE: return is_of({direct, two_step, tree, halving_doubling, ring});
+    case OpType::BARRIER: return is_of({one_shot, halving_doubling});
+    default: return false;
+  }
+}
+
+bool takes_codec(OpType type) {
+  switch (type) {
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+    case OpType::ALLGATHER:
+    case OpType::_ALLGATHER_BASE:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE:
+    case OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+CallOptions UnisonoBackend::call_options(std::chrono::milliseconds timeout, OpType type) {
   auto& context = call_context();
   const auto& settings = context.settings ? *context.settings : options_->calls;
   CallOptions all;
   all.timeout = Milliseconds(timeout.count() > 0 ? timeout.count() : timeout_ms_.load());
-  all.codec = settings.codec;
-  all.schedule = settings.schedule;
+  if (takes_codec(type)) all.codec = settings.codec;
+  if (context.settings || has_schedule(type, settings.schedule)) all.schedule = settings.schedule;  // what a call asks for by itself has to be there
   all.order = settings.order;
   if (context.place != 0) all.id = mixed(context.place, context.calls++) % (id_limit - 1) + 1;
   return all;
@@ -211,13 +257,14 @@ c10::intrusive_ptr<c10d::Backend> UnisonoBackend::split(const c10::intrusive_ptr
 }
 
 // The others are there, by what their callers say; those that are left out take no part.
-c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int, const c10::intrusive_ptr<Options>& options) {
+c10::intrusive_ptr<c10d::Backend> UnisonoBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags, const c10::intrusive_ptr<Options>& options) {
   const std::set<int64_t> left_out(ranks_to_exclude.begin(), ranks_to_exclude.end());
   TORCH_CHECK_VALUE(!left_out.contains(rank_), "unisono: shrink: rank ", rank_, " is among those that are left out");
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
     if (!left_out.contains(rank)) ranks.push_back(rank);
   }
+  if (flags != 0) abort();  // SHRINK_ABORT
   return split({}, ranks, options);
 }
 

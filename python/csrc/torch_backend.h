@@ -98,9 +98,13 @@ class UnisonoBackend final : public c10d::Backend {
 
   // The sum, or average, of an fp32 tensor in place with a codec; what encoding loses at this rank goes to `error`, of the same size (CallOptions::encode_error).
   WorkPointer all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
+  // The same of a reduce-scatter; `error` has the size of `input`.
+  WorkPointer reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
 
   // The group behind it, for what torch's interface has no words for.
   Group group() const;
+  // It has been shut down.
+  bool over() const;
   // Of the last operation that ended.
   Report last_report() const;
   std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms_.load()); }
@@ -109,7 +113,8 @@ class UnisonoBackend final : public c10d::Backend {
   struct Call;
   struct Shared;
 
-  CallOptions call_options(std::chrono::milliseconds timeout);
+  // type: of the call, which may have no use for a codec or for the group's schedule.
+  CallOptions call_options(std::chrono::milliseconds timeout, c10d::OpType type);
   template <typename Start, typename Run>
   WorkPointer run(Call&& call, Start&& start, Run&& run);
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);

@@ -48,7 +48,7 @@ template <typename Start, typename Run>
 WorkPointer UnisonoBackend::run(Call&& call, Start&& start, Run&& run) {
   bool coalescing = false;
   auto group = checked_group(&coalescing);
-  const auto options = call_options(call.timeout);
+  const auto options = call_options(call.timeout, call.type);
   // Profilers watch a Work that is there while its operation goes on.
   const bool later = call.async || coalescing || at::hasCallbacks();
   auto setup = setup_of(std::move(call));

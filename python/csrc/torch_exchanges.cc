@@ -87,6 +87,26 @@ WorkPointer UnisonoBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor&
              [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from.tensor, to.tensor, {}, with(o)); });
 }
 
+WorkPointer UnisonoBackend::reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
+  for (const auto& tensor : {output, input, error}) {
+    check_cpu(tensor, "reduce_scatter_with_error");
+    TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "unisono: reduce_scatter_with_error takes dense fp32 tensors");
+  }
+  TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && error.numel() == input.numel(), "unisono: reduce_scatter_with_error: ", output.numel(), " and ", error.numel(),
+                    " elements for ", input.numel());
+  Call call{.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = {input}, .outputs = {output}, .kept = {output, input, error}};
+  const auto with = [&](CallOptions o) {
+    o.op = average ? unisono::ReduceOp::avg : unisono::ReduceOp::sum;
+    o.codec = codec;
+    o.encode_error = error.data_ptr<float>();
+    return o;
+  };
+  const auto from = moved(input);
+  const auto to = moved_into(output);
+  return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from, to, {}, with(o)); },
+             [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from, to, {}, with(o)); });
+}
+
 WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "unisono: reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   Call call{.type = OpType::REDUCE_SCATTER_TENSOR_COALESCED, .title = "unisono:reduce_scatter_tensor_coalesced", .timeout = options.timeout, .inputs = inputs, .outputs = outputs};
@@ -98,7 +118,7 @@ WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Te
     auto flat = dense_input(inputs[i]);
     const auto [from, to] = scattered(flat, dense, options.reduceOp);
     call.kept.insert(call.kept.end(), {flat, dense});
-    auto o = call_options(options.timeout);
+    auto o = call_options(options.timeout, call.type);
     o.op = from.op;
     parts.push_back(group.reduce_scatter_async(from.tensor, to.tensor, {}, o));
   }
@@ -149,7 +169,7 @@ WorkPointer UnisonoBackend::allreduce_sparse(Tensors& tensors, const c10d::Allre
   const auto indices = own.indices().contiguous(), values = own.values().contiguous();
   auto group = checked_group();
   const auto gather = [&](const at::Tensor& mine, const at::Tensor& all, const std::vector<size_t>& counts) {
-    if (const auto outcome = group.all_gather(moved(mine), moved_into(all), counts, call_options(options.timeout)); !outcome.ok()) fail(outcome.status(), "allreduce_sparse");
+    if (const auto outcome = group.all_gather(moved(mine), moved_into(all), counts, call_options(options.timeout, call.type)); !outcome.ok()) fail(outcome.status(), "allreduce_sparse");
   };
   const auto shape = at::tensor({own._nnz(), static_cast<int64_t>(own.sparse_dim()), static_cast<int64_t>(own.dense_dim()), own.numel()});
   const auto shapes = at::empty({size_, 4}, at::kLong);

@@ -25,7 +25,7 @@ WorkPointer UnisonoBackend::send(Tensors& tensors, int to, int tag) {
   call.kept = {dense};
   const auto number = checked_tag(tag);
   auto group = checked_group();
-  auto options = call_options(c10d::kUnsetTimeout);
+  auto options = call_options(c10d::kUnsetTimeout, call.type);
   options.id = 0;
   return issue(setup_of(std::move(call)), {group.send_async(moved(dense), to, number, options)});
 }
@@ -38,7 +38,7 @@ WorkPointer UnisonoBackend::recv(Tensors& tensors, int from, int tag) {
   const auto number = checked_tag(tag);
   TORCH_CHECK_VALUE(from >= 0 && from < size_, "unisono: recv from rank ", from, " of ", size_);
   auto group = checked_group();
-  auto options = call_options(c10d::kUnsetTimeout);
+  auto options = call_options(c10d::kUnsetTimeout, call.type);
   options.id = 0;
   return issue(setup_of(std::move(call)), {group.recv_async(moved_into(dense), from, number, options)});
 }
@@ -50,7 +50,7 @@ WorkPointer UnisonoBackend::recvAnysource(Tensors& tensors, int tag) {
   call.kept = {dense};
   const auto number = checked_tag(tag);
   auto group = checked_group();
-  auto options = call_options(c10d::kUnsetTimeout);
+  auto options = call_options(c10d::kUnsetTimeout, call.type);
   options.id = 0;
   return issue(setup_of(std::move(call)), {group.recv_any_async(moved_into(dense), number, options)});
 }
@@ -74,7 +74,7 @@ std::pair<std::string, std::string> UnisonoBackend::names_of(const std::vector<u
 // All tell rank 0 that they are there, and are told who was not.
 void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
   auto group = checked_group();
-  auto with = call_options(options.timeout);
+  auto with = call_options(options.timeout, OpType::UNKNOWN);
   with.id = 0;
   const auto started = std::chrono::steady_clock::now();
   std::vector<uint8_t> missing(size_, 0);

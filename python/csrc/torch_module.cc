@@ -5,6 +5,8 @@
 
 #include <pybind11/chrono.h>
 
+#include <cstdlib>
+
 #include "torch_staged.h"
 
 namespace unisono::torch_backend {
@@ -42,6 +44,28 @@ void set_delivery(CallSettings& settings, const std::string& text) {
   else if (kind == "automatic" || kind == "auto") settings.delivery = Delivery::automatic;
   else throw py::value_error("delivery \"" + text + "\": reliable, lossy or automatic, then \":\" and options");
   if (colon != std::string::npos) settings.lossy = parsed(DeliveryOptions::parse(text.substr(colon + 1)));
+}
+
+// What was not given is as the environment says; its error names the variable.
+template <typename Read>
+void read(const std::string& given, const char* variable, Read&& to) {
+  const char* text = given.empty() ? std::getenv(variable) : nullptr;
+  if (text == nullptr) return to(given);
+  try {
+    to(std::string(text));
+  } catch (const py::value_error& error) {
+    throw py::value_error(std::string(variable) + " is '" + text + "': " + error.what());
+  }
+}
+
+// Of a group: what neither these nor the environment name is the default.
+CallSettings group_settings_of(const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
+  CallSettings settings;
+  read(codec, "UNISONO_CODEC", [&](const std::string& text) { if (!text.empty()) settings.codec = parsed(Codec::parse(text)); });
+  read(schedule, "UNISONO_SCHEDULE", [&](const std::string& text) { settings.schedule = schedule_of(text); });
+  read(order, "UNISONO_ORDER", [&](const std::string& text) { settings.order = order_of(text); });
+  read(delivery, "UNISONO_DELIVERY", [&](const std::string& text) { set_delivery(settings, text); });
+  return settings;
 }
 
 CallSettings settings_of(const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) {
@@ -112,6 +136,38 @@ void define_work(py::module_& m, const char* name) {
       .def("report", [](AnyWork& work) { return dict_of(work.report()); }, "What the operation did: a dictionary, complete once it has ended.");
 }
 
+void add_functions(py::module_& m) {
+  m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
+  // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
+  m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from, const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
+    const py::gil_scoped_release release;
+    from->fut->addCallback([to = to->fut](c10::ivalue::Future& future) {
+      if (future.hasError()) to->setError(future.exception_ptr());
+      else to->markCompleted(future.value());
+    });
+  });
+  // Completes a future with a Python exception as it is: torch.futures.Future.set_exception keeps its text only.
+  m.def("_fail_future", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& future, const py::object& exception) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+    python_error error;
+    error.persist();
+    const auto pointer = std::make_exception_ptr(error);
+    const py::gil_scoped_release release;
+    future->fut->setErrorIfNeeded(pointer);
+  });
+  m.def("_set_call_settings", [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) { call_context().settings = settings_of(codec, schedule, order, delivery); });
+  m.def("_clear_call_settings", [] { call_context().settings.reset(); });
+  // Returns what was there before, for _leave_place.
+  m.def("_enter_place", [](uint64_t place) {
+    auto& context = call_context();
+    const std::pair<uint64_t, uint64_t> before{context.place, context.calls};
+    context.place = place;
+    context.calls = 0;
+    return before;
+  });
+  m.def("_leave_place", [](const std::pair<uint64_t, uint64_t>& before) { call_context().place = before.first, call_context().calls = before.second; });
+}
+
 }  // namespace
 
 void without_gil(const std::function<void()>& task) {
@@ -140,48 +196,31 @@ PYBIND11_MODULE(_torch, m) {
              options->join.compute_threads = compute_threads;
              options->join.rate_limit_mbps = rate_limit_mbps;
              options->join.payload_checksum = payload_checksum;
-             options->calls = settings_of(codec, schedule, order, delivery);
+             options->join.codec = "plain";  // the environment's is among these
+             options->calls = group_settings_of(codec, schedule, order, delivery);
              return options;
            }),
            py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "", py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "",
            py::arg("delivery") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0, py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
       .def("_copy", [](const BackendOptions& options) { return c10::make_intrusive<BackendOptions>(options); })
-      .def_property_readonly("_joins_alone", [](const BackendOptions& options) { return !options.join.transport.empty() || !options.join.interface.empty() || options.join.streams_per_link != 0 ||
-                                                                                    options.join.compute_threads != 0 || options.join.rate_limit_mbps != 0 || options.join.payload_checksum; })
       .def_property("_timeout", [](const BackendOptions& options) { return options.timeout; }, [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
 
   define_work<TorchWork>(m, "Work");
   define_work<StagedWork>(m, "StagedWork");
 
   py::class_<StagedBackend, c10::intrusive_ptr<StagedBackend>, c10d::Backend>(m, "Backend")
+      // In a forked child, which has none of its threads: it stays as it is.
+      .def("_abandon", [](c10::intrusive_ptr<StagedBackend> backend) { (void)backend.release(); })
+      .def_property_readonly("_over", &StagedBackend::over)
       .def("last_report", [](StagedBackend& backend) { return dict_of(backend.last_report()); })
       .def("_group_capsule", [](StagedBackend& backend) {
         auto group = std::make_unique<Group>(backend.group());
         return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) { delete static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group")); });
       })
-      .def("_split", [](StagedBackend& backend, const std::vector<int>& ranks, const c10::intrusive_ptr<BackendOptions>& options) { return backend.split({}, ranks, options); },
-           py::call_guard<py::gil_scoped_release>())
       .def("_all_reduce_with_error", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_error(tensor, error, parsed(Codec::parse(codec)), average); },
-           py::call_guard<py::gil_scoped_release>());
-
-  m.def("_join", &StagedBackend::join, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::call_guard<py::gil_scoped_release>());
-  // What a callback returned, or what went wrong, becomes that of its caller's future: exceptions as such, not as values.
-  m.def("_pass_on", [](const std::shared_ptr<torch::jit::PythonFutureWrapper>& from, const std::shared_ptr<torch::jit::PythonFutureWrapper>& to) {
-    const py::gil_scoped_release release;
-    from->fut->addCallback([to = to->fut](c10::ivalue::Future& future) {
-      if (future.hasError()) to->setError(future.exception_ptr());
-      else to->markCompleted(future.value());
-    });
-  });
-  m.def("_set_call_settings", [](const std::string& codec, const std::string& schedule, const std::string& order, const std::string& delivery) { call_context().settings = settings_of(codec, schedule, order, delivery); });
-  m.def("_clear_call_settings", [] { call_context().settings.reset(); });
-  // Returns what was there before, for _leave_place.
-  m.def("_enter_place", [](uint64_t place) {
-    auto& context = call_context();
-    const std::pair<uint64_t, uint64_t> before{context.place, context.calls};
-    context.place = place;
-    context.calls = 0;
-    return before;
-  });
-  m.def("_leave_place", [](const std::pair<uint64_t, uint64_t>& before) { call_context().place = before.first, call_context().calls = before.second; });
+           py::call_guard<py::gil_scoped_release>())
+      .def("_reduce_scatter_with_error", [](StagedBackend& backend, at::Tensor output, at::Tensor input, at::Tensor error, const std::string& codec, bool average) {
+        return backend.reduce_scatter_with_error(output, input, error, parsed(Codec::parse(codec)), average);
+      }, py::call_guard<py::gil_scoped_release>());
+  add_functions(m);
 }

@@ -62,7 +62,7 @@ WorkPointer UnisonoBackend::allreduce_coalesced(Tensors& tensors, const c10d::Al
     if (!lie_in_a_row(same) || flat.data_ptr() != same.front().data_ptr()) flat.copy_(flat_input(same));
     const auto reduction = reduction_of(flat, options.reduceOp);
     call.kept.push_back(flat);
-    auto o = call_options(options.timeout);
+    auto o = call_options(options.timeout, call.type);
     o.op = reduction.op;
     parts.push_back(group.all_reduce_async(reduction.tensor, o));
   }
@@ -128,7 +128,7 @@ WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& i
     const auto flat = flat_output(of_ranks, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
     call.outputs.insert(call.outputs.end(), of_ranks.begin(), of_ranks.end());
-    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), counts_of(of_ranks), call_options(options.timeout)));
+    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), counts_of(of_ranks), call_options(options.timeout, call.type)));
   }
   return issue(setup_of(std::move(call)), std::move(parts));
 }
@@ -142,7 +142,7 @@ WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Te
     check_cpu(inputs[i], "allgather_into_tensor_coalesced"), check_same_type(outputs[i], inputs[i], "allgather_into_tensor_coalesced");
     const auto flat = dense_output(outputs[i], false, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
-    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), {}, call_options(options.timeout)));
+    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), {}, call_options(options.timeout, call.type)));
   }
   return issue(setup_of(std::move(call)), std::move(parts));
 }

@@ -202,9 +202,9 @@ def leave():
     assert time.monotonic() - started < 20
 
 
-def meet(name="end", wait_s=60):
-    """All ranks come here, without a collective; rank 0, which has the store, goes last."""
-    store, wait = dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
+def meet(name="end", wait_s=60, store=None):
+    """All ranks come here, without a collective; rank 0, which has the store, goes last. store: default: the default group's."""
+    store, wait = store or dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=wait_s)
     everyone = [f"{name} {of}" for of in range(world())]
     store.set(everyone[rank()], "1")
     store.wait(everyone, wait)

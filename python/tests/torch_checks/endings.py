@@ -2,12 +2,16 @@
 0.
 """
 
+import gc
+import itertools
+import os
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 
-from .common import check, fails, init, kinds, leave, names, rank
+from .common import check, fails, init, kinds, leave, names, rank, world
 
 
 @check(ranks=(2,), fresh=True, group=False)
@@ -63,6 +67,77 @@ def destroyed_while_work_is_in_flight():
     dist.barrier()
     dist.destroy_process_group()
     del works
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def things_go_in_any_order():
+    """Group before work, work before future, future before its callback ran; the work of a group that was destroyed is still there to be asked."""
+    init()
+    for order in itertools.permutations(("group", "work", "future")):
+        kept = {"group": dist.new_group()}
+        tensor, called = torch.ones(1000), []
+        kept["work"] = dist.all_reduce(tensor, group=kept["group"], async_op=True)
+        kept["future"] = kept["work"].get_future()
+        kept["future"].add_done_callback(lambda _, called=called: called.append(1))
+        if order[0] == "group":
+            dist.barrier()
+            dist.destroy_process_group(kept["group"])
+            kept["work"].wait()
+            assert tensor[0] == world() and kept["work"].is_success()
+        for name in order:
+            del kept[name]
+            gc.collect()
+        dist.barrier()
+        assert order[0] != "group" or called
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    work.wait()
+    dist.barrier()
+    dist.destroy_process_group()
+    assert work.is_completed() and work.get_future().wait()[0][0] == world()
+    del work
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def a_callback_exits():
+    """sys.exit() in a callback is its future's error, not the program's end."""
+    init()
+    future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(lambda _: sys.exit(3))
+    with fails("SystemExit|3", within_s=10, kinds=(Exception, SystemExit)):
+        future.wait()
+    dist.all_reduce(torch.ones(10))
+    dist.barrier()
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def the_program_ends_while_a_callback_runs():
+    init()
+
+    def long(_):
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            torch.ones(100).sum()
+
+    dist.barrier()
+    if rank() == 0:  # later than the other, whose operation is under way when its program ends
+        long(None)
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().add_done_callback(long)
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def a_child_process_ends():
+    """Forked with everything that its parent has, and ended as Python programs end: the parent's links are not the child's to close."""
+    init()
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().wait()
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for _ in range(20):
+        tensor = torch.ones(1000)
+        dist.all_reduce(tensor)
+        assert tensor[0] == world()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 @check(ranks=(2,), fresh=True, group=False, lost=(1,))

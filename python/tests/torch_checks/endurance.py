@@ -33,7 +33,8 @@ def does_not_grow(step):
     after = held()
     print(f"{ITERATIONS} iterations: {before} then {after}")
     assert after[0] - before[0] < GROWTH_BYTES_MAX, (before, after)
-    assert after[1] <= before[1] and after[2] <= before[2], (before, after)
+    # As many threads call callbacks as there ever were callbacks at once: one more comes now and then.
+    assert after[1] <= before[1] and after[2] <= before[2] + 4, (before, after)
 
 
 @check(ranks=(2,), timeout_s=LIMIT_S)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from .common import fails, init, kinds, leave, names, rank, same, same_on_all_ranks, world
+from .common import fails, init, kinds, leave, meet, names, rank, same, same_on_all_ranks, world
 from .ddp import SMALL, Branches, batch, buckets, equal_to_alone, loss_of, model, my_part, train_alone, train_together
 from .hooks import wide
 from .methods_common import check, ut
@@ -365,6 +365,28 @@ def killed_with_arc():
 @check(ranks=(3,), lost=(1,), group=False, env={"UNISONO_TRANSPORT": "udp"})
 def killed_with_lossy():
     killed("lossy")
+
+
+def late(name):
+    """What backward() raises is what the operation was ended by."""
+    init(timeout_s=3)
+    network, _ = with_hook(name)
+    loss_of(network, *map(my_part, batch(0))).backward()
+    if rank() == 0:
+        with fails(names(1), within_s=12, kinds=(ut.TimeoutError,)):
+            loss_of(network, *map(my_part, batch(1))).backward()
+    meet()
+    leave()
+
+
+@check(ranks=(2,), group=False)
+def late_with_int8():
+    late("int8")
+
+
+@check(ranks=(2,), group=False)
+def late_with_arc():
+    late("arc")
 
 
 @check(ranks=(3,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp", "UNISONO_LOSE_PER_MILLE": "50"})

@@ -40,7 +40,7 @@ def call_options_hold_inside_and_nest():
 
 @check(ranks=(2,))
 def options_of_a_group():
-    """Those that concern links make links of their own; the others do not."""
+    """Others than those of the default one."""
     if backend() != "unisono":
         return
     import unisono.torch

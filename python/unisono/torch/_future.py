@@ -4,13 +4,16 @@ A callback runs where and when its operation ends: on one rank before, on anothe
 that it makes are therefore matched between ranks by its place (which operation, which callback, which call), not by their order.
 """
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Sequence, Set
 
 import torch
 
 from unisono import _torch
 
 _MASK = (1 << 64) - 1
+
+to_come: Set[Any] = set()
+"""Callbacks that have not ended. They keep a program's end waiting: threads of the library that call one after it would end the process."""
 
 
 def _mixed(a: int, b: int) -> int:
@@ -43,7 +46,9 @@ class Future(torch.futures.Future):
                 return callback(self)
             finally:
                 _torch._leave_place(before)
+                to_come.discard(run)
 
+        to_come.add(run)
         _torch._pass_on(super().then(run), child)
         return child
 
@@ -56,5 +61,7 @@ class Future(torch.futures.Future):
                 callback(self)
             finally:
                 _torch._leave_place(before)
+                to_come.discard(run)
 
+        to_come.add(run)
         super().add_done_callback(run)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from unisono import _core
+from unisono import _core, _torch
 
 if TYPE_CHECKING:
     import numpy
@@ -43,44 +43,22 @@ def raise_torch_error(error: unisono.Error) -> NoReturn:
     raise torch_error(error) from error
 
 
-class _Failed(torch.Tensor):
-    """Stands for a result that there is none of: whatever is done with it raises the error.
-
-    DistributedDataParallel takes a hook's error out of a future as text only, whatever its class; what an operation raises reaches the caller of
-    backward() as it is.
-    """
-
-    _error: BaseException
-
-    @staticmethod
-    def __new__(cls, error: BaseException, like: torch.Tensor) -> "_Failed":
-        failed = torch.Tensor._make_wrapper_subclass(cls, like.size(), strides=like.stride(), dtype=like.dtype, device=like.device)
-        failed._error = error
-        return failed
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[Any, Any]] = None) -> Any:  # type: ignore[override]
-        for each in torch.utils._pytree.tree_leaves((args, kwargs)):
-            if isinstance(each, _Failed):
-                raise each._error
-        raise RuntimeError("an operation on a result that there is none of")
+def fail(future: torch.futures.Future, error: BaseException) -> None:
+    """Completes it with an error, which keeps its class on the way to the caller of backward(): Future.set_exception keeps its text only."""
+    _torch._fail_future(future, torch_error(error))
 
 
-def failed(error: BaseException, like: torch.Tensor) -> torch.Tensor:
-    """What a hook's future is completed with instead of `like` when there is nothing to be had."""
-    return _Failed(torch_error(error), like)
-
-
-def chained(future: torch.futures.Future, buffer: torch.Tensor, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
-    """A hook's future: that of an operation on one tensor, then `finish` of its result. An error keeps its class."""
+def chained(future: torch.futures.Future, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
+    """A hook's future: that of an operation on one tensor, then `finish` of its result."""
     result: torch.futures.Future = torch.futures.Future()
 
     def done(ended: torch.futures.Future) -> None:
         try:
             value = finish(ended.value()[0])
         except BaseException as error:  # noqa: BLE001  # backward() is to raise it
-            value = failed(error, buffer)
-        result.set_result(value)
+            fail(result, error)
+        else:
+            result.set_result(value)
 
     future.add_done_callback(done)
     return result

@@ -7,13 +7,12 @@
 Source: Flash Communication (arXiv:2412.04964).
 """
 
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 import unisono
-from unisono.torch._shared import own_group, raise_torch_error
 
 __all__ = ["LowBitAllGather", "LowBitReduceScatter"]
 
@@ -63,10 +62,10 @@ class LowBitReduceScatter(_Allocates):
         self.schedule = schedule
         self.residual: Optional[torch.Tensor] = None
         """What is left over: float32, as many elements as the module's gradients, padded, on all ranks together."""
-        self._groups: Dict[Tuple[int, ...], unisono.Group] = {}
+        self._last: Optional[dist.Work] = None
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False) -> Optional[dist.Work]:
-        from unisono.torch import call_options
+        from unisono.torch import backend_of, call_options
 
         if not self.error_feedback:
             encoded = input_tensor.dtype in ENCODED
@@ -79,28 +78,31 @@ class LowBitReduceScatter(_Allocates):
             self.residual = torch.zeros(input_tensor.numel())
         if self.residual.numel() != input_tensor.numel():
             raise ValueError(f"LowBitReduceScatter with error feedback: {input_tensor.numel()} elements after {self.residual.numel()}: each module needs one of its own")
-        self._reduce_scatter(output_tensor, input_tensor, group, operation)
+        input_tensor += self._left_over()
+        with call_options(schedule=self.schedule):
+            work = backend_of(group)._reduce_scatter_with_error(output_tensor, input_tensor, self.residual, self.codec, operation == "avg")
+        if async_op:
+            self._last = work
+            return work
+        work.wait()
+        self._left_over()
         return None
 
-    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, group: dist.ProcessGroup, operation: str) -> None:
+    def _left_over(self) -> torch.Tensor:
+        """What the last operation left, when it has ended: numbers only, as a gradient that was not finite must not come again."""
         assert self.residual is not None
-        ranks = tuple(dist.get_process_group_ranks(group))
-        if ranks not in self._groups:
-            self._groups[ranks] = own_group(group)
-        given += self.residual
-        options: Dict[str, Any] = {"schedule": self.schedule} if self.schedule else {}
-        try:
-            self._groups[ranks].reduce_scatter(given.numpy(), output.numpy(), op=operation, codec=self.codec, encode_error=self.residual.numpy(), **options)
-        except unisono.Error as error:
-            raise_torch_error(error)
-        torch.nan_to_num_(self.residual, 0.0, 0.0, 0.0)
+        last, self._last = self._last, None
+        if last is not None:
+            last.wait()
+        return torch.nan_to_num_(self.residual, 0.0, 0.0, 0.0)
 
     def state_dict(self) -> Dict[str, Any]:
         """This rank's."""
-        return {"codec": self.codec, "residual": None if self.residual is None else self.residual.clone()}
+        return {"codec": self.codec, "residual": None if self.residual is None else self._left_over().clone()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """ValueError: of another codec."""
         if state["codec"] != self.codec:
             raise ValueError(f"LowBitReduceScatter: a state of codec {state['codec']}, and this is {self.codec}")
+        self._last = None
         self.residual = None if state["residual"] is None else state["residual"].clone()

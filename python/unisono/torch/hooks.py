@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import unisono
 from unisono.torch import _shared
-from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, failed, in_memory_order, names_of, parts, plain_model, tensor_bytes
+from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, in_memory_order, names_of, parts, plain_model, tensor_bytes
 
 __all__ = ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
 
@@ -150,7 +150,7 @@ class LowBitState:
                 torch.nan_to_num_(error, 0.0, 0.0, 0.0)
             return buffer if values is buffer else buffer.copy_(values)
 
-        return chained(work.get_future(), buffer, finish)
+        return chained(work.get_future(), finish)
 
 
 def low_bit_hook(state: LowBitState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -164,7 +164,7 @@ def _as_halves(group: Optional[dist.ProcessGroup], bucket: dist.GradBucket, code
     buffer = bucket.buffer()
     with call_options(codec=codec if buffer.dtype == torch.float32 else "", schedule="two_step" if buffer.dtype == torch.float32 else ""):
         work = dist.all_reduce(buffer, op=dist.ReduceOp.AVG, group=group, async_op=True)
-    return chained(work.get_future(), buffer, lambda _: buffer)
+    return chained(work.get_future(), lambda _: buffer)
 
 
 def fp16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -265,8 +265,8 @@ class ArcTopKState:
         try:
             report = self._reducer.finish()
         except BaseException as error:  # noqa: BLE001  # backward() is to raise it
-            for buffer, _, future in buckets:
-                future.set_result(failed(error, buffer))
+            for _, _, future in buckets:
+                _shared.fail(future, error)
             return
         self.last_report = report
         with torch.no_grad():
@@ -340,7 +340,7 @@ class LossyState:
                 told["effective_contributors"] = min(told["effective_contributors"], report.get("effective_contributors", float(report["contributors"])))
             return buffer
 
-        return chained(work.get_future(), buffer, finish)
+        return chained(work.get_future(), finish)
 
 
 def lossy_hook(state: LossyState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

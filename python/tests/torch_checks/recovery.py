@@ -1,0 +1,308 @@
+"""A rank is lost, and the others go on without a new start of their processes: in a smaller group, with a network that is built on it anew.
+
+What they go on with was kept before the step that failed. They end with what one process has that goes the same way over all inputs.
+"""
+
+import copy
+import datetime
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from .common import check, fails, init, is_gloo, kinds, leave, meet, names, rank, same, same_on_all_ranks, world
+from .ddp import SMALL, batch, loss_of, model
+
+LOST = 1
+STEPS = 6
+
+
+def default_store():
+    return dist.distributed_c10d._get_default_store()
+
+
+class Training:
+    """A network on the default group, with an optimizer whose state is sharded."""
+
+    def __init__(self, network):
+        self.network = DistributedDataParallel(copy.deepcopy(network), bucket_cap_mb=SMALL)
+        self.optimizer = ZeroRedundancyOptimizer(self.network.parameters(), torch.optim.SGD, lr=0.1)
+
+    def step(self, number):
+        self.optimizer.zero_grad()
+        loss_of(self.network, *(whole.chunk(dist.get_world_size())[dist.get_rank()] for whole in batch(number))).backward()
+        self.optimizer.step()
+
+
+def end_here(how):
+    def hook(*_):
+        os.kill(os.getpid(), how)
+
+    return hook
+
+
+def arm(training, where, how):
+    """The next time that this rank comes there, it is no more."""
+    if where == "forward":
+        training.network.module[2].register_forward_pre_hook(end_here(how))
+    elif where == "backward":
+        training.network.module[0].weight.register_hook(end_here(how))
+    elif where == "optimizer":  # its own part is there, others wait for it
+        training.optimizer.optim.register_step_post_hook(end_here(how))
+    elif where == "barrier":
+        step = training.step
+
+        def then_a_barrier(number):
+            step(number)
+            if rank() == LOST:
+                os.kill(os.getpid(), how)
+            dist.barrier()
+
+        training.step = then_a_barrier
+
+
+def shrink():
+    dist.shrink_group([LOST])
+
+
+def make_anew():
+    """With another store: the default group's, behind a prefix."""
+    store = default_store()
+    dist.destroy_process_group()
+    living = [of for of in range(world()) if of != LOST]
+    store = dist.PrefixStore("again", store)
+    dist.init_process_group(os.environ["BACKEND"], store=store, rank=living.index(rank()), world_size=len(living))
+
+
+def same_as_alone(training, kept, steps):
+    alone = copy.deepcopy(kept)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for number in steps:
+        optimizer.zero_grad()
+        loss_of(alone, *batch(number)).backward()
+        optimizer.step()
+    for parameter, right in zip(training.network.parameters(), alone.parameters(), strict=True):
+        same_on_all_ranks(parameter)
+        same(parameter.detach(), right.detach(), 1e-5)
+
+
+def lose_one(where, how, within_s):
+    """Two good steps, then the others are told. What they have of the network from before."""
+    training = Training(model())
+    for number in range(2):
+        training.step(number)
+    kept = copy.deepcopy(training.network.module)
+    if rank() == LOST or where == "barrier":
+        arm(training, where, how)
+    with fails(names(LOST) if rank() != LOST else None, within_s=within_s, kinds=kinds()):
+        for number in range(2, STEPS):
+            training.step(number)
+            kept = copy.deepcopy(training.network.module) if where == "barrier" else kept
+    return kept
+
+
+def goes_on_after_a_death(where, reform):
+    if is_gloo():
+        return
+    init(timeout_s=20)
+    dist.barrier()
+    kept = lose_one(where, signal.SIGKILL, within_s=15)
+    reform()
+    assert dist.get_world_size() == world() - 1
+    training = Training(kept)
+    for number in range(2, STEPS):
+        training.step(number)
+    same_as_alone(training, kept, range(2, STEPS))
+    dist.barrier()
+    leave()
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_in_forward_then_shrink():
+    goes_on_after_a_death("forward", shrink)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_in_backward_then_shrink():
+    goes_on_after_a_death("backward", shrink)
+
+
+@check(ranks=(3, 4), lost=(LOST,), group=False, timeout_s=90)
+def killed_in_backward_then_a_new_group():
+    goes_on_after_a_death("backward", make_anew)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_in_the_optimizer_then_shrink():
+    goes_on_after_a_death("optimizer", shrink)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_before_a_barrier_then_a_new_group():
+    goes_on_after_a_death("barrier", make_anew)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def as_the_page_shows():
+    """docs/torch_methods.md"""
+    if is_gloo():
+        return
+    from .methods_docs import run_blocks
+
+    init(timeout_s=20)
+    network = DistributedDataParallel(model())
+    kept = copy.deepcopy(network.module.state_dict())
+    if rank() == LOST:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert run_blocks(" recovery", network=network, kept=kept, lost=LOST, batch=batch(0), dist=dist) == 1
+    assert dist.get_world_size() == world() - 1
+    leave()
+
+
+def goes_on_without_one_that_stops(where, reform):
+    """Rank 0 lets the stopped one go on after a while, which is told then; those that left it behind notice nothing."""
+    if is_gloo():
+        return
+    init(timeout_s=4)
+    store = default_store()
+    store.set(f"pid {rank()}", str(os.getpid()))
+    dist.barrier()
+    kept = lose_one(where, signal.SIGSTOP, within_s=15 if rank() != LOST else 60)
+    if rank() != LOST:
+        reform()
+        training = Training(kept)
+        training.step(2)
+        if dist.get_rank() == 0:
+            os.kill(int(store.get(f"pid {LOST}")), signal.SIGCONT)
+        for number in range(3, STEPS):
+            training.step(number)
+        store.wait(["told"])
+        training.step(STEPS)
+        same_as_alone(training, kept, range(2, STEPS + 1))
+    else:
+        store.set("told", "1")
+    meet(store=store)
+    leave()
+
+
+@check(ranks=(3,), group=False, timeout_s=90)
+def stopped_in_forward_then_a_new_group():
+    goes_on_without_one_that_stops("forward", make_anew)
+
+
+@check(ranks=(3,), group=False, timeout_s=90)
+def stopped_in_backward_then_shrink():
+    goes_on_without_one_that_stops("backward", shrink)
+
+
+@check(ranks=(3,), group=False, timeout_s=90)
+def stopped_in_backward_then_a_new_group():
+    goes_on_without_one_that_stops("backward", make_anew)
+
+
+@check(ranks=(3,), group=False, timeout_s=90)
+def stopped_in_the_optimizer_then_shrink():
+    goes_on_without_one_that_stops("optimizer", shrink)
+
+
+@check(ranks=(3,), group=False, timeout_s=90)
+def stopped_before_a_barrier_then_shrink():
+    goes_on_without_one_that_stops("barrier", shrink)
+
+
+@check(ranks=(4,), lost=(1, 2), group=False, timeout_s=90)
+def shrunk_twice():
+    """One after the other; groups made after a shrink are of the smaller one. Ranks are those of the group that shrinks."""
+    if is_gloo():
+        return
+    init(timeout_s=20)
+    dist.barrier()
+    for lost, left in ((1, [0, 2, 3]), (2, [0, 3])):
+        if rank() == lost:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with fails(rf"rank {1}\b", within_s=15, kinds=kinds()):
+            for _ in range(3):
+                dist.all_reduce(torch.ones(10))
+        dist.shrink_group([1])
+        tensor = torch.tensor([float(rank())])
+        dist.all_reduce(tensor)
+        same(tensor, torch.tensor([float(sum(left))]))
+        whole = dist.new_group()
+        tensor = torch.tensor([float(rank())])
+        dist.all_reduce(tensor, group=whole)
+        same(tensor, torch.tensor([float(sum(left))]))
+    pair = dist.new_group([0, 1])
+    dist.barrier(pair)
+    leave()
+
+
+def lost_while_they_join(how):
+    """Those that came are told who did not, by init_process_group. Another try, with another store, does well."""
+    if is_gloo():
+        return
+    store = meeting_store()
+    if rank() == LOST:
+        store.set("pid", str(os.getpid()))
+        os.kill(os.getpid(), how)
+        init_at(store, "first", rank(), world(), timeout_s=3)  # stopped, it comes when the others are gone
+        return
+    store.wait(["pid"])
+    with fails(names(LOST), within_s=15):
+        init_at(store, "first", rank(), world(), timeout_s=3)
+    assert not dist.is_initialized()
+    living = [of for of in range(world()) if of != LOST]
+    init_at(store, "second", living.index(rank()), len(living), timeout_s=20)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((1,), float(len(living))))
+    dist.barrier()
+    leave()
+
+
+def init_at(store, name, as_rank, size, timeout_s):
+    dist.init_process_group(os.environ["BACKEND"], store=dist.PrefixStore(name, store), rank=as_rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s))
+
+
+def meeting_store():
+    import unisono.torch  # noqa: F401  # the backend
+
+    return dist.FileStore(os.environ["CHECK_DIRECTORY"] + "/meeting", world())
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_while_they_join():
+    lost_while_they_join(signal.SIGKILL)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def stopped_while_they_join():
+    lost_while_they_join(signal.SIGSTOP)
+
+
+def lost_in_a_monitored_barrier(how):
+    if is_gloo():
+        return
+    from unisono.torch import monitored_barrier
+
+    init(timeout_s=20)
+    dist.barrier()
+    if rank() == LOST:
+        os.kill(os.getpid(), how)
+    with fails(names(LOST) if rank() == 0 else None, within_s=15, kinds=kinds()):
+        monitored_barrier(timeout=datetime.timedelta(seconds=3))
+    dist.shrink_group([LOST])
+    monitored_barrier(timeout=datetime.timedelta(seconds=20))
+    leave()
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def killed_before_a_monitored_barrier():
+    lost_in_a_monitored_barrier(signal.SIGKILL)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def stopped_before_a_monitored_barrier():
+    lost_in_a_monitored_barrier(signal.SIGSTOP)
