@@ -184,7 +184,8 @@ TorchWork::TorchWork(WorkSetup setup, Result<Report> result)
 }
 
 TorchWork::~TorchWork() {
-  if (!outcome_->settled()) outcome_->let_go();
+  // Looking waits for the engine, whose thread may be about to let go of a tensor that Python holds, too.
+  if (!outcome_->settled()) without_gil([this] { outcome_->let_go(); });
   end_record();
 }
 
@@ -194,7 +195,9 @@ void TorchWork::end_record() {
 }
 
 bool TorchWork::isCompleted() {
-  if (!outcome_->look()) return false;
+  bool ended = outcome_->settled();
+  if (!ended) without_gil([&] { ended = outcome_->look(); });
+  if (!ended) return false;
   end_record();
   return true;
 }
