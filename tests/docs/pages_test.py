@@ -62,6 +62,8 @@ class Pages(unittest.TestCase):
     def test_variables_exist(self):
         known = set(re.findall(r"UNISONO_[A-Z_]+", tool("man").replace("\\", "")))
         constants = set(re.findall(r"UNISONO_[A-Z0-9_]+", read("include/unisono/unisono_c.h") + read("include/unisono/export.h")))
+        for path in [*find("python/csrc/torch*.cc"), *find("python/unisono/torch/*.py")]:
+            known |= set(re.findall(r"""["'](UNISONO_[A-Z_]+)["']""", read(path)))
         for path, page in pages().items():
             for name in re.findall(r"\bUNISONO_[A-Z0-9_]+", page):
                 if path not in ("CONTRIBUTING.md", "README.md", "ARCHITECTURE.md") or name in known:
