@@ -196,6 +196,18 @@ def missing_of(deliveries: list[Any]) -> float:
     return sum(stream.missing for stream in streams) / max(1, sum(stream.expected for stream in streams))
 
 
+def accumulate(way: Any, batches: Batches) -> float:
+    """This rank's own gradients of one step, without any exchange; their loss."""
+    way.optimizer.zero_grad()
+    total = 0.0
+    for number in range(way.micro_batches):
+        loss = way.loss_of(way.model, *batches(way.done + number)) / way.micro_batches
+        loss.backward()
+        total += loss.item()
+    way.done += way.micro_batches
+    return total
+
+
 class Sharded:
     """No DistributedDataParallel: the optimizer averages gradients, updates this rank's shard of the parameters, and takes what comes of the others'."""
 
@@ -207,13 +219,7 @@ class Sharded:
         self.model, self.micro_batches, self.loss_of, self.done = model, options.micro_batches, loss_of, 0
 
     def step(self, batches: Batches) -> float:
-        self.optimizer.zero_grad()
-        total = 0.0
-        for number in range(self.micro_batches):
-            loss = self.loss_of(self.model, *batches(self.done + number)) / self.micro_batches
-            loss.backward()
-            total += loss.item()
-        self.done += self.micro_batches
+        total = accumulate(self, batches)
         self.optimizer.step()
         return total
 
@@ -248,13 +254,7 @@ class Moshpit:
         self.optimizer.run.ready(60)
 
     def step(self, batches: Batches) -> float:
-        self.optimizer.zero_grad()
-        total = 0.0
-        for number in range(self.micro_batches):
-            loss = self.loss_of(self.model, *batches(self.done + number)) / self.micro_batches
-            loss.backward()
-            total += loss.item()
-        self.done += self.micro_batches
+        total = accumulate(self, batches)
         self.optimizer.step(samples=self.samples)
         return total
 

@@ -45,6 +45,7 @@ def test_on_a_simulated_device(fake_device, function, ranks):
     launcher.run_ranks("device", function, ranks, "unisono", told["timeout_s"], {"FAKE_DEVICE": fake_device}, (1,) if function == "a_rank_that_is_lost" else ()).raise_if_failed()
 
 
+# The same order of streams on a real device; without one, that is what the simulated device above is for.
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_cuda_device():
     launcher.run_ranks("device", "cuda", 2, "unisono", fresh=True).raise_if_failed()

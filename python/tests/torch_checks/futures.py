@@ -167,12 +167,13 @@ def result_of_work():
 
 @check(ranks=(2,))
 def work_that_is_dropped():
-    """Nobody keeps the Work, the tensors live as long as it needs them."""
-    for _ in range(50):
-        dist.all_reduce(mine(1000), async_op=True)
-    kept = mine()
-    dist.all_reduce(kept, async_op=True).wait(datetime.timedelta(seconds=20))
-    same(kept, torch.full((4,), total()))
+    """Nobody keeps the Work, the tensors live as long as it needs them. Often: a Work that goes and an operation that ends once waited for each other's lock."""
+    for _ in range(100):
+        for _ in range(50):
+            dist.all_reduce(mine(1000), async_op=True)
+        kept = mine()
+        dist.all_reduce(kept, async_op=True).wait(datetime.timedelta(seconds=20))
+        same(kept, torch.full((4,), total()))
 
 
 @check(ranks=(2,))
