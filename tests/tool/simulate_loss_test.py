@@ -76,7 +76,7 @@ class SimulateLoss(unittest.TestCase):
                       ["--peers", "2", "--loss", "0.2", "--on-empty", "zero"], ["--loss", "gilbert_elliott:p=0.2,burst=4,bad=0.6"], ["--loss", "0.999"], ["--loss", "1e-300"],
                       ["--loss", "gilbert_elliott:p=0.1,burst=1e9"], ["--loss", "none:dead=0@18446744073709551615"]):
             with self.subTest(words=words):
-                steps = [] if "--steps" in words else ["--steps", "300"]
+                steps = [] if "--steps" in words else ["--steps", "100"]
                 out, error = self.run_tool(*words, *steps)
                 self.assertEqual(error, "")
                 self.assertNotIn("nan", out)
@@ -119,9 +119,10 @@ class SimulateLoss(unittest.TestCase):
             self.assertIn(text, found)
 
     def test_progress_is_shown_if_asked_for_and_never_on_standard_output(self):
-        out, error = self.run_tool(progress="bar")  # some seconds; a bar is shown after a tenth of one
+        words = ["--steps", "1500"]  # half a second, or more; a bar is shown after a tenth of one
+        out, error = self.run_tool(*words, progress="bar")
         self.assertRegex(error, r"simulate loss +\d+% \[")
-        self.assertEqual(self.run_tool(), (out, ""))
+        self.assertEqual(self.run_tool(*words), (out, ""))
 
     def test_files_that_cannot_be_written(self):
         for words, expected in ((["--json", "/nonexistent/x"], "cannot write /nonexistent/x: No such file"), (["--plot", "/nonexistent/x.svg"], "No such file"), (["--json", "/dev/full"], "No space left")):
