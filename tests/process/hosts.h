@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cinttypes>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +77,15 @@ class Hosts {
     std::vector<uint64_t> counts;
     const std::string before = "counter packets ";
     for (auto at = listed.out.find(before); at != std::string::npos; at = listed.out.find(before, at + 1)) counts.push_back(std::stoull(listed.out.substr(at + before.size())));
+    return counts;
+  }
+  // What the switch sent to the host, and what its queue there had no place for: packets.
+  std::array<uint64_t, 2> queued(char host) {
+    const auto listed = run({"ip", "netns", "exec", prefix_ + "switch", "tc", "-s", "qdisc", "show", "dev", std::string("port-") + host});
+    std::array<uint64_t, 2> counts{};
+    if (std::sscanf(listed.out.c_str() + std::min(listed.out.size(), listed.out.find("Sent")), "Sent %*u bytes %" SCNu64 " pkt (dropped %" SCNu64, &counts[0], &counts[1]) != 2) {
+      trouble_ = "no counts of a queue in " + listed.out;
+    }
     return counts;
   }
   void limit(const std::string& host, const std::string& rate) {
