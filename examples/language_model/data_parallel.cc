@@ -111,9 +111,8 @@ class GroupExchange final : public GradientExchange {
     options.schedule = unisono::ScheduleKind::two_step;
     options.codec = codec_;
     if (error_feedback_) {
-      const auto lost = std::span(residuals_).subspan(start, bucket.size());
-      for (size_t i = 0; i < bucket.size(); ++i) bucket[i] += lost[i];
-      options.encode_error = lost.data();
+      options.encode_error = std::span(residuals_).subspan(start, bucket.size()).data();
+      options.error_feedback = true;
     }
     return options;
   }

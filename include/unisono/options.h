@@ -63,6 +63,9 @@ struct CallOptions {
   // this rank adds up, also the sum minus what they had of that (times the world size for avg). So the sum over ranks of input equals that
   // of result and encode_error: what error feedback adds to the next input. All zero where nothing is encoded. f32 tensors; all_reduce and reduce_scatter.
   float* encode_error = nullptr;
+  // What is in encode_error is added to the input first, in the same pass: error feedback (EF14: Seide et al., 2014), with one encode_error for all
+  // steps, zeros before the first. Without measure_error. After an error of the call it is of no more use than the result.
+  bool error_feedback = false;
   // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce (sum, avg) of f32, f16
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;

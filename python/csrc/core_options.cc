@@ -43,6 +43,7 @@ const std::unordered_map<std::string_view, Setter>& call_setters() {
       {"agreement", [](CallWords& c, py::handle v) { c.options.agreement = v.cast<uint64_t>(); }},
       {"codec", [](CallWords& c, py::handle v) { c.options.codec = option_of<Codec>(v, "codec"); }},
       {"encode_error", [](CallWords& c, py::handle v) { c.encode_error = float_buffer(v, "encode_error", Access::write); }},
+      {"error_feedback", [](CallWords& c, py::handle v) { c.options.error_feedback = v.cast<bool>(); }},
       {"measure_error", [](CallWords& c, py::handle v) { c.options.measure_error = v.cast<bool>(); }},
       {"delivery", set_delivery},
       {"lossy", [](CallWords& c, py::handle v) { c.options.lossy = option_of<DeliveryOptions>(v, "lossy"); }},

@@ -96,10 +96,11 @@ class UnisonoBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override;
 
-  // The sum, or average, of an fp32 tensor in place with a codec; what encoding loses at this rank goes to `error`, of the same size (CallOptions::encode_error).
-  WorkPointer all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
+  // The sum, or average, of an fp32 tensor in place with a codec and error feedback: `error`, of the same size, is added first, and has afterwards what encoding
+  // lost at this rank (CallOptions::error_feedback).
+  WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
   // The same of a reduce-scatter; `error` has the size of `input`.
-  WorkPointer reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
+  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
 
   // The group behind it, for what torch's interface has no words for.
   Group group() const;

@@ -87,20 +87,15 @@ WorkPointer UnisonoBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor&
              [&](Group& g, const CallOptions& o) { return g.reduce_scatter(from.tensor, to.tensor, {}, with(o)); });
 }
 
-WorkPointer UnisonoBackend::reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
+WorkPointer UnisonoBackend::reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
   for (const auto& tensor : {output, input, error}) {
-    check_cpu(tensor, "reduce_scatter_with_error");
-    TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "unisono: reduce_scatter_with_error takes dense fp32 tensors");
+    check_cpu(tensor, "reduce_scatter_with_feedback");
+    TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && tensor.is_contiguous(), "unisono: reduce_scatter_with_feedback takes dense fp32 tensors");
   }
-  TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && error.numel() == input.numel(), "unisono: reduce_scatter_with_error: ", output.numel(), " and ", error.numel(),
+  TORCH_CHECK_VALUE(input.numel() == output.numel() * size_ && error.numel() == input.numel(), "unisono: reduce_scatter_with_feedback: ", output.numel(), " and ", error.numel(),
                     " elements for ", input.numel());
   Call call{.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = {input}, .outputs = {output}, .kept = {output, input, error}};
-  const auto with = [&](CallOptions o) {
-    o.op = average ? unisono::ReduceOp::avg : unisono::ReduceOp::sum;
-    o.codec = codec;
-    o.encode_error = error.data_ptr<float>();
-    return o;
-  };
+  const auto with = [&](const CallOptions& o) { return with_feedback(o, error, codec, average); };
   const auto from = moved(input);
   const auto to = moved_into(output);
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.reduce_scatter_async(from, to, {}, with(o)); },

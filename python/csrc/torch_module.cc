@@ -217,10 +217,10 @@ PYBIND11_MODULE(_torch, m) {
         auto group = std::make_unique<Group>(backend.group());
         return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) { delete static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group")); });
       })
-      .def("_all_reduce_with_error", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_error(tensor, error, parsed(Codec::parse(codec)), average); },
+      .def("_all_reduce_with_feedback", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_feedback(tensor, error, parsed(Codec::parse(codec)), average); },
            py::call_guard<py::gil_scoped_release>())
-      .def("_reduce_scatter_with_error", [](StagedBackend& backend, at::Tensor output, at::Tensor input, at::Tensor error, const std::string& codec, bool average) {
-        return backend.reduce_scatter_with_error(output, input, error, parsed(Codec::parse(codec)), average);
+      .def("_reduce_scatter_with_feedback", [](StagedBackend& backend, at::Tensor output, at::Tensor input, at::Tensor error, const std::string& codec, bool average) {
+        return backend.reduce_scatter_with_feedback(output, input, error, parsed(Codec::parse(codec)), average);
       }, py::call_guard<py::gil_scoped_release>());
   add_functions(m);
 }

@@ -34,17 +34,12 @@ WorkPointer UnisonoBackend::allreduce(Tensors& tensors, const c10d::AllreduceOpt
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(reduction.tensor, with(o)); }, [&](Group& g, const CallOptions& o) { return g.all_reduce(reduction.tensor, with(o)); });
 }
 
-WorkPointer UnisonoBackend::all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
-  check_cpu(tensor, "all_reduce_with_error"), check_cpu(error, "all_reduce_with_error");
+WorkPointer UnisonoBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
+  check_cpu(tensor, "all_reduce_with_feedback"), check_cpu(error, "all_reduce_with_feedback");
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat && error.scalar_type() == at::kFloat && tensor.is_contiguous() && error.is_contiguous() && tensor.numel() == error.numel(),
-                    "unisono: all_reduce_with_error takes two dense fp32 tensors of one size");
+                    "unisono: all_reduce_with_feedback takes two dense fp32 tensors of one size");
   Call call{.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .async = true, .inputs = {tensor}, .outputs = {tensor}, .kept = {tensor, error}};
-  const auto with = [&](CallOptions o) {
-    o.op = average ? unisono::ReduceOp::avg : unisono::ReduceOp::sum;
-    o.codec = codec;
-    o.encode_error = error.data_ptr<float>();
-    return o;
-  };
+  const auto with = [&](const CallOptions& o) { return with_feedback(o, error, codec, average); };
   const auto inout = moved_into(tensor);
   return run(std::move(call), [&](Group& g, const CallOptions& o) { return g.all_reduce_async(inout, with(o)); }, [&](Group& g, const CallOptions& o) { return g.all_reduce(inout, with(o)); });
 }

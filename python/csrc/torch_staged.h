@@ -63,8 +63,8 @@ class StagedBackend final : public c10d::Backend {
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) override { host().monitoredBarrier(options, wait_for_all); }
 
-  WorkPointer all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
-  WorkPointer reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
+  WorkPointer all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average);
+  WorkPointer reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average);
   Group group() const { return inner_->group(); }
   bool over() const { return inner_->over(); }
   Report last_report() const { return inner_->last_report(); }

@@ -45,22 +45,22 @@ WorkPointer StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOpti
                [copies, o = later(options)](UnisonoBackend& inner) mutable { return inner.allreduce(copies, o); });
 }
 
-WorkPointer StagedBackend::all_reduce_with_error(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
-  if (torch_backend::on_host(tensor)) return host().all_reduce_with_error(tensor, error, codec, average);
+WorkPointer StagedBackend::all_reduce_with_feedback(at::Tensor& tensor, at::Tensor& error, const Codec& codec, bool average) {
+  if (torch_backend::on_host(tensor)) return host().all_reduce_with_feedback(tensor, error, codec, average);
   const Tensors both{tensor, error}, one{tensor};
-  const auto staging = staging_of("all_reduce_with_error", {&both});
+  const auto staging = staging_of("all_reduce_with_feedback", {&both});
   auto copies = staging->in_and_out(both);
   return begin({.type = OpType::ALLREDUCE, .title = "unisono:all_reduce", .inputs = one, .outputs = one}, staging,
-               [copies, codec, average](UnisonoBackend& inner) mutable { return inner.all_reduce_with_error(copies[0], copies[1], codec, average); });
+               [copies, codec, average](UnisonoBackend& inner) mutable { return inner.all_reduce_with_feedback(copies[0], copies[1], codec, average); });
 }
 
-WorkPointer StagedBackend::reduce_scatter_with_error(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
-  if (torch_backend::on_host(input)) return host().reduce_scatter_with_error(output, input, error, codec, average);
+WorkPointer StagedBackend::reduce_scatter_with_feedback(at::Tensor& output, at::Tensor& input, at::Tensor& error, const Codec& codec, bool average) {
+  if (torch_backend::on_host(input)) return host().reduce_scatter_with_feedback(output, input, error, codec, average);
   const Tensors to{output}, from{input}, lost{error};
-  const auto staging = staging_of("reduce_scatter_with_error", {&to, &from, &lost});
+  const auto staging = staging_of("reduce_scatter_with_feedback", {&to, &from, &lost});
   const auto read = staging->in(from), kept = staging->in_and_out(lost), made = staging->out(to);
   return begin({.type = OpType::_REDUCE_SCATTER_BASE, .title = "unisono:reduce_scatter_tensor", .inputs = from, .outputs = to}, staging,
-               [result = made[0], values = read[0], loss = kept[0], codec, average](UnisonoBackend& inner) mutable { return inner.reduce_scatter_with_error(result, values, loss, codec, average); });
+               [result = made[0], values = read[0], loss = kept[0], codec, average](UnisonoBackend& inner) mutable { return inner.reduce_scatter_with_feedback(result, values, loss, codec, average); });
 }
 
 WorkPointer StagedBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {

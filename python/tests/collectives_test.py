@@ -194,6 +194,12 @@ def codecs():
     total = lost.copy()
     group.all_reduce(total)
     np.testing.assert_allclose(result + total, exact, rtol=0, atol=1e-4)
+    by_hand, fed, left = np.empty_like(x), np.empty_like(x), lost.copy()
+    group.all_reduce(x + lost, by_hand, codec="int8", schedule="two_step", encode_error=lost)
+    group.all_reduce(x, fed, codec="int8", schedule="two_step", encode_error=left, error_feedback=True)
+    assert np.array_equal(by_hand, fed) and np.array_equal(lost, left)
+    with pytest.raises(unisono.Invalid, match="error_feedback needs encode_error"):
+        group.all_reduce(x, codec="int8", error_feedback=True)
     measured = group.all_reduce(x, result, codec=unisono.Codec.quantized(4), schedule="two_step", measure_error=True)
     assert 0 < measured.measured_error < 0.1 and 10 < measured.snr_db() < 40
     assert np.array_equal(group.all_gather(result[:10]).output[0], result[:10])

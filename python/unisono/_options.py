@@ -66,6 +66,8 @@ class CallOptions(TypedDict, total=False):
     """How elements travel; None: the group's."""
     encode_error: NDArray[Any] | None
     """float32, as many elements as the input: what encoding at this rank loses is written there. all_reduce and reduce_scatter of float32."""
+    error_feedback: bool
+    """What is in encode_error is added to the input first: error feedback, with one encode_error for all steps, zeros before the first."""
     measure_error: bool
     """Report.measured_error. Blocking all_reduce only, which cannot be interrupted then; all ranks alike."""
     delivery: str

@@ -70,6 +70,32 @@ void add(float* sums, const float* values, size_t count) {
   kernels::reduce({.sources = sources, .destination = sums, .count = count});
 }
 
+// error = (exact - received)·scale, or added to what is there. The inner loop has a known length: compilers make vectors of it.
+template <bool adds>
+void leave(float* __restrict error, const float* __restrict exact, const float* __restrict received, size_t count, float scale = 1) {
+  constexpr size_t row = 16;
+  size_t i = 0;
+  for (; i + row <= count; i += row) {
+    for (size_t j = i; j < i + row; ++j) error[j] = (exact[j] - received[j]) * scale + (adds ? error[j] : 0.0f);
+  }
+  for (; i < count; ++i) error[i] = (exact[i] - received[i]) * scale + (adds ? error[i] : 0.0f);
+}
+
+void leave(ErrorUse use, float* error, const float* exact, const float* received, size_t count) {
+  if (use == ErrorUse::added) leave<true>(error, exact, received, count);
+  else leave<false>(error, exact, received, count);
+}
+
+// Elements in fp32, with what is carried over to them (or null): where they are, or in `copy`.
+const float* exact_elements(DType type, const void* elements, const float* carried, size_t count, float* copy) {
+  if (type == DType::f32 && carried == nullptr) return static_cast<const float*>(elements);
+  if (type != DType::f32) elements = widened(type, elements, count, copy);
+  if (carried == nullptr) return copy;
+  const void* const sources[] = {elements, carried};
+  kernels::reduce({.sources = sources, .destination = copy, .count = count});
+  return copy;
+}
+
 // One message, tile by tile.
 class Message {
  public:
@@ -124,14 +150,13 @@ void pass_through(const WireCodec& codec, float* values, size_t count, Scratch& 
 
 // This rank's part of a sum, as the others would have it.
 void own_values(const FoldTask& task, size_t first, size_t count, float* values, Scratch& scratch, BlockCounts& counts) {
-  const void* const elements = at(task.own, task.dtype, first);
-  widened(task.dtype, elements, count, values);
+  alignas(64) float copy[tile];
+  float* const error = task.error == nullptr ? nullptr : task.error + first;
+  const float* const exact = exact_elements(task.dtype, at(task.own, task.dtype, first), task.use == ErrorUse::carried ? error : nullptr, count, copy);
+  std::memcpy(values, exact, count * sizeof(float));
   if (task.own_before != nullptr) pass_through(*task.own_before, values, count, scratch, counts);
   if (!task.own_exact) pass_through(task.from, values, count, scratch, counts);
-  if (task.error == nullptr) return;
-  alignas(64) float exact[tile];
-  widened(task.dtype, elements, count, exact);
-  for (size_t i = 0; i < count; ++i) task.error[first + i] += exact[i] - values[i];
+  if (error != nullptr) leave(task.use, error, exact, values, count);
 }
 
 size_t end_of(TaskPart part, size_t count) {
@@ -172,7 +197,7 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
   const Message message(task.codec, task.count);
   if (part.first == 0) start_message(task.codec, task.count, task.message);
   const size_t end = end_of(part, task.count);
-  alignas(64) float values[tile], received[tile];
+  alignas(64) float copy[tile], values[tile];
   Scratch scratch;
   // Where nothing is to be done in between, the kernels fetch ahead what they need next.
   const size_t step = task.codec.quantizes() && task.before == nullptr && task.decoded == nullptr && task.error == nullptr ? end : tile;
@@ -180,16 +205,21 @@ void encode(const EncodeTask& task, BlockCounts& counts, TaskPart part) {
     const size_t count = std::min(step, end - first);
     const void* elements = at(task.elements, task.dtype, first);
     DType dtype = task.dtype;
-    if (task.before != nullptr || task.error != nullptr) {
-      elements = widened(dtype, elements, count, values);
+    float* const error = task.error == nullptr ? nullptr : task.error + first;
+    const float* exact = nullptr;
+    if (task.before != nullptr || error != nullptr) {
+      elements = exact = exact_elements(dtype, elements, task.use == ErrorUse::carried ? error : nullptr, count, copy);
       dtype = DType::f32;
-      if (task.before != nullptr) pass_through(*task.before, values, count, scratch, counts);
+    }
+    if (task.before != nullptr) {
+      std::memcpy(values, exact, count * sizeof(float));
+      pass_through(*task.before, values, count, scratch, counts);
+      elements = values;
     }
     message.encode(task.message, first, dtype, elements, count, counts);
-    if (task.error != nullptr) {
-      message.decode(task.message, first, DType::f32, received, count, counts);
-      widened(task.dtype, at(task.elements, task.dtype, first), count, values);
-      for (size_t i = 0; i < count; ++i) task.error[first + i] += values[i] - received[i];
+    if (error != nullptr) {
+      message.decode(task.message, first, DType::f32, values, count, counts);
+      leave(task.use, error, exact, values, count);
     }
     if (task.decoded != nullptr) message.decode(task.message, first, task.dtype, at(task.decoded, task.dtype, first), count, counts);
   }
@@ -250,7 +280,7 @@ void fold(const FoldTask& task, BlockCounts& counts, TaskPart part) {
     (kept ? to : alone).encode(message, place, DType::f32, sums, count, counts);
     if (task.error != nullptr && task.sum_error) {
       (kept ? to : alone).decode(message, place, DType::f32, own, count, counts);
-      for (size_t i = 0; i < count; ++i) task.error[first + i] += (sums[i] - own[i]) * static_cast<float>(task.divisor);
+      leave<true>(task.error + first, sums, own, count, static_cast<float>(task.divisor));
     }
     if (task.output != nullptr) (kept ? to : alone).decode(message, place, task.dtype, at(task.output, task.dtype, first), count, counts);
   }

@@ -43,6 +43,13 @@ struct TaskPart {
 };
 inline constexpr size_t part_unit = 2048;
 
+// What becomes of a task's `error`, by what a receiver's elements lack.
+enum class ErrorUse : uint8_t {
+  added,    // to what is there
+  set,      // what is there is of no use
+  carried,  // what is there is added to this rank's elements before all else: error feedback
+};
+
 struct EncodeTask {
   const WireCodec& codec;
   DType dtype = DType::f32;       // f32, f16 or bf16
@@ -51,7 +58,8 @@ struct EncodeTask {
   std::byte* message = nullptr;   // message_bytes(count)
   const WireCodec* before = nullptr;  // not null: the elements go through this one first
   void* decoded = nullptr;        // null, or where a receiver's elements go; may be the elements themselves
-  float* error = nullptr;         // null, or added to: what a receiver's elements lack
+  float* error = nullptr;         // null, or where it is written down what a receiver's elements lack
+  ErrorUse use = ErrorUse::added;
 };
 void encode(const EncodeTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 
@@ -77,8 +85,9 @@ struct FoldTask {
   const WireCodec* to = nullptr;          // null: the sum stays as it is
   std::byte* message = nullptr;           // null, or `to`'s message of the sum
   void* output = nullptr;                 // null, or decoded from that, or without `to` the sum; may be `own`
-  float* error = nullptr;                 // null, or added to: what the own ones lack
-  bool sum_error = true;                  // and what the decoded sum lacks, times the divisor
+  float* error = nullptr;                 // null, or where it is written down what the own ones lack
+  ErrorUse use = ErrorUse::added;         // another one only if the own ones were not sent
+  bool sum_error = true;                  // what the decoded sum lacks, times the divisor, is added to it
 };
 void fold(const FoldTask& task, kernels::BlockCounts& counts, TaskPart part = {});
 

@@ -116,7 +116,7 @@ class Operation {
     uint32_t elements = 0;
     uint32_t sends_pending = 0;
     uint32_t got = 0;         // messages of the current stage that arrived
-    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false;
+    bool entered = false, computing = false, combined = false, has_output = false, committed = false, ready = false, finished = false, has_error = false;
   };
   struct Outgoing {  // a slot that a lane's sum goes to
     uint32_t lane = 0;
@@ -161,7 +161,9 @@ class Operation {
   void drop_message(uint32_t lane);
   bool sends_later(const Lane& lane, uint32_t stages_ahead) const;
   bool fold_lane(uint32_t lane, bool completes);
+  void begin_errors();
   float* error_of(const Lane& lane) const;
+  ErrorUse begin_error(Lane& lane) const;
   uint32_t passes() const;
   bool decode_lane(uint32_t lane);
   Status check_codec(Rank from, const FrameHeader& header, const Message& message, const std::byte* payload) const;
@@ -224,6 +226,7 @@ class Operation {
   std::vector<std::byte> scratch_, wide_;
   bool widened_ = false;
   bool coded_ = false;                   // some messages are not plain
+  bool lanes_begin_errors_ = false;      // what is in encode_error before a lane's values are encoded is taken care of then, not at the start
   std::array<WireCodec, 3> codecs_;      // by MessageStep
   std::vector<Piece> messages_;          // by lane, where coded_: what its value was encoded to, or came as; then again by lane: of sums in the making
   kernels::BlockCounts encoding_;

@@ -4,6 +4,7 @@
 // sum) or the lane is finished. What came encoded is passed on as it came. Where it goes to readers of one slot only, it is made in that slot and not kept.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "collectives/operation.h"
@@ -43,6 +44,12 @@ float* Operation::error_of(const Lane& lane) const {
   return q.encode_error + (input - static_cast<const std::byte*>(q.input) + static_cast<std::ptrdiff_t>(lane_offset(lane))) / static_cast<std::ptrdiff_t>(sizeof(float));
 }
 
+// To be asked for when what is written there is the lane's first, or comes after that.
+ErrorUse Operation::begin_error(Lane& lane) const {
+  if (!lanes_begin_errors_ || std::exchange(lane.has_error, true)) return ErrorUse::added;
+  return setup_.request.error_feedback ? ErrorUse::carried : ErrorUse::set;
+}
+
 // In a hierarchical schedule a lone rank's own values stand for its island's sum: they go through what inside islands is used, too.
 static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) { return step == MessageStep::across && !has_output && !inside.is_plain(); }
 
@@ -57,7 +64,8 @@ void Operation::encode(uint32_t index, const Stage& stage, std::byte* message) {
                  .message = message,
                  .before = is_alone(step, lane.has_output, codecs_[0]) ? &codecs_[0] : nullptr,
                  .decoded = all_alike ? output(lane) : nullptr,
-                 .error = error_of(lane)},
+                 .error = error_of(lane),
+                 .use = begin_error(lane)},
                 encoding_);
   lane.has_output |= all_alike;
 }
@@ -145,6 +153,7 @@ bool Operation::fold_lane(uint32_t index, bool completes) {
                 .to = has_result ? &codecs_[static_cast<size_t>(MessageStep::gather)] : nullptr,
                 .output = output(lane),
                 .error = error_of(lane),
+                .use = begin_error(lane),
                 // Where several ranks have the same sum, one of them.
                 .sum_error = sends.empty() || setup_.self < ranks.front()};
   const auto slot = acquire_result(index);

@@ -26,7 +26,7 @@ void Operation::start(Port& port, Nanos now) {
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
   first_send_ = last_receive_ = 0;
-  done_ = running_ = prepared_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = false;
+  done_ = running_ = prepared_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = lanes_begin_errors_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
@@ -35,8 +35,6 @@ void Operation::start(Port& port, Nanos now) {
   items_.clear();
   slots_.clear();
   encoding_ = {};
-  auto& lost = setup_.request.encode_error;
-  if (lost != nullptr) std::fill_n(lost, total_elements(setup_.request, setup_.world), 0.0f);
   widen();
   prepare_memory();
   // A window that holds less than two slices would never open: grants come when half of it has been used.
@@ -88,11 +86,30 @@ static OperationRequest working_request(const OperationRequest& q, bool widened,
   return w;
 }
 
+// Where the first that becomes of every element of the input is that it is encoded, or passed through a codec, its error begins there. Else it
+// begins here, for all of them.
+void Operation::begin_errors() {
+  auto& q = setup_.request;
+  if (q.encode_error == nullptr) return;
+  lanes_begin_errors_ = coded_ && !codecs_[0].is_plain() && plan_->direct && plan_->across_round == UINT32_MAX && setup_.world > 1;
+  if (lanes_begin_errors_) return;
+  const auto elements = total_elements(q, setup_.world);
+  if (q.error_feedback) {
+    if (q.input != q.output) wide_.resize(elements * sizeof(float));
+    void* const sum = q.input == q.output ? q.output : wide_.data();
+    const void* const sources[] = {q.input, q.encode_error};
+    kernels::reduce({.sources = sources, .destination = sum, .count = elements});
+    q.input = sum;
+  }
+  std::fill_n(q.encode_error, elements, 0.0f);
+}
+
 void Operation::prepare_memory() {
-  const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
-  element_size_ = element_bytes(request.dtype);
+  element_size_ = element_bytes(widened_ ? DType::f32 : setup_.request.dtype);
   slice_elements_ = std::max<size_t>(1, setup_.slice_bytes / element_size_);
   choose_codecs();
+  begin_errors();
+  const auto request = working_request(setup_.request, widened_, wide_, setup_.world);
   places_.clear();
   size_t scratch_bytes = 0;
   for (const auto& chunk : plan_->chunks) {

@@ -44,6 +44,7 @@ struct OperationRequest {
   Nanos timeout = 0;
   const Codec* codec = &plain_codec; // plain where the collective takes none; of the caller's, until the call has been submitted
   float* encode_error = nullptr;     // as CallOptions::encode_error
+  bool error_feedback = false;       // as CallOptions::error_feedback
   uint64_t agreement = 0;            // as CallOptions::agreement
   Delivery delivery = Delivery::reliable;
   DeliveryOptions lossy{};           // where delivery is not reliable

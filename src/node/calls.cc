@@ -55,6 +55,8 @@ class Checks {
     return true;
   }
   bool encode_error(const CallOptions& o, ConstTensor input) {
+    if (o.error_feedback && o.encode_error == nullptr) return fail("error_feedback needs encode_error");
+    if (o.error_feedback && o.measure_error) return fail("error_feedback and measure_error exclude each other");
     return o.encode_error == nullptr || input.dtype == DType::f32 || fail(std::string("encode_error takes f32 tensors, not ") + name(input.dtype));
   }
   bool measure_error(const CallOptions& o, DType dtype) {
@@ -74,7 +76,7 @@ class Checks {
     if (o.codec && !o.codec->is_plain()) return fail("takes no codec but plain, not " + o.codec->to_string());
     return no_encode_error(o);
   }
-  bool no_encode_error(const CallOptions& o) { return that(o.encode_error == nullptr, "has no encode_error") && no_measured_error(o); }
+  bool no_encode_error(const CallOptions& o) { return that(o.encode_error == nullptr && !o.error_feedback, "has no encode_error") && no_measured_error(o); }
   // Of a collective whose sizes are known to pairs of ranks only.
   bool no_agreement(const CallOptions& o) { return that(o.agreement == 0, "has no agreement"); }
   bool no_measured_error(const CallOptions& o) { return that(!o.measure_error, "measure_error is for blocking all_reduce"); }
@@ -150,6 +152,7 @@ OperationRequest base_request(const Caller& caller, Collective collective, Const
   q.timeout = o.timeout.count() > 0 ? o.timeout.count() * millisecond : caller.timeout;
   if (takes_codec(collective)) q.codec = o.codec ? &*o.codec : caller.codec;
   q.encode_error = o.encode_error;
+  q.error_feedback = o.error_feedback;
   q.agreement = o.agreement;
   q.delivery = o.delivery;
   q.lossy = o.lossy;

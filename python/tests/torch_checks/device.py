@@ -384,7 +384,7 @@ def options_of_the_caller():
     plain.wait()
     assert plain.report()["schedule"] != "ring", plain.report()
     values, error = on_device(torch.linspace(0, 1, 1000)), on_device(torch.zeros(1000))
-    unisono.backend_of()._all_reduce_with_error(values, error, "int8", True).wait()
+    unisono.backend_of()._all_reduce_with_feedback(values, error, "int8", True).wait()
     assert torch.allclose(values.cpu(), torch.linspace(0, 1, 1000), atol=0.02)
     scaled = on_device(mine())
     dist.all_reduce(scaled, op=dist._make_nccl_premul_sum(on_device(torch.tensor([0.5]))))

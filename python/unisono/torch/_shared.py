@@ -48,6 +48,12 @@ def fail(future: torch.futures.Future, error: BaseException) -> None:
     _torch._fail_future(future, torch_error(error))
 
 
+def keep_numbers(error: torch.Tensor, report: Dict[str, Any]) -> None:
+    """Of what an operation left over: a gradient that was not finite must not come again. (Blocks are counted; numbers of 16 bits overflow one by one.)"""
+    if report["nonfinite_groups"] > 0 or not report["codec"].startswith("int"):
+        torch.nan_to_num_(error, 0.0, 0.0, 0.0)
+
+
 def chained(future: torch.futures.Future, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
     """A hook's future: that of an operation on one tensor, then `finish` of its result."""
     result: torch.futures.Future = torch.futures.Future()

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
+from unisono.torch._shared import keep_numbers
 
 __all__ = ["LowBitAllGather", "LowBitReduceScatter"]
 
@@ -78,23 +79,22 @@ class LowBitReduceScatter(_Allocates):
             self.residual = torch.zeros(input_tensor.numel())
         if self.residual.numel() != input_tensor.numel():
             raise ValueError(f"LowBitReduceScatter with error feedback: {input_tensor.numel()} elements after {self.residual.numel()}: each module needs one of its own")
-        input_tensor += self._left_over()
+        self._left_over()
         with call_options(schedule=self.schedule):
-            work = backend_of(group)._reduce_scatter_with_error(output_tensor, input_tensor, self.residual, self.codec, operation == "avg")
+            self._last = work = backend_of(group)._reduce_scatter_with_feedback(output_tensor, input_tensor, self.residual, self.codec, operation == "avg")
         if async_op:
-            self._last = work
             return work
-        work.wait()
         self._left_over()
         return None
 
     def _left_over(self) -> torch.Tensor:
-        """What the last operation left, when it has ended: numbers only, as a gradient that was not finite must not come again."""
+        """What the last operation left, when it has ended."""
         assert self.residual is not None
         last, self._last = self._last, None
         if last is not None:
             last.wait()
-        return torch.nan_to_num_(self.residual, 0.0, 0.0, 0.0)
+            keep_numbers(self.residual, last.report())
+        return self.residual
 
     def state_dict(self) -> Dict[str, Any]:
         """This rank's."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import unisono
 from unisono.torch import _shared
-from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, in_memory_order, names_of, parts, plain_model, tensor_bytes
+from unisono.torch._shared import array_of, bytes_tensor, chained, check_rank, core_group, in_memory_order, keep_numbers, names_of, parts, plain_model, tensor_bytes
 
 __all__ = ["ArcTopKState", "LossyState", "LowBitState", "arc_top_k_hook", "bf16_hook", "fp16_hook", "lossy_hook", "low_bit_hook"]
 
@@ -137,17 +137,15 @@ class LowBitState:
         parameters = bucket.parameters()
         error = self._residuals.of([self._name(each) for each in parameters], [each.numel() for each in parameters])
         values = buffer.float()  # the bucket itself, if it is float32
-        values += error
         with call_options(schedule=self.schedule):
-            work = self._backend._all_reduce_with_error(values, error, self.codec, True)
+            work = self._backend._all_reduce_with_feedback(values, error, self.codec, True)
         return self._ending(work, buffer, values, error)
 
     def _ending(self, work: Any, buffer: torch.Tensor, values: torch.Tensor, error: Optional[torch.Tensor]) -> torch.futures.Future:
         def finish(_: torch.Tensor) -> torch.Tensor:
             report = self._told(work, buffer.numel())
-            # A gradient that was not finite must not come again. (Blocks are counted; numbers of 16 bits overflow one by one.)
-            if error is not None and (report["nonfinite_groups"] > 0 or not report["codec"].startswith("int")):
-                torch.nan_to_num_(error, 0.0, 0.0, 0.0)
+            if error is not None:
+                keep_numbers(error, report)
             return buffer if values is buffer else buffer.copy_(values)
 
         return chained(work.get_future(), finish)
