@@ -78,8 +78,11 @@ class Real(unittest.TestCase):
 
     def test_the_long_run_compares_what_there_is(self):
         with tempfile.TemporaryDirectory() as folder:
-            data = self.run_bench(folder, "--long", "--seeds", "1", "--steps", "2")
-            self.assertEqual(data["long"][0]["arm"], "fp32")
+            data = self.run_bench(folder, "--long", "muon", "--seeds", "1")
+            self.assertEqual([row["arm"] for row in data["long"]["muon"]["rows"]], list(page.LONG_ARMS))
+            again = self.run_bench(folder, "--long", "adamw", "--seeds", "1")  # beside what is there
+            self.assertEqual(again["long"]["muon"], data["long"]["muon"])
+            self.assertEqual([run["seed"] for run in again["long"]["adamw"]["runs"]], [1] * len(page.LONG_ARMS))
 
 
 if __name__ == "__main__":

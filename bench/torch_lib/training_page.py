@@ -10,7 +10,12 @@ ARMS = {  # name: (backend, hook)
 # PowerSGD's callbacks start collectives in whatever order buckets come, on each rank another, which Gloo aborts on: with it, one bucket.
 OWN_BUCKETS = {"gloo PowerSGD": {"bucket_mb": 1 << 20}}
 MARKS_S = {"unisono bf16": 0.24, "unisono int8": 0.15, "unisono int4": 0.10, "unisono int4+EF": 0.10, "unisono ARC": 0.13}  # communication per step at most; unisono fp32: that of gloo fp32
-# Arms of the long run, and by how much the held-out loss may be above that of fp32.
+# The long run: ways of training, in words of train_gpt.py. adamw: short and steep. muon: till little is left to learn, at a rate at which steps that come late do little harm.
+RECIPES = {
+    "adamw": {"optimizer": "adamw", "steps": 500, "batch": 4, "context": 64, "layers": 4, "width": 192, "heads": 4, "method-start": 20, "held-out": 64},
+    "muon": {"optimizer": "muon", "rate": 0.005, "last-rate": 0, "clip": 1, "steps": 3000, "batch": 4, "context": 64, "layers": 2, "width": 96, "heads": 4, "method-start": 300, "held-out": 1024}}
+QUICK = {"steps": 4, "batch": 1, "context": 32, "layers": 1, "width": 32, "heads": 2, "method-start": 2, "held-out": 8}
+# Its arms, and by how much the held-out loss may be above that of fp32.
 LONG_ARMS = {"fp32": ("exact", None), "int8": ("low_bit:int8+always", 0.002), "int4, error feedback": ("low_bit:int4+ef+always", 0.005), "ARC 0.2, error feedback": ("arc:0.2+always", 0.005)}
 
 
@@ -77,20 +82,23 @@ def marks_table(marks):
 
 def long_table(rows):
     lines = [["gradients", "held-out loss", "above fp32, mean of seeds", "by seed", "mark", ""]]
-    return lines + [[row["arm"], f"{row['held_out_loss']:.4f}", f"{row['mean_above']:+.2%}", ", ".join(f"{value:+.2%}" for value in row["above"]), "-" if row["mark"] is None else f"≤ {row['mark']:.1%}",
+    return lines + [[row["arm"], f"{row['held_out_loss']:.4f}", f"{row['mean_above']:+.3%}", ", ".join(f"{value:+.3%}" for value in row["above"]), "-" if row["mark"] is None else f"≤ {row['mark']:.1%}",
                      "-" if row["mark"] is None else WORDS[row["met"]]] for row in rows]
 
 
 def markdown(data):
-    out = ["# Training by DistributedDataParallel over thin links", "", machine_text(data["machine"]), ""]
+    out = ["# Training by DistributedDataParallel over thin links", ""]
     if data["summary"]:
-        out += [f"{data['parameters']:,} parameters ({4 * data['parameters'] / 1e6:.1f} MB of gradients), {data['options']['batch']} sequences of {data['options']['context']} bytes per rank, {data['options']['steps']} steps, "
+        out += [machine_text(data["machine"]), "", f"{data['parameters']:,} parameters ({4 * data['parameters'] / 1e6:.1f} MB of gradients), {data['options']['batch']} sequences of {data['options']['context']} bytes per rank, {data['options']['steps']} steps, "
                 f"links of {data['options']['rate'] / 1e9:g} Gbit/s, buckets of {data['options']['bucket_mb']:g} MB{'' if data['options']['bucket_view'] else ', gradients copied into them and back'},  TCP congestion control there: {data['options']['congestion_control'] or 'as in the machine'}.", "", METHOD, "", *markdown_table(step_table(data["summary"])), "",
                 "## Marks", "", *markdown_table(marks_table(data["marks"])), ""]
     if data["missing"]:
         out += ["Not measured:", "", *(f"- {name}: {why}" for name, why in data["missing"].items()), ""]
     if data["long"]:
-        options = data["long_options"]
-        out += ["## What it does to the loss", "", f"{options['parameters']:,} parameters ({options['layers']} layers of width {options['width']}: smaller than above, so that all runs end in reasonable time), {options['steps']} steps of 4 ranks with {options['batch']} "
-                f"sequences of {options['context']} bytes each, inside one host; what is held out is nats per byte, the same sequences for all.", "", *markdown_table(long_table(data["long"])), ""]
+        out += ["## What it does to the loss", "", "Smaller models than above, inside one host, so that all runs end in reasonable time. What is held out is nats per byte, of the same sequences for all.", ""]
+    for recipe, part in data["long"].items():
+        options = part["options"]
+        settings = ", ".join(f"`--{name} {options[name]:g}`" for name in ("rate", "last-rate", "clip", "method-start") if name in options)
+        out += [f"**{recipe}**: {options['parameters']:,} parameters ({options['layers']} layers of width {options['width']}), {options['steps']} steps of 4 ranks with {options['batch']} sequences of {options['context']} bytes each, "
+                f"{options['held-out']} sequences held out; {settings}. {machine_text(part['machine'])}", "", *markdown_table(long_table(part["rows"])), ""]
     return "\n".join(out)

@@ -107,10 +107,37 @@ def register(network: DistributedDataParallel, words: str, backend: str, group: 
 
 # --- ways of training -------------------------------------------------------------------------------------------------
 
-def optimizer_of(parameters: Any, options: argparse.Namespace) -> torch.optim.Optimizer:
+class MuonAndAdamW:
+    """Muon for the matrices of the blocks, which is what it is made for, AdamW at a twentieth of the rate for all else: embeddings, the last layer, vectors."""
+
+    def __init__(self, model: torch.nn.Module, rate: float) -> None:
+        matrices = [each for name, each in model.named_parameters() if ".blocks." in f".{name}" and each.dim() == 2]
+        chosen = {id(each) for each in matrices}
+        others = [each for each in model.parameters() if id(each) not in chosen]
+        self.parts = (torch.optim.Muon(matrices, lr=rate), torch.optim.AdamW(others, lr=rate / 20, betas=(0.9, 0.95), fused=True))
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def optimizer_of(model: torch.nn.Module, options: argparse.Namespace) -> Any:
+    if options.optimizer == "muon":
+        return MuonAndAdamW(model, options.rate)
     if options.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=options.momentum)
-    return torch.optim.AdamW(parameters, betas=(0.9, 0.95), fused=True)
+        return torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum)
+    return torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.95), fused=True)
+
+
+def clip(model: torch.nn.Module, options: argparse.Namespace) -> None:
+    """Averaged gradients, not those of one rank: what a hook has left over is not to be cut twice."""
+    if options.clip > 0:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
 
 
 class Hooked:
@@ -121,8 +148,8 @@ class Hooked:
     def __init__(self, model: torch.nn.Module, options: argparse.Namespace, loss_of: Callable[..., torch.Tensor]) -> None:
         self.network = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
         self.state = register(self.network, options.method, options.backend, start=options.method_start)
-        self.optimizer = optimizer_of(self.network.parameters(), options)
-        self.micro_batches, self.loss_of, self.done, self.skipped = options.micro_batches, loss_of, 0, 0
+        self.optimizer = optimizer_of(model, options)
+        self.options, self.micro_batches, self.loss_of, self.done, self.skipped = options, options.micro_batches, loss_of, 0, 0
 
     def step(self, batches: Batches) -> float:
         """One optimizer's step; its loss at this rank."""
@@ -136,6 +163,7 @@ class Hooked:
             total += loss.item()
         self.done += self.micro_batches
         if getattr(self.state, "applied", True):  # ARC-Top-K: False where some rank's gradients were not finite
+            clip(self.network, self.options)
             self.optimizer.step()
         else:
             self.skipped += 1
@@ -167,8 +195,8 @@ class DropCompute:
     def __init__(self, model: torch.nn.Module, options: argparse.Namespace, loss_of: Callable[..., torch.Tensor]) -> None:
         self.network = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
         self.drop = ut.DropCompute(options.micro_batches, split(options.method)[1] or DROP)
-        self.optimizer = optimizer_of(self.network.parameters(), options)
-        self.loss_of = loss_of
+        self.optimizer = optimizer_of(model, options)
+        self.options, self.loss_of = options, loss_of
 
     def step(self, batches: Batches) -> float:
         self.optimizer.zero_grad()
@@ -178,6 +206,7 @@ class DropCompute:
             (loss / self.drop.planned).backward()
             losses.append(loss.item())
         if self.drop.step.applied:
+            clip(self.network, self.options)
             self.optimizer.step()
         return sum(losses) / max(1, len(losses))
 
@@ -241,7 +270,7 @@ class Moshpit:
 
     def __init__(self, model: torch.nn.Module, options: argparse.Namespace, loss_of: Callable[..., torch.Tensor]) -> None:
         rank, every = dist.get_rank(), int(split(options.method)[1] or 8)
-        inner = optimizer_of(model.parameters(), options)
+        inner = optimizer_of(model, options)
         more = {"run_id": "train_gpt", "every": every, "min_peers": dist.get_world_size(), "interface": options.interface}
         seeds = [""]
         if rank == 0:
@@ -272,4 +301,7 @@ WAYS = {"drop_compute": DropCompute, "sharded": Sharded, "moshpit": Moshpit}
 def make(model: torch.nn.Module, options: argparse.Namespace, loss_of: Callable[..., torch.Tensor]) -> Any:
     """The way of training that options.method says. NotThere. ValueError: no such words, or options that make no sense."""
     check_backend(options.method, options.backend)
-    return WAYS.get(split(options.method)[0], Hooked)(model, options, loss_of)
+    way = WAYS.get(split(options.method)[0], Hooked)
+    if way in (Sharded, Moshpit) and (options.optimizer == "muon" or options.clip > 0):
+        raise ValueError(f"--method {options.method}: without --optimizer muon and --clip, as each process steps by what it has itself")
+    return way(model, options, loss_of)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import gpt  # noqa: E402
 import methods  # noqa: E402
 
-HELD_OUT_SEQUENCES = 64
+HELD_OUT_BATCH = 8  # sequences
 
 
 def slowness(words: str) -> tuple[int, float, float]:
@@ -41,28 +41,32 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of parameters and of what is read (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=4, help="sequences per rank and micro-batch (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=64, help="sequences that the loss at the end is of; more say it more exactly (default: %(default)s)")
     parser.add_argument("--micro-batches", type=int, default=1, help="per rank and step; their gradients are added (default: %(default)s)")
     parser.add_argument("--slow", type=slowness, metavar="RANK:MS[:SHARE]", help="that rank pauses so many milliseconds in each micro-batch of a share of the steps (all)")
     parser.add_argument("--context", type=int, default=128, help="bytes of a sequence (default: %(default)s)")
     for name, usual in (("layers", 6), ("width", 384), ("heads", 6)):
         parser.add_argument("--" + name, type=int, default=usual, help="of the model (default: %(default)s)")
-    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="default: %(default)s")
+    parser.add_argument("--optimizer", choices=("adamw", "muon", "sgd"), default="adamw", help="default: %(default)s; muon: for the matrices of the blocks, AdamW for the others")
     parser.add_argument("--momentum", type=float, default=0.9, help="of sgd (default: %(default)s)")
-    parser.add_argument("--rate", type=float, help="learning rate at its highest (default: 1e-3 of adamw, 0.1 of sgd)")
+    parser.add_argument("--rate", type=float, help="learning rate at its highest (default: 1e-3 of adamw, 0.02 of muon, 0.1 of sgd)")
+    parser.add_argument("--last-rate", type=float, default=0.1, help="learning rate at the end, as a part of the highest (default: %(default)s)")
+    parser.add_argument("--clip", type=float, default=0, help="averaged gradients are cut to this norm (default: not)")
     parser.add_argument("--bucket-mb", type=float, help="of DistributedDataParallel (default: its own, 25, and 1 for the first bucket)")
     parser.add_argument("--interface", default=os.environ.get("UNISONO_INTERFACE", ""), help="of moshpit: name or address (default: $UNISONO_INTERFACE, else any)")
     parser.add_argument("--out", type=pathlib.Path, help="JSON with the loss and the time of every step, and the method's report")
     options = parser.parse_args()
-    options.rate = options.rate or {"adamw": 1e-3, "sgd": 0.1}[options.optimizer]
+    options.rate = options.rate or {"adamw": 1e-3, "muon": 0.02, "sgd": 0.1}[options.optimizer]
     return options
 
 
-def rate_at(step: int, options: argparse.Namespace) -> float:
-    """Up for a twentieth of the steps, then down along a cosine to a tenth."""
+def share_of_rate(step: int, options: argparse.Namespace) -> float:
+    """Of the highest: up for a twentieth of the steps, then down along a cosine to --last-rate."""
     warm = max(1, options.steps // 20)
     if step < warm:
-        return options.rate * (step + 1) / warm
-    return options.rate * (0.55 + 0.45 * math.cos(math.pi * (step - warm) / max(1, options.steps - warm)))
+        return (step + 1) / warm
+    down = (1 - math.cos(math.pi * (step - warm) / max(1, options.steps - warm))) / 2
+    return 1 - (1 - options.last_rate) * down
 
 
 class Progress:
@@ -92,12 +96,12 @@ def sent_bytes() -> float:
     return sum(int(line.partition(":")[2].split()[8]) for line in lines) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def held_out_loss(model: torch.nn.Module, text: gpt.Text) -> float:
+def held_out_loss(model: torch.nn.Module, text: gpt.Text, sequences: int) -> float:
     """Over the same sequences whatever the seed; each rank takes a part of them."""
-    batches = range(dist.get_rank(), HELD_OUT_SEQUENCES // 8, dist.get_world_size())
+    batches = max(1, sequences // HELD_OUT_BATCH)
     with torch.no_grad():
-        total = sum(gpt.loss_of(model, *text.held_out_batch(number, 8)).item() for number in batches)
-    return means_of_ranks([total])[0] * dist.get_world_size() / (HELD_OUT_SEQUENCES // 8)
+        total = sum(gpt.loss_of(model, *text.held_out_batch(number, HELD_OUT_BATCH)).item() for number in range(dist.get_rank(), batches, dist.get_world_size()))
+    return means_of_ranks([total])[0] * dist.get_world_size() / batches
 
 
 def same_on_all_ranks(model: torch.nn.Module) -> bool:
@@ -142,12 +146,13 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     way, read = methods.make(model, options, gpt.loss_of), Reader(text, options)
     progress = Progress(options.steps)
     losses, seconds = [], []
+    rates = [group["lr"] for group in way.optimizer.param_groups]
     dist.barrier()
     sent = sent_bytes()
     for step in range(options.steps):
         began = time.perf_counter()
-        for group in way.optimizer.param_groups:
-            group["lr"] = rate_at(step, options)
+        for group, rate in zip(way.optimizer.param_groups, rates):
+            group["lr"] = rate * share_of_rate(step, options)
         read.begin_step(step)
         losses.append(way.step(read))
         seconds.append(time.perf_counter() - began)
@@ -158,7 +163,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     apart = spread(model)
     return {"options": {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in vars(options).items() if name not in ("out", "text")},
             "world_size": dist.get_world_size(), "parameters": sum(parameter.numel() for parameter in model.parameters()), "torch": torch.__version__,
-            "held_out_loss": held_out_loss(model, text), "spread": apart, "spread_max": way.spread_max, "same_on_all_ranks": same_on_all_ranks(model),
+            "held_out_loss": held_out_loss(model, text, options.held_out), "spread": apart, "spread_max": way.spread_max, "same_on_all_ranks": same_on_all_ranks(model),
             "together": apart <= way.spread_max if way.spread_max else same_on_all_ranks(model),
             "sent_bytes_per_step": means_of_ranks([sent / options.steps])[0], "report": way.report(), "loss": means_of_ranks(losses), "step_s": means_of_ranks(seconds)}
 
