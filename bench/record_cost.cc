@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
     else if (std::strcmp(argv[i], "--calls") == 0) settings.calls = value;
     else fail(std::string("there is no option ") + argv[i]);
   }
-  const unisono::testing::TemporaryFolder folder;
+  const unisono::test::TemporaryFolder folder;
   std::vector<pid_t> ranks;
   for (uint32_t rank = 1; rank < settings.ranks; ++rank) {
     const auto pid = ::fork();

@@ -71,6 +71,57 @@ set(UNISONO_THREADED_SUITES_training "*InGroup*:DropCompute*:DropControllerMemor
 # Suites that are called …Long…: not with sanitizers. Label `long`.
 set(UNISONO_MODULES_WITH_LONG_TESTS collectives compressors membership node sim transports)
 
+# Not together with others: <linux/tcp.h>, which they need for all that tcp_info has, and <netinet/tcp.h> define the same.
+set(UNISONO_APART cli/doctor_measure.cc transports/tcp_path.cc)
+
+# unisono_together(VARIABLE NAME): puts the .cc files below src/ that the list VARIABLE holds together, about UNISONO_TOGETHER of them
+# to a compilation, because reading the same headers and making the same templates takes most of the time. Not those that are compiled
+# in a way of their own, several times by Highway or with options, nor those of UNISONO_APART. A file's name decides whether a unit ends
+# with it, so that another file in the folder changes one or two units, not all that follow.
+function(unisono_together variable name)
+  if(UNISONO_TOGETHER LESS 2)
+    return()
+  endif()
+  math(EXPR least "(${UNISONO_TOGETHER} + 1) / 2")
+  math(EXPR most "2 * ${UNISONO_TOGETHER}")
+  set(units "")
+  set(apart "")
+  set(count 0)
+  set(ends TRUE)
+  foreach(source IN LISTS ${variable})
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR}/src ${source})  # the same in every clone, so that they share ccache's results
+    file(STRINGS ${source} several_times REGEX "hwy/foreach_target" LIMIT_COUNT 1)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    if(several_times OR options OR path IN_LIST UNISONO_APART)
+      list(APPEND apart ${source})
+      continue()
+    endif()
+    if(ends)
+      cmake_path(GET source STEM unit)
+      list(APPEND units ${unit})
+      set(text_${unit} "")
+      set(count 0)
+    endif()
+    string(APPEND text_${unit} "#include \"${path}\"\n")
+    math(EXPR count "${count} + 1")
+    string(MD5 hash ${path})
+    string(SUBSTRING ${hash} 0 6 hash)
+    math(EXPR hash "0x${hash} % ${least}")
+    if((count GREATER_EQUAL least AND hash EQUAL 0) OR count EQUAL most)
+      set(ends TRUE)
+    else()
+      set(ends FALSE)
+    endif()
+  endforeach()
+  foreach(unit IN LISTS units)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/together/${name}/${unit}.cc CONTENT "${text_${unit}}" @ONLY)
+  endforeach()
+  list(TRANSFORM units REPLACE ".+" "${PROJECT_BINARY_DIR}/together/${name}/\\0.cc")
+  # A local variable may have the name of something in another file; where files are compiled one by one, the compiler warns as ever.
+  set_source_files_properties(${units} PROPERTIES COMPILE_OPTIONS -Wno-shadow)
+  set(${variable} ${units} ${apart} PARENT_SCOPE)
+endfunction()
+
 # unisono_module(NAME DEPENDS modules LIBRARIES targets): src/NAME/*.cc, and NAME_test from src/NAME/*_test.cc.
 function(unisono_module name)
   cmake_parse_arguments(arg "" "" "DEPENDS;LIBRARIES" ${ARGN})
@@ -83,6 +134,8 @@ function(unisono_module name)
   list(FILTER sources EXCLUDE REGEX "${UNISONO_LEFT_OUT}")
   list(FILTER tests EXCLUDE REGEX "${UNISONO_LEFT_OUT}")
   list(TRANSFORM arg_DEPENDS PREPEND unisono_)
+  unisono_together(sources ${name})
+  unisono_together(tests ${name}_test)
   if(sources)
     add_library(unisono_${name} STATIC ${sources})
     target_link_libraries(unisono_${name} PUBLIC unisono_flags ${arg_DEPENDS} ${arg_LIBRARIES})

@@ -15,6 +15,8 @@ inline constexpr Nanos millisecond = 1'000'000;
 inline constexpr Nanos second = 1'000'000'000;
 inline constexpr Nanos timeout_max = 30 * 24 * 3600 * second;  // of anything that a caller may wait for
 
+constexpr double seconds_of(Nanos time) { return static_cast<double>(time) / second; }
+
 // When `milliseconds`, however many, have passed since now.
 constexpr Nanos after(Nanos now, int64_t milliseconds) {
   return milliseconds > timeout_max / millisecond ? now + timeout_max : now + milliseconds * millisecond;

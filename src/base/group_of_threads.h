@@ -10,7 +10,7 @@
 #include "base/temporary_folder.h"
 #include "unisono/group.h"
 
-namespace unisono::testing {
+namespace unisono::test {
 
 namespace detail {
 inline void member(const Options& options, const std::function<void(Group&)>& body) {
@@ -39,4 +39,4 @@ inline void in_group(uint32_t world, const std::function<void(Group&)>& body, co
   for (auto& thread : threads) thread.join();
 }
 
-}  // namespace unisono::testing
+}  // namespace unisono::test

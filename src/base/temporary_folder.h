@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-namespace unisono::testing {
+namespace unisono::test {
 
 class TemporaryFolder {
  public:
@@ -27,4 +27,4 @@ class TemporaryFolder {
   std::string path_;
 };
 
-}  // namespace unisono::testing
+}  // namespace unisono::test

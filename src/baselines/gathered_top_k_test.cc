@@ -13,9 +13,9 @@ using Shapes = std::vector<std::vector<uint64_t>>;
 
 GatheredTopKOptions options_of(uint32_t ratio_ppm, bool feedback = true) { return {.rule = {.ratio_ppm = ratio_ppm, .max_payload_ppm = UINT32_MAX, .min_elements = 0}, .feedback = feedback}; }
 
-class Ranks {
+class TopKRanks {
  public:
-  Ranks(size_t count, const GatheredTopKOptions& options, const Shapes& shapes) : gradients(count, std::vector<Values>(shapes.size())) {
+  TopKRanks(size_t count, const GatheredTopKOptions& options, const Shapes& shapes) : gradients(count, std::vector<Values>(shapes.size())) {
     std::vector<GroupTensor> tensors;
     for (const auto& shape : shapes) tensors.push_back({.number = static_cast<uint32_t>(tensors.size()), .shape = shape});
     for (size_t r = 0; r < count; ++r) {
@@ -49,7 +49,7 @@ class Ranks {
 };
 
 TEST(GatheredTopK, delivers_the_mean_of_what_each_rank_has_most_of) {
-  Ranks ranks(2, options_of(500'000, false), {{2, 3}});
+  TopKRanks ranks(2, options_of(500'000, false), {{2, 3}});
   ranks.gradients = {{{5, -1, 0, 0, -7, 3}}, {{1, 9, -9, 0, 0, 2}}};
   ASSERT_TRUE(ranks.step());
   const Values mean{2.5f, 4.5f, -4.5f, 0, -3.5f, 2.5f};
@@ -59,7 +59,7 @@ TEST(GatheredTopK, delivers_the_mean_of_what_each_rank_has_most_of) {
 }
 
 TEST(GatheredTopK, of_equal_elements_sends_the_lower) {
-  Ranks ranks(1, options_of(500'000), {{2, 3}});
+  TopKRanks ranks(1, options_of(500'000), {{2, 3}});
   ranks.gradients[0][0] = {1, -2, 2, -2, 2, 1};
   float* const gradients[] = {ranks.gradients[0][0].data()};
   const auto entries = ranks[0].begin(gradients);
@@ -68,7 +68,7 @@ TEST(GatheredTopK, of_equal_elements_sends_the_lower) {
 }
 
 TEST(GatheredTopK, that_keeps_nearly_all_reproduces_nearly_all_and_zeros_are_zero) {
-  Ranks ranks(3, options_of(999'999), {{7, 11}, {1, 13}, {13, 1}});
+  TopKRanks ranks(3, options_of(999'999), {{7, 11}, {1, 13}, {13, 1}});
   for (uint32_t r = 0; r < 3; ++r) ranks.gradients[r] = {normals(1, r, 0, 77), normals(1, r, 1, 13), Values(13)};
   std::vector<Values> means;
   for (size_t t = 0; t < 3; ++t) {
@@ -86,7 +86,7 @@ TEST(GatheredTopK, with_feedback_conserves_the_sum_of_all_gradients) {
   for (const size_t count : {1u, 2u, 5u}) {
     const Shapes shapes{{23, 19}, {7}, {5, 3, 7}};
     const size_t elements[] = {437, 7, 105};
-    Ranks ranks(count, options_of(70'000), shapes);
+    TopKRanks ranks(count, options_of(70'000), shapes);
     std::vector<std::vector<double>> sums;
     for (const size_t each : elements) sums.emplace_back(each);
     for (uint64_t step = 0; step < 30; ++step) {
@@ -116,7 +116,7 @@ TEST(GatheredTopK, with_feedback_conserves_the_sum_of_all_gradients) {
 TEST(GatheredTopK, says_on_all_ranks_that_something_is_not_finite_and_keeps_what_it_kept) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     for (const size_t tensor : {0u, 1u}) {
-      Ranks ranks(2, options_of(200'000), {{8, 9}, {10}});
+      TopKRanks ranks(2, options_of(200'000), {{8, 9}, {10}});
       const auto fill = [&](uint64_t step) {
         for (uint32_t r = 0; r < 2; ++r) ranks.gradients[r] = {normals(1, step, r, 72), normals(2, step, r, 10)};
       };
@@ -134,7 +134,7 @@ TEST(GatheredTopK, says_on_all_ranks_that_something_is_not_finite_and_keeps_what
 }
 
 TEST(GatheredTopK, refuses_an_index_that_no_element_has) {
-  Ranks ranks(1, options_of(500'000), {{2, 3}});
+  TopKRanks ranks(1, options_of(500'000), {{2, 3}});
   ranks.gradients[0][0] = {1, 2, 3, 4, 5, 6};
   float* const gradients[] = {ranks.gradients[0][0].data()};
   const auto entries = ranks[0].begin(gradients);

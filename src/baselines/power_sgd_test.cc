@@ -18,9 +18,9 @@ using Shapes = std::vector<std::vector<uint64_t>>;
 PowerOptions power_options(uint32_t rank) { return {.rule = {.max_payload_ppm = UINT32_MAX, .min_elements = 0}, .rank = rank, .seed = 5}; }
 
 // Ranks in one process, each with all tensors; all-reduces are sums here.
-class Ranks {
+class PowerRanks {
  public:
-  Ranks(size_t count, const PowerOptions& options, const Shapes& shapes, bool keeps) {
+  PowerRanks(size_t count, const PowerOptions& options, const Shapes& shapes, bool keeps) {
     std::vector<GroupTensor> tensors;
     for (uint32_t i = 0; i < shapes.size(); ++i) tensors.push_back({.number = i, .shape = shapes[i]});
     for (size_t r = 0; r < count; ++r) {
@@ -63,7 +63,7 @@ class Ranks {
   std::vector<std::unique_ptr<MeanFeedback>> ranks_;
 };
 
-Values mean_of(const Ranks& ranks, size_t tensor) {
+Values mean_of(const PowerRanks& ranks, size_t tensor) {
   Values mean(ranks.gradients[0][tensor].size());
   for (const auto& gradients : ranks.gradients) {
     for (size_t k = 0; k < mean.size(); ++k) mean[k] += gradients[tensor][k] / static_cast<float>(ranks.size());
@@ -80,7 +80,7 @@ double distance(const Values& a, const Values& b) {
 
 // What comes out of one step, where tensors of all ranks are independent.
 double error_of(size_t count, const PowerOptions& options, uint64_t rows, uint64_t columns) {
-  Ranks ranks(count, options, {{rows, columns}}, false);
+  PowerRanks ranks(count, options, {{rows, columns}}, false);
   for (uint32_t r = 0; r < count; ++r) ranks.gradients[r][0] = normals(2, r, 0, rows * columns);
   const auto mean = mean_of(ranks, 0);
   EXPECT_TRUE(ranks.step(0));
@@ -102,7 +102,7 @@ TEST(PowerSgd, of_fewer_columns_loses_something_and_not_all) {
 
 TEST(PowerSgd, of_a_mean_of_rank_one_is_exact_with_one_column_and_with_more) {
   for (const uint32_t rank : {1u, 2u, 5u}) {
-    Ranks ranks(4, power_options(rank), {{29, 37}}, false);
+    PowerRanks ranks(4, power_options(rank), {{29, 37}}, false);
     const auto u = normals(3, 0, 0, 29), v = normals(3, 0, 1, 37), apart = normals(3, 0, 2, 29 * 37);
     for (size_t r = 0; r < 4; ++r) {
       for (size_t k = 0; k < apart.size(); ++k) ranks.gradients[r][0].push_back(u[k / 37] * v[k % 37] + (r % 2 == 0 ? apart[k] : -apart[k]));  // the mean is u v'
@@ -115,7 +115,7 @@ TEST(PowerSgd, of_a_mean_of_rank_one_is_exact_with_one_column_and_with_more) {
 
 // The power iteration that the method is named for.
 TEST(PowerSgd, finds_more_of_the_same_matrix_from_step_to_step) {
-  Ranks ranks(1, power_options(2), {{40, 30}}, false);
+  PowerRanks ranks(1, power_options(2), {{40, 30}}, false);
   auto x = normals(4, 0, 0, 1200);
   for (size_t k = 0; k < x.size(); ++k) x[k] /= static_cast<float>(k / 30 + 1);
   std::vector<double> errors;
@@ -132,7 +132,7 @@ TEST(PowerSgd, begins_alike_for_one_seed_and_otherwise_for_another) {
   const auto outcome = [](uint64_t seed) {
     auto options = power_options(2);
     options.seed = seed;
-    Ranks ranks(1, options, {{11, 13}}, false);
+    PowerRanks ranks(1, options, {{11, 13}}, false);
     ranks.gradients[0][0] = normals(1, 0, 0, 143);
     EXPECT_TRUE(ranks.step(0));
     return ranks.gradients[0][0];
@@ -147,7 +147,7 @@ TEST(PowerSgd, with_feedback_conserves_the_sum_of_all_gradients) {
     const Shapes shapes{{23, 19}, {7}, {1, 31}, {5, 3, 7}};
     auto options = power_options(2);
     options.rule.min_elements = 32;
-    Ranks ranks(count, options, shapes, true);
+    PowerRanks ranks(count, options, shapes, true);
     std::vector<std::vector<double>> sums;
     for (const size_t elements : {437u, 7u, 31u, 105u}) sums.emplace_back(elements);
     for (uint64_t step = 0; step < 30; ++step) {
@@ -176,7 +176,7 @@ TEST(PowerSgd, with_feedback_conserves_the_sum_of_all_gradients) {
 }
 
 TEST(PowerSgd, of_zeros_is_zero_and_not_stuck_there) {
-  Ranks ranks(2, power_options(3), {{11, 13}}, false);
+  PowerRanks ranks(2, power_options(3), {{11, 13}}, false);
   for (uint64_t step = 0; step < 3; ++step) {
     for (auto& gradients : ranks.gradients) gradients[0].assign(143, 0);
     ASSERT_TRUE(ranks.step(step));
@@ -190,7 +190,7 @@ TEST(PowerSgd, of_zeros_is_zero_and_not_stuck_there) {
 
 // The columns that a matrix of low rank cannot fill are drawn anew.
 TEST(PowerSgd, after_a_matrix_of_low_rank_has_all_its_columns_again) {
-  Ranks ranks(2, power_options(7), {{7, 9}}, false);
+  PowerRanks ranks(2, power_options(7), {{7, 9}}, false);
   for (auto& gradients : ranks.gradients) gradients[0].assign(63, 1);
   ASSERT_TRUE(ranks.step(0));
   EXPECT_LT(distance(ranks.gradients[0][0], Values(63, 1)), 1e-6);
@@ -203,7 +203,7 @@ TEST(PowerSgd, after_a_matrix_of_low_rank_has_all_its_columns_again) {
 TEST(PowerSgd, says_on_all_ranks_that_something_is_not_finite_and_keeps_what_it_kept) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const size_t tensor : {0u, 1u}) {
-      Ranks ranks(3, power_options(2), {{8, 9}, {10}}, true);
+      PowerRanks ranks(3, power_options(2), {{8, 9}, {10}}, true);
       const auto fill = [&](uint64_t step) {
         for (uint32_t r = 0; r < 3; ++r) ranks.gradients[r] = {normals(1, step, r, 72), normals(2, step, r, 10)};
       };
@@ -253,7 +253,7 @@ TEST(PowerSgd, refuses_a_rule_that_is_none) {
 }
 
 TEST(PowerSgd, has_one_fingerprint_for_one_step_of_one_group) {
-  Ranks ranks(2, power_options(2), {{8, 9}}, true);
+  PowerRanks ranks(2, power_options(2), {{8, 9}}, true);
   for (auto& gradients : ranks.gradients) gradients[0] = normals(1, 0, 0, 72);
   ASSERT_TRUE(ranks.step(0));
   const auto first = ranks[0].compressor().fingerprint();

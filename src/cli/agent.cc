@@ -26,7 +26,7 @@ namespace {
 
 constexpr int launcher_input = 0;
 constexpr int launcher_output = 1;
-constexpr size_t read_bytes = 64u << 10;
+constexpr size_t pipe_read_bytes = 64u << 10;
 // Ranks are not read from while this much waits for the launcher: their pipes fill up and they wait in write(2).
 constexpr size_t backlog_bytes_max = 1u << 20;
 // What a dead rank may still have in a pipe; more would come from a process that keeps the pipe open.
@@ -122,7 +122,7 @@ bool Agent::step() {
   }
   if (::poll(waits.data(), waits.size(), -1) < 0) return errno == EINTR;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (waits[i + 3].revents != 0) pass_on(sources[i].first, sources[i].second, read_bytes);
+    if (waits[i + 3].revents != 0) pass_on(sources[i].first, sources[i].second, pipe_read_bytes);
   }
   if (waits[1].revents != 0) reap();
   if (waits[0].revents != 0 && !read_orders()) abandoned_ = true;
@@ -135,7 +135,7 @@ bool Agent::all_ended() const {
 }
 
 bool Agent::read_orders() {
-  std::string bytes(read_bytes, '\0');
+  std::string bytes(pipe_read_bytes, '\0');
   const auto got = ::read(launcher_input, bytes.data(), bytes.size());
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return true;
   if (got <= 0) return false;
@@ -278,7 +278,7 @@ bool Agent::note_death(const siginfo_t& info, std::vector<Death>& deaths) {
 
 void Agent::pass_on(size_t index, int stream, size_t limit) {
   auto& source = ranks_[index].streams[stream];
-  std::string bytes(std::min(limit, read_bytes), '\0');
+  std::string bytes(std::min(limit, pipe_read_bytes), '\0');
   const auto got = ::read(source.get(), bytes.data(), bytes.size());
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (got <= 0) return source.reset();
@@ -291,7 +291,7 @@ void Agent::drain(size_t index) {
     const auto limit = out_.size() + drain_bytes_max;
     for (auto before = size_t{0}; ranks_[index].streams[stream] && out_.size() < limit && before != out_.size();) {
       before = out_.size();
-      pass_on(index, stream, read_bytes);
+      pass_on(index, stream, pipe_read_bytes);
     }
   }
 }

@@ -13,7 +13,7 @@
 namespace unisono::cli {
 namespace {
 
-constexpr size_t read_bytes = 128u << 10;
+constexpr size_t link_read_bytes = 128u << 10;
 constexpr size_t error_line_bytes_max = 4096;
 
 Status no_descriptors() { return Status(Code::unavailable, fmt::format("no descriptors left ({})", strerrorname_np(errno))); }
@@ -57,7 +57,7 @@ Status AgentLink::start(const AgentCommand& command) {
 }
 
 Result<size_t> AgentLink::read(std::vector<Record>& records) {
-  std::string bytes(read_bytes, '\0');
+  std::string bytes(link_read_bytes, '\0');
   const auto got = ::read(from_agent_.get(), bytes.data(), bytes.size());
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return size_t{0};
   if (got <= 0) {
@@ -83,7 +83,7 @@ void AgentLink::flush() {
 }
 
 void AgentLink::read_errors(std::vector<std::string>& lines) {
-  std::string bytes(read_bytes, '\0');
+  std::string bytes(link_read_bytes, '\0');
   const auto got = ::read(errors_.get(), bytes.data(), bytes.size());
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   const bool ended = got <= 0;

@@ -5,17 +5,17 @@
 namespace unisono::cli {
 namespace {
 
-Result<BenchPlan> plan_of(const std::vector<std::string>& words) {
+Result<BenchPlan> bench_plan_of(const std::vector<std::string>& words) {
   BenchOptions options;
   const auto app = make_app(bench_text);
   add_bench_options(*app, options);
   EXPECT_EQ(parse_arguments(*app, words), std::nullopt);
   return make_bench_plan(options);
 }
-std::string refusal(const std::vector<std::string>& words) { return plan_of(words).status().message(); }
+std::string refusal(const std::vector<std::string>& words) { return bench_plan_of(words).status().message(); }
 
 TEST(BenchOptions, letters_mean_what_they_mean_to_nccl_tests) {
-  const auto plan = plan_of({"-b", "8", "-e", "32", "-f", "2", "-w", "5", "-c", "0", "-o", "max", "-d", "half", "-r", "1", "-z", "0", "-a", "3", "-T", "30"});
+  const auto plan = bench_plan_of({"-b", "8", "-e", "32", "-f", "2", "-w", "5", "-c", "0", "-o", "max", "-d", "half", "-r", "1", "-z", "0", "-a", "3", "-T", "30"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->sizes, (std::vector<uint64_t>{8, 16, 32}));
   EXPECT_EQ(plan->run.warmup, 5u);
@@ -29,7 +29,7 @@ TEST(BenchOptions, letters_mean_what_they_mean_to_nccl_tests) {
 }
 
 TEST(BenchOptions, without_words_everything_has_its_default) {
-  const auto plan = plan_of({});
+  const auto plan = bench_plan_of({});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->collectives, std::vector{Collective::all_reduce});
   EXPECT_EQ(plan->run.checks, 1u);
@@ -39,19 +39,19 @@ TEST(BenchOptions, without_words_everything_has_its_default) {
 }
 
 TEST(BenchOptions, long_words_switch_checks_and_barriers_off) {
-  const auto plan = plan_of({"--no-check", "--no-barrier"});
+  const auto plan = bench_plan_of({"--no-check", "--no-barrier"});
   EXPECT_EQ(plan->run.checks, 0u);
   EXPECT_FALSE(plan->run.barrier);
 }
 
 TEST(BenchOptions, faults_ask_for_one_row_and_a_shorter_time_where_somebody_is_silent) {
-  const auto killed = plan_of({"--kill-rank", "1@2s", "--kill-rank", "2@3s"});
+  const auto killed = bench_plan_of({"--kill-rank", "1@2s", "--kill-rank", "2@3s"});
   ASSERT_TRUE(killed.ok()) << killed.status().message();
   EXPECT_EQ(killed->faults.size(), 2u);
   EXPECT_EQ(killed->sizes, std::vector<uint64_t>{1u << 20});
   EXPECT_EQ(killed->run.call.timeout, Milliseconds(60'000));
-  EXPECT_EQ(plan_of({"--stop-rank", "1@2s"})->run.call.timeout, Milliseconds(5'000));
-  EXPECT_EQ(plan_of({"--stop-rank", "1@2s", "-T", "1s"})->run.call.timeout, Milliseconds(1'000));
+  EXPECT_EQ(bench_plan_of({"--stop-rank", "1@2s"})->run.call.timeout, Milliseconds(5'000));
+  EXPECT_EQ(bench_plan_of({"--stop-rank", "1@2s", "-T", "1s"})->run.call.timeout, Milliseconds(1'000));
 }
 
 TEST(BenchOptions, what_does_not_go_with_faults_is_refused) {
@@ -66,7 +66,7 @@ TEST(BenchOptions, what_does_not_go_with_faults_is_refused) {
 }
 
 TEST(BenchOptions, links_on_request_are_read) {
-  const auto plan = plan_of({"--rate", "100M", "--loss", "1%", "--delay", "20ms"});
+  const auto plan = bench_plan_of({"--rate", "100M", "--loss", "1%", "--delay", "20ms"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->limits.bits_per_second, 100'000'000u);
   EXPECT_DOUBLE_EQ(plan->limits.loss, 0.01);
@@ -83,8 +83,8 @@ TEST(BenchOptions, links_that_nothing_would_cross_are_refused) {
 }
 
 TEST(BenchOptions, delivery_is_read_with_its_options) {
-  const auto call = [](const std::string& text) { return plan_of({"--delivery", text})->run.call; };
-  EXPECT_EQ(plan_of({})->run.call.delivery, Delivery::reliable);
+  const auto call = [](const std::string& text) { return bench_plan_of({"--delivery", text})->run.call; };
+  EXPECT_EQ(bench_plan_of({})->run.call.delivery, Delivery::reliable);
   EXPECT_EQ(call("reliable").delivery, Delivery::reliable);
   EXPECT_EQ(call("automatic").delivery, Delivery::automatic);
   EXPECT_EQ(call("lossy").lossy, DeliveryOptions());

@@ -106,7 +106,7 @@ TEST(BenchResults, what_is_no_result_is_refused_with_its_line) {
 }
 
 TEST(BenchResults, a_plot_has_a_line_per_collective_and_both_sides) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto path = folder.path() + "/plot.svg";
   const auto before = parsed(row(1024, {}) + row(4096, {}) + row(1024, {}, 0, "all_gather"));
   ASSERT_TRUE(plot_results(path, before, &before).ok());

@@ -19,7 +19,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText codec_text{
     .name = "unisono codec",
     .usage = "unisono codec roundtrip|encode|decode|compare [FILE] [OPTIONS]",
     .description = "Passes elements of your own through the codecs of all-reduce, and says how small they become and what is lost.\n\n"
@@ -59,7 +59,7 @@ struct CodecOptions {
   bool json = false;
 };
 
-void add_options(CLI::App& app, CodecOptions& options) {
+void add_codec_options(CLI::App& app, CodecOptions& options) {
   set_choices(*app.add_option("action", options.action, "what to do")->type_name(""), {"roundtrip", "encode", "decode", "compare"});
   app.add_option("file", options.file, "what to read, as --input")->type_name("FILE");
   app.add_option("-c,--codec", options.codec, "of messages: plain, f16, bf16, int2 to int8, quantize:bits=4,group=64 [auto: int8]")->type_name("CODEC");
@@ -152,13 +152,8 @@ struct Run {
   Progress progress;
 };
 
-int failed(const Status& status) {
-  fmt::print(stderr, "unisono codec: {}\n", status.message());
-  return 1;
-}
-
 // As every program whose reader has gone: quietly.
-int not_written(const ByteSink& sink, const Status& status) { return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(status); }
+int not_written(const ByteSink& sink, const Status& status) { return sink.has_lost_its_reader() ? 128 + SIGPIPE : failed(codec_text, status); }
 
 // Ends the run: what remains to be said, and the exit code.
 int finish(Run& run, const std::string& json, const std::string& summary) {
@@ -195,7 +190,7 @@ int run_trial(Run& run) {
   const auto write = [&](std::span<const std::byte> bytes) { return run.sink ? run.sink->write(bytes) : Status(); };
   for (bool goes_on = true; goes_on;) {
     const auto elements = next_elements(run, chunk);
-    if (!elements.ok()) return run.progress.clear(), failed(elements.status());
+    if (!elements.ok()) return run.progress.clear(), failed(codec_text, elements.status());
     goes_on = elements->size() == chunk.size();
     trial.add(*elements, memory);
     auto written = write(encodes ? memory.message : memory.decoded);
@@ -225,8 +220,8 @@ int run_decode(Run& run) {
   std::vector<float> values(file_message_elements);
   for (bool goes_on = true; goes_on;) {
     const auto count = reader.next(elements, outcome.counts);
-    if (!count.ok()) return run.progress.clear(), failed(count.status());
-    if (auto status = is_raw ? Status() : compare_codecs(run.task, reader.codec(), run.source.name()); !status.ok()) return run.progress.clear(), failed(status);
+    if (!count.ok()) return run.progress.clear(), failed(codec_text, count.status());
+    if (auto status = is_raw ? Status() : compare_codecs(run.task, reader.codec(), run.source.name()); !status.ok()) return run.progress.clear(), failed(codec_text, status);
     goes_on = *count > 0;
     const auto decoded = std::span<const std::byte>(elements).first(*count * bytes_each);
     widen(outcome.dtype, decoded, std::span(values).first(*count));
@@ -261,14 +256,14 @@ int run_compare(Run& run) {
   std::vector<std::byte> chunk;
   for (bool goes_on = true; goes_on;) {
     const auto elements = next_elements(run, chunk);
-    if (!elements.ok()) return run.progress.clear(), failed(elements.status());
+    if (!elements.ok()) return run.progress.clear(), failed(codec_text, elements.status());
     goes_on = elements->size() == chunk.size();
     for (auto& trial : comparison.trials) trial.add(*elements, memory);
   }
   run.progress.clear();
   if (auto status = run.numbers.write(run.task.json ? json_of(comparison) : table_of(comparison)); !status.ok()) return not_written(run.numbers, status);
   const auto drawn = run.task.plot.empty() ? Status() : write_svg(run.task.plot, panels_of(comparison));
-  return drawn.ok() ? 0 : failed(drawn);
+  return drawn.ok() ? 0 : failed(codec_text, drawn);
 }
 
 // Where elements or messages go; nothing if nobody wants them.
@@ -284,19 +279,19 @@ Result<std::optional<ByteSink>> sink_of(const Task& task, const ByteSource& sour
 
 int run_task(const Task& task) {
   auto source = ByteSource::open(task.input);
-  if (!source.ok()) return failed(source.status());
+  if (!source.ok()) return failed(codec_text, source.status());
   if (task.input.empty() && source->is_terminal()) {
-    return usage_error(help_text.name, fmt::format("{} are read from standard input, which is a terminal: name a FILE, or redirect one into this command",
+    return usage_error(codec_text.name, fmt::format("{} are read from standard input, which is a terminal: name a FILE, or redirect one into this command",
                                                    task.action == Action::decode ? "messages" : fmt::format("elements of {}, little-endian,", name(task.dtype))));
   }
   const auto bytes_each = element_bytes(task.dtype);
   const auto total = source->bytes_left();
   if (task.action != Action::decode && total.value_or(0) % bytes_each != 0) {  // before anything is overwritten
-    return failed(Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}", source->name(), *total, bytes_each, name(task.dtype))));
+    return failed(codec_text, Status(Code::corrupt, fmt::format("{} has {} bytes, no multiple of the {} bytes of an element of {}", source->name(), *total, bytes_each, name(task.dtype))));
   }
   auto numbers = ByteSink::open("", *source);
   auto sink = sink_of(task, *source);
-  if (!sink.ok()) return sink.status().code() == Code::invalid ? usage_error(help_text.name, sink.status().message()) : failed(sink.status());
+  if (!sink.ok()) return sink.status().code() == Code::invalid ? usage_error(codec_text.name, sink.status().message()) : failed(codec_text, sink.status());
   const auto steps = total.value_or(0) / (file_message_elements * bytes_each);
   Run run{task, *std::move(source), *std::move(numbers), *std::move(sink), Progress(progress_options("codec", steps, task.progress), monotonic_now())};
   switch (task.action) {
@@ -310,15 +305,15 @@ int run_task(const Task& task) {
 
 }  // namespace
 
-CommandSyntax codec_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax codec_syntax() { return syntax_of(codec_text, add_codec_options); }
 
 int run_codec(const Arguments& arguments) {
   CodecOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(codec_text);
+  add_codec_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto task = task_of(options);
-  if (!task.ok()) return usage_error(help_text.name, task.status().message());
+  if (!task.ok()) return usage_error(codec_text.name, task.status().message());
   ::signal(SIGPIPE, SIG_IGN);  // so that writing says it
   const auto& codec = task->codec;
   if (codec.across != codec.reduce || codec.gather != codec.reduce) {

@@ -48,7 +48,7 @@ Result<size_t> MessageReader::next(std::span<std::byte> elements, kernels::Block
   tally_.add(codec_, *count);
   has_ended_ = *count < file_message_elements;
   UNISONO_CHECK(elements.size() >= *count * element_bytes(dtype_));
-  decode({.codec = codec_, .message = message_.data(), .dtype = dtype_, .elements = elements.data(), .count = *count}, counts);
+  unisono::decode({.codec = codec_, .message = message_.data(), .dtype = dtype_, .elements = elements.data(), .count = *count}, counts);
   return count;
 }
 

@@ -84,4 +84,9 @@ int usage_error(const std::string& command, std::string_view message) {
   return exit_code_usage;
 }
 
+int failed(const CommandLineText& text, const Status& status) {
+  fmt::print(stderr, "{}: {}\n", text.name, status.message());
+  return 1;
+}
+
 }  // namespace unisono::cli

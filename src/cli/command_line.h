@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/syntax.h"
+#include "unisono/status.h"
 
 namespace unisono::cli {
 
@@ -51,5 +52,7 @@ std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>
 
 // Prints the message and where help is; gives the exit code for wrong usage.
 int usage_error(const std::string& command, std::string_view message);
+// Prints what went wrong; gives the exit code for that.
+int failed(const CommandLineText& text, const Status& status);
 
 }  // namespace unisono::cli

@@ -10,7 +10,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText completion_text{
     .name = "unisono completion",
     .usage = "unisono completion SHELL",
     .description = "Prints what makes a shell complete commands, options and values of this tool.",
@@ -39,25 +39,25 @@ struct CompletionOptions {
   std::string shell;
 };
 
-void add_options(CLI::App& app, CompletionOptions& options) {
+void add_completion_options(CLI::App& app, CompletionOptions& options) {
   set_choices(*app.add_option("shell", options.shell, "bash, zsh or fish")->type_name("")->required(), shell_names());
 }
 
 }  // namespace
 
-CommandSyntax completion_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax completion_syntax() { return syntax_of(completion_text, add_completion_options); }
 
 int run_completion(const Arguments& arguments) {
   CompletionOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(completion_text);
+  add_completion_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   for (const auto& shell : shells) {
     if (options.shell != shell.name) continue;
     fmt::print("{}", shell.script(command_syntaxes()));
     return 0;
   }
-  return usage_error(help_text.name, fmt::format("there is no completion for '{}'; there is for {}", options.shell, fmt::join(shell_names(), ", ")));
+  return usage_error(completion_text.name, fmt::format("there is no completion for '{}'; there is for {}", options.shell, fmt::join(shell_names(), ", ")));
 }
 
 }  // namespace unisono::cli

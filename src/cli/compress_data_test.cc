@@ -65,7 +65,7 @@ TEST(CompressData, rows_decay_and_a_rank_one_matrix_is_a_product) {
 }
 
 TEST(CompressData, real_ones_come_from_a_file_for_all_or_from_one_for_each_rank) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto write = [&](const std::string& name, const Values& values) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary).write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(float)));
   };
@@ -82,7 +82,7 @@ TEST(CompressData, real_ones_come_from_a_file_for_all_or_from_one_for_each_rank)
 }
 
 TEST(CompressData, a_file_of_another_size_is_refused_with_both_sizes) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::ofstream(folder.path() + "/short") << "12345678";
   GradientPlan plan{.shapes = {{3}}, .file = folder.path() + "/short"};
   auto status = Gradients::make(plan, 0).status();

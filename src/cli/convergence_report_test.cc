@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "cli/report_test_support.h"
+
 namespace unisono::cli {
 namespace {
 
@@ -28,13 +30,6 @@ ConvergenceResult result_of(Method method, Feedback feedback, const std::vector<
   return result;
 }
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
-
-std::string line_with(const std::string& text, const std::string& part) {
-  const auto at = text.find(part);
-  if (at == std::string::npos) return "";
-  const auto begin = text.rfind('\n', at) + 1;
-  return text.substr(begin, text.find('\n', at) - begin);
-}
 
 TEST(ConvergenceReport, values_within_their_tolerance_are_ok) {
   const std::vector results{result_of(Method::dense, Feedback::none, {.0023334}), result_of(Method::arc, Feedback::ef14, {.001474})};

@@ -27,13 +27,13 @@ class Scene {
       sightings_.push_back({.record = record, .source = "here", .life = Life::runs, .seen = start + 5 * second});
     }
   }
-  static record::CallName call(uint64_t number, Collective collective = Collective::all_reduce) {
+  static record::CallName call(uint64_t number, unisono::Collective collective = unisono::Collective::all_reduce) {
     return {.number = number, .numbering = record::Numbering::by_order, .kind = {.collective = collective}, .bytes = 4000};
   }
   static record::EndedOperation ended(uint64_t number, Nanos at, Code code = Code::ok, int32_t awaited = -1) {
     return {.name = call(number), .started = at - millisecond, .ended = at, .code = code, .awaited = awaited};
   }
-  void waits(uint32_t rank, std::vector<Rank> awaited, record::Phase phase = record::Phase::contributions, Collective collective = Collective::all_reduce) {
+  void waits(uint32_t rank, std::vector<Rank> awaited, record::Phase phase = record::Phase::contributions, unisono::Collective collective = unisono::Collective::all_reduce) {
     auto& record = sightings_[rank].record;
     record.begun = 18;
     record.running.push_back({.name = call(17, collective), .started = start + second, .progress = start + second, .phase = phase, .awaited = awaited, .awaited_count = static_cast<uint32_t>(awaited.size())});
@@ -116,7 +116,7 @@ TEST(Diagnosis, a_killed_job_tells_who_was_behind_when_it_was_killed) {
 TEST(Diagnosis, calls_that_differ_are_named_with_the_fewer_ranks_to_blame) {
   Scene scene(3);
   scene.waits(0, {1});
-  scene.waits(1, {0}, record::Phase::results, Collective::all_gather);
+  scene.waits(1, {0}, record::Phase::results, unisono::Collective::all_gather);
   scene.waits(2, {1});
   scene.expect_cause(Cause::differs, {1}, {"Operation 17 was not the same", "rank 1 called all_gather(f32, 4000 bytes)", "ranks 0, 2 called all_reduce(f32 sum, 4000 bytes)"});
 }

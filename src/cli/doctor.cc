@@ -21,7 +21,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText doctor_text{
     .name = "unisono doctor",
     .usage = "unisono doctor [-n COUNT] [OPTIONS]",
     .description = "Examines this machine, and every pair of ranks of a group, and says what is wrong and what mends it.",
@@ -112,7 +112,7 @@ int run_as_launcher(const DoctorOptions& options, const Arguments& arguments) {
   launch.no_prefix = true;
   launch.keep_going = true;
   auto job = make_job(launch, std::move(program));
-  if (!job.ok()) return usage_error(help_text.name, job.status().message());
+  if (!job.ok()) return usage_error(doctor_text.name, job.status().message());
   return run_job(*job);
 }
 
@@ -129,7 +129,7 @@ Result<ResolvedOptions> resolve(const DoctorOptions& options) {
   return resolve_options(group, process_environment());
 }
 
-void add_options(CLI::App& app, DoctorOptions& options) {
+void add_doctor_options(CLI::App& app, DoctorOptions& options) {
   app.add_option("--timeout", options.timeout, "how long the ranks wait for each other to come [15s]")->type_name("TIME");
   app.add_option("--json", options.json, "write all facts and findings there, as JSON; - writes them instead of the text")->type_name("FILE");
   app.add_flag("--verbose", options.verbose, "show every address, and what came of dialling it");
@@ -138,20 +138,20 @@ void add_options(CLI::App& app, DoctorOptions& options) {
 
 }  // namespace
 
-CommandSyntax doctor_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax doctor_syntax() { return syntax_of(doctor_text, add_doctor_options); }
 
 int run_doctor(const Arguments& arguments) {
   DoctorOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(doctor_text);
+  add_doctor_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto patience = parse_duration(options.timeout);
-  if (!patience.ok()) return usage_error(help_text.name, "--timeout: " + patience.status().message());
-  if (*patience < 100 * millisecond) return usage_error(help_text.name, "--timeout: at least 100ms");
+  if (!patience.ok()) return usage_error(doctor_text.name, "--timeout: " + patience.status().message());
+  if (*patience < 100 * millisecond) return usage_error(doctor_text.name, "--timeout: at least 100ms");
   const bool asked = !options.launch.count.empty() || !options.launch.hosts.empty();
   if (asked && !is_rank_already()) return run_as_launcher(options, arguments);
   const auto resolved = resolve(options);
-  if (!resolved.ok()) return usage_error(help_text.name, resolved.status().message());
+  if (!resolved.ok()) return usage_error(doctor_text.name, resolved.status().message());
   return examine(options, *resolved, *patience);
 }
 

@@ -30,11 +30,6 @@ constexpr double lopsided = 2.5;  // one direction so many times as fast as the 
 // Of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
 constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
 
-template <typename T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -51,7 +46,7 @@ Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) 
   return std::move(one.stream);
 }
 
-Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(bytes_of(request), deadline); }
+Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(object_bytes(request), deadline); }
 
 struct Echo {
   int64_t sent_ns = 0, heard_ns = 0;  // CLOCK_REALTIME
@@ -66,7 +61,7 @@ Result<Echo> echo(ByteStream& stream, uint32_t bytes, Nanos deadline) {
   const auto began = monotonic_now();
   auto status = ask(stream, {.kind = ProbeRequest::Kind::echo, .bytes = bytes}, deadline);
   if (status.ok()) status = stream.send(payload, deadline);
-  if (status.ok()) status = stream.receive(bytes_of(result.stamp), deadline);
+  if (status.ok()) status = stream.receive(object_bytes(result.stamp), deadline);
   if (!status.ok()) return status;
   result.took = monotonic_now() - began;
   result.heard_ns = realtime_ns();
@@ -100,9 +95,9 @@ Status long_frames_forth(ByteStream& stream, uint32_t bytes, bool& stuck) {
   Stamp stamp;
   auto status = ask(stream, {.kind = ProbeRequest::Kind::echo, .bytes = bytes}, began + stuck_after);
   if (status.ok()) status = stream.send(payload, began + slow_patience);
-  if (status.ok()) status = stream.receive(bytes_of(stamp), began + stuck_after);
+  if (status.ok()) status = stream.receive(object_bytes(stamp), began + stuck_after);
   if (status.code() == Code::late && acknowledged(stream) - before >= moved_bytes) {
-    status = stream.receive(bytes_of(stamp), began + slow_patience);
+    status = stream.receive(object_bytes(stamp), began + slow_patience);
   }
   stuck = status.code() == Code::late && acknowledged(stream) - before < moved_bytes;
   return status;
@@ -141,7 +136,7 @@ Result<Count> push(ByteStream& stream) {
     pollfd ready{stream.get(), POLLIN | POLLOUT, 0};
     if (::poll(&ready, 1, poll_milliseconds(deadline, now)) < 1) continue;
     if ((ready.revents & POLLIN) != 0) {
-      auto status = stream.receive(bytes_of(count), deadline);
+      auto status = stream.receive(object_bytes(count), deadline);
       return status.ok() ? Result<Count>(count) : Result<Count>(status);
     }
     if (const auto sent = send_some(stream.get(), piece); sent < 0) {
@@ -189,8 +184,8 @@ void greet(Dialled& dialled, const RankFacts& other, Nanos deadline) {
   auto greeting = probe_greeting;
   greeting.fill('\0');
   std::memcpy(hello.key.data(), other.key.data(), std::min(other.key.size(), hello.key.size()));
-  auto status = dialled.stream.send(bytes_of(hello), deadline);
-  if (status.ok()) status = dialled.stream.receive(bytes_of(greeting), deadline);
+  auto status = dialled.stream.send(object_bytes(hello), deadline);
+  if (status.ok()) status = dialled.stream.receive(object_bytes(greeting), deadline);
   if (status.ok() && greeting == probe_greeting) return;
   const bool silent = status.code() == Code::late;
   dialled.attempt.outcome = silent ? Outcome::no_answer : Outcome::stranger;

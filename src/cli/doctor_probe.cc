@@ -20,7 +20,7 @@ constexpr size_t dialled_at_once = 256;  // descriptors
 constexpr Nanos greeting_patience = second;
 
 // Frames are not sent here; only the end of a link matters.
-class LinkWatch final : public Sink {
+class LinkWatch final : public unisono::Sink {
  public:
   explicit LinkWatch(ShmTransport& transport) : transport_(transport) {}
   std::byte* place(PeerIndex, const FrameHeader&) override { return nullptr; }

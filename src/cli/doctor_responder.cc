@@ -18,11 +18,6 @@ constexpr Nanos hello_patience = 3 * second;
 constexpr Nanos request_patience = 15 * second;  // between two requests: the prober may be busy with another address
 constexpr Nanos bytes_patience = 6 * second;     // for what one request announces
 
-template <typename T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
-
 // Both families at one port; IPv4 alone where the kernel has no IPv6.
 unisono::Descriptor listen_everywhere(int& error) {
   sockaddr_in6 v6{};
@@ -118,17 +113,17 @@ void Responder::reap(bool all) {
 
 void Responder::serve(ByteStream stream) const {
   ProbeHello hello;
-  if (!stream.receive(bytes_of(hello), monotonic_now() + hello_patience).ok()) return;
+  if (!stream.receive(object_bytes(hello), monotonic_now() + hello_patience).ok()) return;
   const bool meant = hello.greeting == probe_greeting && std::memcmp(hello.key.data(), key_.data(), probe_key_bytes) == 0;
   if (!meant) return;
   auto greeting = probe_greeting;
-  if (!stream.send(bytes_of(greeting), monotonic_now() + hello_patience).ok()) return;
+  if (!stream.send(object_bytes(greeting), monotonic_now() + hello_patience).ok()) return;
   // In short waits, so that the end of the program need not wait for probers that are gone without a word.
   for (auto until = monotonic_now() + request_patience; monotonic_now() < until && !stopping_;) {
     pollfd ready[2] = {{stream.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(ready, 2, poll_milliseconds(until, monotonic_now())) <= 0 || ready[1].revents != 0) continue;
     ProbeRequest request;
-    if (!stream.receive(bytes_of(request), monotonic_now() + hello_patience).ok()) return;
+    if (!stream.receive(object_bytes(request), monotonic_now() + hello_patience).ok()) return;
     if (!answer(stream, request)) break;
     until = monotonic_now() + request_patience;
   }
@@ -144,7 +139,7 @@ bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
       if (!stream.receive(payload, deadline).ok()) return false;
       Stamp stamp;
       stamp.heard_ns = stamp.said_ns = realtime_ns();
-      return stream.send(bytes_of(stamp), deadline).ok();
+      return stream.send(object_bytes(stamp), deadline).ok();
     }
     case ProbeRequest::Kind::burst: return stream.send(payload, deadline).ok();
     case ProbeRequest::Kind::source: {
@@ -156,7 +151,7 @@ bool Responder::answer(ByteStream& stream, const ProbeRequest& request) const {
     }
     case ProbeRequest::Kind::sink: {
       auto count = count_incoming(stream, request.ms, bytes_patience);
-      if (!count.ok() || !stream.send(bytes_of(*count), deadline).ok()) return false;
+      if (!count.ok() || !stream.send(object_bytes(*count), deadline).ok()) return false;
       payload.resize(256 << 10);  // until the prober has the number and goes
       while (monotonic_now() < deadline && !stopping_ && stream.receive(payload, monotonic_now() + second / 2).ok()) {}
       return false;

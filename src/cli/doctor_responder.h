@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,6 +49,10 @@ struct Count {
   uint64_t bytes = 0;
   int64_t took_ns = 0;
 };
+template <typename T>
+std::span<std::byte> object_bytes(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
 
 inline constexpr uint32_t probe_bytes_max = 1 << 20;
 inline constexpr uint32_t probe_ms_max = 2000;

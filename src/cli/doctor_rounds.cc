@@ -13,8 +13,6 @@
 namespace unisono::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr Nanos send_patience = 3 * second;
 constexpr Nanos measuring_max = 60 * second;  // of all pairs together
 constexpr Nanos goodbye_patience = 500 * millisecond;
@@ -35,7 +33,7 @@ class Leader {
     reach();
     measure();
     share();
-    const Json end = {{"kind", "end"}};
+    const nlohmann::json end = {{"kind", "end"}};
     for (auto& [rank, guest] : guests_) (void)guest.stream.send_line(end.dump(), monotonic_now() + goodbye_patience);
   }
 
@@ -47,7 +45,7 @@ class Leader {
     // Longer than all that can come before the next word to a rank.
     const auto patience = prober_.reach_patience() + measuring_max + Prober::measure_patience +
                           static_cast<Nanos>(pairs) * (Prober::share_patience + second);
-    const Json roster = {{"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
+    const nlohmann::json roster = {{"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
     for (auto& [rank, guest] : guests_) {
       if (!guest.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
     }
@@ -63,7 +61,7 @@ class Leader {
   }
   bool is_there(uint32_t rank) const { return rank == 0 || guests_.contains(rank); }
 
-  bool tell(uint32_t rank, const Json& order) {
+  bool tell(uint32_t rank, const nlohmann::json& order) {
     if (guests_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
     silence(rank);
     drop_silent();
@@ -79,7 +77,7 @@ class Leader {
         value = parse_line(*line).at(name).template get<T>();
         return true;
       }
-    } catch (const Json::exception&) {
+    } catch (const nlohmann::json::exception&) {
       line = Status(Code::corrupt, "not an answer");
     }
     silence(rank);
@@ -155,7 +153,7 @@ class Leader {
 };
 
 // One order of rank 0; the answer to it, null if there is none to give.
-Json obey(const Json& order, Prober& prober) {
+nlohmann::json obey(const nlohmann::json& order, Prober& prober) {
   const auto kind = order.at("kind").get<std::string>();
   if (kind == "ranks") {
     prober.set_ranks(order.at("ranks").get<std::vector<RankFacts>>(), key_from(order.at("key").get<std::string>()));
@@ -219,7 +217,7 @@ std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& 
         trouble.said = "the answer could not be sent";
         return trouble;
       }
-    } catch (const Json::exception& problem) {
+    } catch (const nlohmann::json::exception& problem) {
       trouble.said = fmt::format("what it said is not understood: {}", problem.what());
       return trouble;
     }

@@ -9,12 +9,11 @@
 #include <array>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "cli/monotonic.h"
 
 namespace unisono::cli {
 namespace {
-
-constexpr double seconds_of(Nanos time) { return static_cast<double>(time) / second; }
 
 // False when the deadline has passed.
 bool wait_for(int socket, short events, Nanos deadline) {

@@ -48,11 +48,6 @@ void add_drop_compute_options(CLI::App& app, DropComputeOptions& options) {
   set_choices(*app.add_option("action", options.action, "what to do; its options come behind it")->type_name(""), actions);
 }
 
-int failed(const CommandLineText& text, const Status& status) {
-  fmt::print(stderr, "{}: {}\n", text.name, status.message());
-  return 1;
-}
-
 // Table, JSON lines and pictures of what was found.
 template <typename Found>
 int tell(const CommandLineText& text, Sink& sink, const std::string& plot, const Found& result) {

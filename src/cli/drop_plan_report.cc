@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "training/threshold_search.h"
 
 namespace unisono::cli {
@@ -44,8 +45,6 @@ WorkersForecast forecast_for(const ComputeModel& model, uint64_t workers, double
 
 // Of rule at, from the mean of the slowest's compute time.
 double speedup_of(double compute, double other, double threshold, double drop) { return (1 - drop) * (compute + other) / (std::min(threshold, compute) + other); }
-
-double seconds_of(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 double traced_drop(const ComputeTrace& trace, double threshold) {
   return value_of(trace, {.rule = DropRule::at}, std::llround(threshold * 1e9), trace.other_ns()).drop;

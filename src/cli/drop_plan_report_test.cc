@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/report_test_support.h"
+
 namespace unisono::cli {
 namespace {
 
@@ -17,19 +19,6 @@ const WorkersForecast& row_of(const DropForecast& forecast, uint64_t workers) {
   }
   ADD_FAILURE() << "no row for " << workers << " workers";
   return forecast.workers.front();
-}
-
-std::string line_with(const std::string& text, const std::string& part) {
-  const auto at = text.find(part);
-  if (at == std::string::npos) return "";
-  const auto begin = text.rfind('\n', at) + 1;
-  return text.substr(begin, text.find('\n', at) - begin);
-}
-
-std::vector<nlohmann::json> lines_of(const std::string& text) {
-  std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
-  return lines;
 }
 
 // Two workers, two steps of three micro-batches, 1 s beside: check 8.

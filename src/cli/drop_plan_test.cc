@@ -5,7 +5,7 @@
 namespace unisono::cli {
 namespace {
 
-Result<DropPlan> read(const std::vector<std::string>& words) {
+Result<DropPlan> read_drop_plan(const std::vector<std::string>& words) {
   DropPlanOptions options;
   const auto app = make_app(drop_plan_text);
   add_drop_plan_options(*app, options);
@@ -16,16 +16,16 @@ Result<DropPlan> read(const std::vector<std::string>& words) {
 // With what must be said, and these.
 Result<DropPlan> read_with(std::vector<std::string> words) {
   words.insert(words.begin(), {"-n", "200", "-m", "12", "--mean", "1s", "--sd", "250ms", "--comm", "500ms"});
-  return read(words);
+  return read_drop_plan(words);
 }
 
-void expect_refused(const Result<DropPlan>& plan, const std::string& message) {
+void expect_drop_plan_refused(const Result<DropPlan>& plan, const std::string& message) {
   EXPECT_EQ(plan.status().code(), Code::invalid) << message;
   EXPECT_EQ(plan.status().message(), message);
 }
 
 TEST(DropPlan, is_what_was_asked_for) {
-  const auto plan = read({"--workers", "200", "--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm", "0.5", "--rule", "after", "--lag", "2", "--max-drop", "0.05", "--threshold", "11300ms"});
+  const auto plan = read_drop_plan({"--workers", "200", "--micro-batches", "12", "--mean", "1s", "--sd", "250ms", "--comm", "0.5", "--rule", "after", "--lag", "2", "--max-drop", "0.05", "--threshold", "11300ms"});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->workers, 200u);
   EXPECT_EQ(plan->model.micro_batches, 12u);
@@ -47,32 +47,32 @@ TEST(DropPlan, has_the_library_s_bound_and_rule_at_where_nothing_is_said) {
 }
 
 TEST(DropPlan, reads_a_trace_instead_of_a_law) {
-  const auto plan = read({"--from-trace", "trace.csv", "--workers", "10000"});
+  const auto plan = read_drop_plan({"--from-trace", "trace.csv", "--workers", "10000"});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->trace, "trace.csv");
   EXPECT_EQ(plan->workers, 10'000u);
-  expect_refused(read({"--from-trace", "trace.csv", "--workers", "10001"}), "--workers '10001': expected a whole number from 1 to 10000");
-  expect_refused(read({"--from-trace", "trace.csv", "--workers", "8", "--mean", "1s"}), "--mean is what the trace says: leave it out");
-  expect_refused(read({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}), "--from-trace forecasts rule at; for rule after of the recorded workers: unisono drop-compute search trace.csv");
+  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "10001"}), "--workers '10001': expected a whole number from 1 to 10000");
+  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--mean", "1s"}), "--mean is what the trace says: leave it out");
+  expect_drop_plan_refused(read_drop_plan({"--from-trace", "trace.csv", "--workers", "8", "--rule", "after"}), "--from-trace forecasts rule at; for rule after of the recorded workers: unisono drop-compute search trace.csv");
 }
 
 TEST(DropPlan, says_what_is_missing) {
-  expect_refused(read({}), "--workers is missing: how many a step waits for");
-  expect_refused(read({"-n", "8"}), "--micro-batches is missing: of each worker in a step; or --from-trace FILE");
-  expect_refused(read({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ms"}), "--comm is missing: what a step takes beside computing; or --from-trace FILE");
+  expect_drop_plan_refused(read_drop_plan({}), "--workers is missing: how many a step waits for");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8"}), "--micro-batches is missing: of each worker in a step; or --from-trace FILE");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ms"}), "--comm is missing: what a step takes beside computing; or --from-trace FILE");
 }
 
 TEST(DropPlan, refuses_values_that_make_no_sense) {
-  expect_refused(read_with({"--lag", "1"}), "--lag is of rule after");
-  expect_refused(read_with({"--rule", "after", "--lag", "12"}), "--lag '12': expected a whole number from 0 to 11");
-  expect_refused(read_with({"--rule", "all"}), "--rule 'all' is none of at, after, before");
-  expect_refused(read_with({"--threshold", "0"}), "--threshold '0': expected a time above 0, in whole ns");
-  expect_refused(read_with({"--max-drop", "10%"}), "--max-drop '10%': expected a number from 0 to 1");
-  expect_refused(read({"-n", "0", "-m", "12", "--mean", "1s", "--sd", "1ms", "--comm", "0"}), "--workers '0': expected a whole number from 1 to 1000000");
-  expect_refused(read({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "0", "--comm", "0"}), "--sd '0': expected a time above 0, in whole ns");
-  expect_refused(read({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ns", "--comm", "0"}),
+  expect_drop_plan_refused(read_with({"--lag", "1"}), "--lag is of rule after");
+  expect_drop_plan_refused(read_with({"--rule", "after", "--lag", "12"}), "--lag '12': expected a whole number from 0 to 11");
+  expect_drop_plan_refused(read_with({"--rule", "all"}), "--rule 'all' is none of at, after, before");
+  expect_drop_plan_refused(read_with({"--threshold", "0"}), "--threshold '0': expected a time above 0, in whole ns");
+  expect_drop_plan_refused(read_with({"--max-drop", "10%"}), "--max-drop '10%': expected a number from 0 to 1");
+  expect_drop_plan_refused(read_drop_plan({"-n", "0", "-m", "12", "--mean", "1s", "--sd", "1ms", "--comm", "0"}), "--workers '0': expected a whole number from 1 to 1000000");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "0", "--comm", "0"}), "--sd '0': expected a time above 0, in whole ns");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1s", "--sd", "1ns", "--comm", "0"}),
                  "--sd 1ns: beside 12 micro-batches of 1s that is as good as nothing, and workers that always take the same time wait for nobody");
-  expect_refused(read({"-n", "8", "-m", "12", "--mean", "1x", "--sd", "1", "--comm", "0"}), "--mean '1x' is not a time such as 5s: units are ns, us, ms, s, m, h");
+  expect_drop_plan_refused(read_drop_plan({"-n", "8", "-m", "12", "--mean", "1x", "--sd", "1", "--comm", "0"}), "--mean '1x' is not a time such as 5s: units are ns, us, ms, s, m, h");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void add_drop_search_options(CLI::App& app, DropSearchOptions& o) {
 
 namespace {
 
-constexpr uint32_t micro_batches_limit = 65'536;
+constexpr uint32_t searched_micro_batches_limit = 65'536;
 
 // The first two numbers of each line below the head: step and rank.
 struct Numbers {
@@ -75,7 +75,7 @@ Numbers numbers_in(std::string_view text) {
 Result<DropSearch> make_drop_search(const DropSearchOptions& o) {
   const auto rules = parse_rules(o.rule);
   if (!rules.ok()) return rules.status();
-  auto choice = drop_choice_of(o.choice, micro_batches_limit);
+  auto choice = drop_choice_of(o.choice, searched_micro_batches_limit);
   if (!choice.ok()) return choice.status();
   if (o.search != "exact" && o.search != "grid") return Status(Code::invalid, fmt::format("--search '{}' is none of exact, grid", o.search));
   choice->search = o.search == "grid" ? DropOptions::Search::grid : DropOptions::Search::exact;

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "training/compute_forecast.h"
 
 namespace unisono::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double seconds_of(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 uint64_t rank_of(const DropSearchResult& result, size_t worker) { return worker < result.named.ranks.size() ? result.named.ranks[worker] : worker; }
 
@@ -29,16 +28,14 @@ std::string head_of(const DropSearchResult& result) {
   return text;
 }
 
-struct Row {
+struct RuleRow {
   std::string name, threshold = "-", drop = "-", step = "-", total = "-", most = "-", time = "-", deviation = "-", note = {};
 };
 
-std::string line_of(const Row& row) {
+std::string line_of(const RuleRow& row) {
   auto text = fmt::format(" {:>14} {:>10} {:>8} {:>8} {:>8} {:>20} {:>10} {:>10}", row.name, row.threshold, row.drop, row.step, row.total, row.most, row.time, row.deviation);
   return text + (row.note.empty() ? "" : "  " + row.note) + "\n";
 }
-
-std::string speedup_text(double value) { return fmt::format("{:.4f}", value); }
 
 // How long a step takes on average follows from what S_total is made of.
 double step_mean_of(const TraceStudy& study, const ThresholdValue& value) { return (1 - value.drop) * study.step_mean() / value.total; }
@@ -46,7 +43,7 @@ double step_mean_of(const TraceStudy& study, const ThresholdValue& value) { retu
 std::string rule_label(const RuleStudy& rule) { return fmt::format("{}{}", rule_name(rule.rule), rule.options.rule.lag > 0 ? fmt::format(", lag {}", rule.options.rule.lag) : ""); }
 
 std::string row_of(const DropSearchResult& result, const RuleStudy& rule) {
-  Row row{.name = rule_label(rule)};
+  RuleRow row{.name = rule_label(rule)};
   const auto& best = rule.outcome.best;
   if (rule.found()) {
     row.threshold = time_text(seconds_of(best.threshold_ns));
@@ -128,7 +125,7 @@ std::string table_of(const DropSearchResult& result) {
   text += fmt::format("#{:>14} {:>10} {:>8} {:>8} {:>8} {:>20} {:>10} {:>10}\n", "rule", "threshold", "p", "S_step", "S_total", "p of one rank", "step mean", "sd");
   text += line_of({.name = "no threshold", .drop = percent_text(0), .step = speedup_text(1), .total = speedup_text(1), .time = time_text(study.step_mean()), .deviation = time_text(moments_of(study.compute_times).deviation)});
   for (const auto& rule : study.rules) text += row_of(result, rule);
-  Row oracle{.name = "oracle (bound)"};
+  RuleRow oracle{.name = "oracle (bound)"};
   if (study.oracle.threshold_ns > 0) {
     oracle.threshold = time_text(seconds_of(study.oracle.threshold_ns));
     oracle.drop = percent_text(study.oracle.drop);

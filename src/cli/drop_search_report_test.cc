@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/report_test_support.h"
+
 namespace unisono::cli {
 namespace {
 
@@ -29,7 +31,7 @@ NamedTrace trace_of(const std::vector<std::vector<std::vector<double>>>& latenci
 }
 
 // The specification's checks 8 and 12.
-NamedTrace small_trace() { return trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, 1); }
+NamedTrace small_named_trace() { return trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, 1); }
 NamedTrace slow_trace() {
   std::vector<std::vector<double>> step(8, std::vector<double>(12, 1));
   step[7].assign(12, 2);
@@ -44,21 +46,8 @@ DropSearchResult search_in(NamedTrace trace, const Rules& rules, double max_drop
   return search_result({.trace = "trace.csv", .rules = rules, .choice = choice}, std::move(trace));
 }
 
-std::string line_with(const std::string& text, const std::string& part) {
-  const auto at = text.find(part);
-  if (at == std::string::npos) return "";
-  const auto begin = text.rfind('\n', at) + 1;
-  return text.substr(begin, text.find('\n', at) - begin);
-}
-
-std::vector<nlohmann::json> lines_of(const std::string& text) {
-  std::vector<nlohmann::json> lines;
-  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) lines.push_back(nlohmann::json::parse(text.substr(at, text.find('\n', at) - at)));
-  return lines;
-}
-
 TEST(DropSearchReport, thresholds_and_speedups_are_those_of_the_specification) {
-  const auto result = search_in(small_trace(), all_rules, 1);
+  const auto result = search_in(small_named_trace(), all_rules, 1);
   EXPECT_EQ(result.study.rules[0].outcome.best.threshold_ns, 2'000'000'000);
   EXPECT_EQ(result.study.rules[1].outcome.best.threshold_ns, 3'333'333'333);
   for (size_t rule = 0; rule < 2; ++rule) {
@@ -73,7 +62,7 @@ TEST(DropSearchReport, thresholds_and_speedups_are_those_of_the_specification) {
 }
 
 TEST(DropSearchReport, the_oracle_stands_beside_as_a_bound) {
-  const auto result = search_in(small_trace(), all_rules, 1);
+  const auto result = search_in(small_named_trace(), all_rules, 1);
   for (const auto& rule : result.study.rules) EXPECT_GE(result.study.oracle.step, rule.on() && rule.rule == DropRule::at ? rule.outcome.best.step : 1);
   EXPECT_NEAR(result.study.oracle.step, 1.25, 1e-9);
   EXPECT_NE(table_of(result).find("oracle (bound)"), std::string::npos);
@@ -96,7 +85,7 @@ TEST(DropSearchReport, a_straggler_is_named_by_its_rank_with_advice) {
 }
 
 TEST(DropSearchReport, workers_that_are_alike_are_no_stragglers) {
-  EXPECT_TRUE(warnings_of(search_in(small_trace(), all_rules, 1)).empty());
+  EXPECT_TRUE(warnings_of(search_in(small_named_trace(), all_rules, 1)).empty());
 }
 
 TEST(DropSearchReport, why_nothing_is_dropped_is_told) {

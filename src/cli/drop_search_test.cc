@@ -5,7 +5,7 @@
 namespace unisono::cli {
 namespace {
 
-Result<DropSearch> read(const std::vector<std::string>& words) {
+Result<DropSearch> read_search(const std::vector<std::string>& words) {
   DropSearchOptions options;
   const auto app = make_app(drop_search_text);
   add_drop_search_options(*app, options);
@@ -13,14 +13,14 @@ Result<DropSearch> read(const std::vector<std::string>& words) {
   return make_drop_search(options);
 }
 
-void expect_refused(const std::vector<std::string>& words, const std::string& message) {
-  const auto search = read(words);
+void expect_search_refused(const std::vector<std::string>& words, const std::string& message) {
+  const auto search = read_search(words);
   EXPECT_EQ(search.status().code(), Code::invalid) << message;
   EXPECT_EQ(search.status().message(), message);
 }
 
 TEST(DropSearch, is_what_was_asked_for) {
-  const auto search = read({"trace.csv", "--rule", "after", "--lag", "1", "--min-computed", "2", "--objective", "total", "--search", "grid", "--slack", "0", "--max-drop", "1", "--min-gain", "0"});
+  const auto search = read_search({"trace.csv", "--rule", "after", "--lag", "1", "--min-computed", "2", "--objective", "total", "--search", "grid", "--slack", "0", "--max-drop", "1", "--min-gain", "0"});
   ASSERT_TRUE(search.ok()) << search.status().message();
   EXPECT_EQ(search->trace, "trace.csv");
   EXPECT_EQ(search->rules, std::vector{DropRule::after});
@@ -31,13 +31,13 @@ TEST(DropSearch, is_what_was_asked_for) {
   EXPECT_EQ(search->choice.max_drop, 1);
 }
 
-TEST(DropSearch, searches_every_rule_where_none_is_named) { EXPECT_EQ(read({"trace.csv"})->rules.size(), 3u); }
+TEST(DropSearch, searches_every_rule_where_none_is_named) { EXPECT_EQ(read_search({"trace.csv"})->rules.size(), 3u); }
 
 TEST(DropSearch, refuses_what_means_nothing) {
-  expect_refused({"t", "--rule", "at", "--lag", "1"}, "--lag is of rule after");
-  expect_refused({"t", "--rule", "at", "--min-computed", "1"}, "--min-computed is of rules after and before");
-  expect_refused({"t", "--search", "all"}, "--search 'all' is none of exact, grid");
-  expect_refused({"t", "--rule", "during"}, "--rule 'during' is none of after, before, at, all");
+  expect_search_refused({"t", "--rule", "at", "--lag", "1"}, "--lag is of rule after");
+  expect_search_refused({"t", "--rule", "at", "--min-computed", "1"}, "--min-computed is of rules after and before");
+  expect_search_refused({"t", "--search", "all"}, "--search 'all' is none of exact, grid");
+  expect_search_refused({"t", "--rule", "during"}, "--rule 'during' is none of after, before, at, all");
 }
 
 TEST(DropSearch, a_trace_keeps_the_numbers_of_its_ranks_and_counts_steps_that_are_not_whole) {

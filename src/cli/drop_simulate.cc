@@ -59,7 +59,7 @@ void add_drop_simulate_options(CLI::App& app, DropSimulateOptions& o) {
 
 namespace {
 
-constexpr uint64_t workers_limit = 8192, micro_batches_limit = 4096, steps_limit = 1'000'000;
+constexpr uint64_t workers_limit = 8192, simulated_micro_batches_limit = 4096, steps_limit = 1'000'000;
 constexpr uint64_t recorded_limit = 20'000'000;  // times in the recorded steps, which are sorted
 
 // "3x2".
@@ -84,7 +84,7 @@ Status set_settings(const DropSimulateOptions& o, sim::StragglerSettings& settin
     if (auto status = set_slow(o.slow, settings.model); !status.ok()) return status;
   }
   const auto workers = parse_between("--workers", o.workers, 1, workers_limit);
-  const auto micro_batches = parse_between("--micro-batches", o.micro_batches, 1, micro_batches_limit);
+  const auto micro_batches = parse_between("--micro-batches", o.micro_batches, 1, simulated_micro_batches_limit);
   const auto other = parse_seconds("--comm", o.other, false);
   const auto steps = parse_between("--steps", o.steps, 1, steps_limit);
   const auto seed = parse_count(o.seed, ~uint64_t{0});

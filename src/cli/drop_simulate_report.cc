@@ -13,20 +13,18 @@ using Kind = sim::Remedy::Kind;
 
 constexpr uint64_t panel_workers = 256, panel_draws_max = 20'000'000;
 
-struct Row {
+struct RemedyRow {
   std::string name, drop, step, total, expected_drop = "-", expected_step = "-", expected_total = "-", mean, deviation, threshold = "-", note = {};
 };
 
-std::string line_of(const Row& row, size_t width) {
+std::string line_of(const RemedyRow& row, size_t width) {
   auto text = fmt::format(" {:>{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>10}", row.name, width, row.drop, row.step, row.total, row.expected_drop, row.expected_step, row.expected_total, row.mean, row.deviation, row.threshold);
   return text + (row.note.empty() ? "" : "  " + row.note) + "\n";
 }
 
-std::string speedup_text(double value) { return fmt::format("{:.4f}", value); }
-
-Row row_of(const DropSimulationResult& result, const RemedyResult& remedy) {
+RemedyRow row_of(const DropSimulationResult& result, const RemedyResult& remedy) {
   const auto& outcome = remedy.outcome;
-  Row row{.name = label_of(result, remedy), .drop = percent_text(outcome.drop), .step = speedup_text(outcome.step), .total = speedup_text(outcome.total), .mean = time_text(outcome.step_mean), .deviation = time_text(outcome.step_deviation)};
+  RemedyRow row{.name = label_of(result, remedy), .drop = percent_text(outcome.drop), .step = speedup_text(outcome.step), .total = speedup_text(outcome.total), .mean = time_text(outcome.step_mean), .deviation = time_text(outcome.step_deviation)};
   if (outcome.threshold > 0) row.threshold = time_text(outcome.threshold);
   if (remedy.automatic()) {
     row.expected_drop = percent_text(outcome.predicted_drop);

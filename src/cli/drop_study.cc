@@ -6,13 +6,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/clock.h"
+
 namespace unisono::cli {
 namespace {
 
 constexpr size_t bins_least = 12, bins_most = 60, curve_points = 300, table_points = 200;
 constexpr double speedup_shown = 0.8;  // far below the best thresholds there is nothing to be seen
 
-double seconds_of(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 // With a threshold, until the last worker stopped.
 double compute_under(const ComputeTrace& trace, const StopRule& rule, int64_t threshold_ns, size_t step) {

@@ -91,6 +91,8 @@ std::string time_text(double seconds) {
 
 std::string plural(uint64_t count, std::string_view word, std::string_view ending) { return fmt::format("{} {}{}", count, word, count == 1 ? "" : ending); }
 
+std::string speedup_text(double speedup) { return fmt::format("{:.4f}", speedup); }
+
 std::string percent_text(double share) { return fmt::format("{:.2f} %", 100 * share); }
 
 std::vector<uint64_t> powers_of_two_to(uint64_t workers) {

@@ -34,6 +34,8 @@ Result<DropOptions> drop_choice_of(const DropChoiceOptions& options, uint32_t mi
 
 // "11.317 s", "250 ms", "16 ns".
 std::string time_text(double seconds);
+// "1.2500".
+std::string speedup_text(double speedup);
 // "1 step", "3 steps".
 std::string plural(uint64_t count, std::string_view word, std::string_view ending = "s");
 // "9.87 %".

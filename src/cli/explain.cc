@@ -11,7 +11,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText explain_text{
     .name = "unisono explain",
     .usage = "unisono explain [FILE...] [OPTIONS]",
     .description = "Puts the records of a group's ranks together, and says in words who waits for whom, since when, and who is to blame.",
@@ -31,7 +31,7 @@ struct ExplainOptions {
   bool json = false;
 };
 
-void add_options(CLI::App& app, ExplainOptions& options) {
+void add_explain_options(CLI::App& app, ExplainOptions& options) {
   add_places(app, options.places);
   app.add_flag("--json", options.json, "one line of JSON instead of text");
 }
@@ -109,15 +109,15 @@ std::string json_of(const std::vector<Account>& accounts, const std::vector<std:
 
 }  // namespace
 
-CommandSyntax explain_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax explain_syntax() { return syntax_of(explain_text, add_explain_options); }
 
 int run_explain(const Arguments& arguments) {
   ExplainOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(explain_text);
+  add_explain_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(help_text.name, sightings.status().message());
+  if (!sightings.ok()) return usage_error(explain_text.name, sightings.status().message());
   const auto accounts = accounts_of(sightings->all);
   if (options.json) {
     fmt::print("{}", json_of(accounts, sightings->troubles));

@@ -17,7 +17,7 @@ extern char** environ;
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText launch_text{
     .name = "unisono launch",
     .usage = "unisono launch -n COUNT [OPTIONS] [--] PROGRAM [ARGUMENTS]",
     .description = "Runs PROGRAM as COUNT ranks and shows what they print, each line behind its rank.",
@@ -199,7 +199,7 @@ void add_all_launch_options(CLI::App& app, LaunchOptions& options) {
 
 }  // namespace
 
-CommandSyntax launch_syntax() { return syntax_of(help_text, add_all_launch_options); }
+CommandSyntax launch_syntax() { return syntax_of(launch_text, add_all_launch_options); }
 
 int run_launch(const Arguments& arguments) {
   Arguments own;
@@ -207,7 +207,7 @@ int run_launch(const Arguments& arguments) {
   split_at_dashes(arguments, own, program);
   const bool has_dashes = own.size() < arguments.size();
   LaunchOptions options;
-  const auto app = make_app(help_text);
+  const auto app = make_app(launch_text);
   add_all_launch_options(*app, options);
   app->prefix_command(!has_dashes);  // without --, the first word that is no option begins the program
   if (const auto code = parse_arguments(*app, own)) return *code;
@@ -216,14 +216,14 @@ int run_launch(const Arguments& arguments) {
     if (!program.empty() && program[0].starts_with('-')) {
       // Our own options are known, so this is a typing error, not a program.
       app->prefix_command(false);
-      return parse_arguments(*app, own).value_or(usage_error(help_text.name, "unknown option " + program[0]));
+      return parse_arguments(*app, own).value_or(usage_error(launch_text.name, "unknown option " + program[0]));
     }
   }
   const auto limits = make_limits(options);
-  if (!limits.ok()) return usage_error(help_text.name, limits.status().message());
+  if (!limits.ok()) return usage_error(launch_text.name, limits.status().message());
   if (limits->any()) return run_over_links(options, *limits, std::move(program));
   auto job = make_job(options, std::move(program));
-  if (!job.ok()) return usage_error(help_text.name, job.status().message());
+  if (!job.ok()) return usage_error(launch_text.name, job.status().message());
   return run_job(*job);
 }
 

@@ -13,11 +13,8 @@ namespace {
 
 using sim::BlockMeans;
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-constexpr double z_interval = 1.96, z_allowed = 4.5;  // 95 %; once in 150,000
 // Of the formula. Those of the specification's acceptance checks (A2, B1, B2), where it has one.
 constexpr double variance_tolerance = .02, drift_tolerance = .05, correlated_drift_tolerance = .1, fresh_tolerance = .03;
-constexpr double rounding = 1e-5;  // of fp32 sums of values about 1
 
 // Something measured, before anybody has judged it.
 struct Claim {

@@ -1,6 +1,7 @@
 // What `unisono simulate loss` measured, line by line beside what the formulae say, with a verdict on each. Pure.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,12 @@ struct LossResult {
   std::optional<sim::DriftOutcome> drift = {};
   std::optional<sim::FixedPointOutcome> fixed_point = {};
 };
+
+// Of all problems: what a check does not know; how many standard errors the intervals and the allowed distances have (95 %; once in
+// 150,000); and the rounding of fp32 sums of values about 1.
+inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double z_interval = 1.96, z_allowed = 4.5;
+inline constexpr double rounding = 1e-5;
 
 // unsure: too few steps to tell. control: a negative control, which need not hold. none: there is nothing to compare with.
 enum class CheckVerdict : uint8_t { ok = 0, off, unsure, control, none };

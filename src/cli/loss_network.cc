@@ -15,11 +15,8 @@ using sim::PeerFaultKind;
 using sim::UdpOutcome;
 using sim::UdpRunSettings;
 
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-constexpr double z_interval = 1.96, z_allowed = 4.5;   // as for the other problems
 constexpr double incast_allowed = .005;                // methods/packet_loss.md 5 E3: 99.5 % are delivered,
 constexpr uint64_t learnt_after = 50, queue_least = 256u << 10;  // after 50 operations, by such queues
-constexpr double rounding = 1e-5;
 constexpr double unequal_tolerance = .25;              // of a bias that unequal delivery explains: its shares vary within a stream, too
 
 // A number of things that must not happen, or happen so often.

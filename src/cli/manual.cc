@@ -169,7 +169,7 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
 
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText manual_text{
     .name = "unisono man",
     .usage = "unisono man",
     .description = "Prints the manual page of this tool, in roff.",
@@ -180,10 +180,10 @@ Exit code: 0, or 2 for a wrong command line.)"};
 
 }  // namespace
 
-CommandSyntax manual_syntax() { return syntax_of(help_text, *make_app(help_text)); }
+CommandSyntax manual_syntax() { return syntax_of(manual_text, *make_app(manual_text)); }
 
 int run_manual(const Arguments& arguments) {
-  const auto app = make_app(help_text);
+  const auto app = make_app(manual_text);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   fmt::print("{}", manual_page(command_syntaxes()));
   return 0;

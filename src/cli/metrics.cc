@@ -9,7 +9,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText metrics_command_text{
     .name = "unisono metrics",
     .usage = "unisono metrics [FILE...] [OPTIONS]",
     .description = "Prints the counters of all groups on this host as OpenMetrics text, for Prometheus and its relatives.",
@@ -27,21 +27,21 @@ struct MetricsOptions {
   Places places;
 };
 
-void add_options(CLI::App& app, MetricsOptions& options) {
+void add_metrics_options(CLI::App& app, MetricsOptions& options) {
   add_places(app, options.places);
 }
 
 }  // namespace
 
-CommandSyntax metrics_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax metrics_syntax() { return syntax_of(metrics_command_text, add_metrics_options); }
 
 int run_metrics(const Arguments& arguments) {
   MetricsOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(metrics_command_text);
+  add_metrics_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(help_text.name, sightings.status().message());
+  if (!sightings.ok()) return usage_error(metrics_command_text.name, sightings.status().message());
   for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono metrics: {}\n", trouble);
   const auto text = metrics_text(sightings->all);
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;

@@ -12,7 +12,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText rendezvous_text{
     .name = "unisono rendezvous",
     .usage = "unisono rendezvous --listen HOST:PORT [OPTIONS]",
     .description = "Serves the meeting point of any number of jobs, told apart by their names, until it is stopped.",
@@ -32,7 +32,7 @@ struct RendezvousOptions {
   bool quiet = false;
 };
 
-void add_options(CLI::App& app, RendezvousOptions& options) {
+void add_rendezvous_options(CLI::App& app, RendezvousOptions& options) {
   app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")->type_name("ADDRESS")->required();
   app.add_flag("--quiet", options.quiet, "report failures only");
 }
@@ -51,17 +51,17 @@ void catch_end() {
 
 }  // namespace
 
-CommandSyntax rendezvous_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax rendezvous_syntax() { return syntax_of(rendezvous_text, add_rendezvous_options); }
 
 int run_rendezvous(const Arguments& arguments) {
   RendezvousOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(rendezvous_text);
+  add_rendezvous_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto& listen = options.listen;
   const bool has_scheme = listen.starts_with("tcp://") || listen.starts_with("file://");
   const auto address = parse_rendezvous(has_scheme ? listen : "tcp://" + listen, true);
-  if (!address.ok()) return usage_error(help_text.name, "--listen: " + address.status().message());
+  if (!address.ok()) return usage_error(rendezvous_text.name, "--listen: " + address.status().message());
 
   spdlog::logger log("rendezvous", std::make_shared<spdlog::sinks::stderr_sink_st>());
   log.set_pattern("%Y-%m-%d %H:%M:%S.%e %v");

@@ -22,7 +22,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText simulate_text{
     .name = "unisono simulate",
     .usage = "unisono simulate [SCENARIO] [OPTIONS]",
     .description =
@@ -81,7 +81,7 @@ std::vector<std::string> all_reduce_schedules() {
   return names;
 }
 
-void add_options(CLI::App& app, SimulateOptions& o) {
+void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   auto scenarios = names_until(sim::ScenarioKind::reform);
   scenarios.insert(scenarios.end(), std::begin(second_commands), std::end(second_commands));
   set_choices(*app.add_option("scenario", o.scenario, "what the processes do [all-reduce]")->type_name(""), scenarios);
@@ -276,15 +276,15 @@ bool write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-CommandSyntax simulate_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax simulate_syntax() { return syntax_of(simulate_text, add_simulate_options); }
 
 int run_simulate(const Arguments& arguments) {
   SimulateOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(simulate_text);
+  add_simulate_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto line = make_line(options);
-  if (!line.ok()) return usage_error(help_text.name, line.status().message());
+  if (!line.ok()) return usage_error(simulate_text.name, line.status().message());
   std::string trace;
   const auto started = monotonic_now();
   Campaign campaign(*line, options);

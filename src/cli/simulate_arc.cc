@@ -66,11 +66,6 @@ class Trainings {
   Progress progress_;
 };
 
-int failed(const Status& status) {
-  fmt::print(stderr, "{}: {}\n", convergence_text.name, status.message());
-  return 1;
-}
-
 }  // namespace
 
 CommandSyntax simulate_arc_syntax() { return syntax_of(convergence_text, add_convergence_options); }
@@ -83,14 +78,14 @@ int run_simulate_arc(const Arguments& arguments) {
   const auto plan = make_convergence_plan(options);
   if (!plan.ok()) return usage_error(convergence_text.name, plan.status().message());
   Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(status);
+  if (auto status = sink.open(true); !status.ok()) return failed(convergence_text, status);
   const auto results = Trainings(*plan).run();
-  if (!results.ok()) return failed(results.status());
+  if (!results.ok()) return failed(convergence_text, results.status());
   sink.table(table_of(*results));
   sink.json(json_of(*results));
   const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*results));
   for (const auto& status : {sink.finish(), drawn}) {
-    if (!status.ok()) return failed(status);
+    if (!status.ok()) return failed(convergence_text, status);
   }
   return verdicts_of(*results).off == 0 ? 0 : 1;
 }

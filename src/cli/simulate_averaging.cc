@@ -42,11 +42,6 @@ Result<AveragingResult> run_cases(const AveragingPlan& plan) {
   return result;
 }
 
-int failed(const Status& status) {
-  fmt::print(stderr, "{}: {}\n", averaging_text.name, status.message());
-  return 1;
-}
-
 }  // namespace
 
 CommandSyntax simulate_averaging_syntax() { return syntax_of(averaging_text, add_averaging_options); }
@@ -59,9 +54,9 @@ int run_simulate_averaging(const Arguments& arguments) {
   const auto plan = make_averaging_plan(options);
   if (!plan.ok()) return usage_error(averaging_text.name, plan.status().message());
   Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(status);
+  if (auto status = sink.open(true); !status.ok()) return failed(averaging_text, status);
   const auto result = run_cases(*plan);
-  if (!result.ok()) return failed(result.status());
+  if (!result.ok()) return failed(averaging_text, result.status());
   sink.table(table_of(*result));
   sink.json(json_of(*result));
   auto drawn = Status();
@@ -70,7 +65,7 @@ int run_simulate_averaging(const Arguments& arguments) {
     if (drawn.ok()) drawn = write_svg(plan->plot + "-absence.svg", absence_panels_of(*result));
   }
   for (const auto& status : {sink.finish(), drawn}) {
-    if (!status.ok()) return failed(status);
+    if (!status.ok()) return failed(averaging_text, status);
   }
   return 0;
 }

@@ -11,7 +11,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText churn_text{
     .name = "unisono simulate churn-trace",
     .usage = "unisono simulate churn-trace [OPTIONS]",
     .description =
@@ -30,7 +30,7 @@ struct ChurnOptions {
   double kill = 0.5, stop = 0;
 };
 
-void add_options(CLI::App& app, ChurnOptions& o) {
+void add_churn_options(CLI::App& app, ChurnOptions& o) {
   app.add_option("-n,--peers", o.peers, "peers, numbered from 0 [8]")->type_name("N");
   app.add_option("--min", o.peers_min, "at work at any time, at least [4]")->type_name("N");
   app.add_option("--period", o.period, "between two events, on average [20s]")->type_name("TIME");
@@ -57,17 +57,17 @@ Result<sim::ChurnPlan> make_plan(const ChurnOptions& o) {
 
 }  // namespace
 
-CommandSyntax simulate_churn_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax simulate_churn_syntax() { return syntax_of(churn_text, add_churn_options); }
 
 int run_simulate_churn(const Arguments& arguments) {
   ChurnOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(churn_text);
+  add_churn_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_plan(options);
-  if (!plan.ok()) return usage_error(help_text.name, plan.status().message());
+  if (!plan.ok()) return usage_error(churn_text.name, plan.status().message());
   const auto trace = sim::make_churn(*plan);
-  if (!trace.ok()) return usage_error(help_text.name, trace.status().message());
+  if (!trace.ok()) return usage_error(churn_text.name, trace.status().message());
   const auto text = fmt::format("# unisono simulate churn-trace --peers {} --min {} --period {} --duration {} --law {} --kill {} --stop {} --seed {}\n", options.peers, options.peers_min, options.period, options.duration,
                                 options.law, options.kill, options.stop, options.seed) +
                     trace->to_text();

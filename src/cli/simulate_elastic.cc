@@ -61,11 +61,6 @@ Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
   return result;
 }
 
-int failed(const Status& status) {
-  fmt::print(stderr, "{}: {}\n", elastic_text.name, status.message());
-  return 1;
-}
-
 }  // namespace
 
 CommandSyntax simulate_elastic_syntax() { return syntax_of(elastic_text, add_elastic_options); }
@@ -76,18 +71,18 @@ int run_simulate_elastic(const Arguments& arguments) {
   add_elastic_options(*app, words);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto trace = words.trace.empty() ? Result<std::string>(std::string()) : read_text_file(words.trace);
-  if (!trace.ok()) return failed(trace.status());
+  if (!trace.ok()) return failed(elastic_text, trace.status());
   const auto plan = make_elastic_plan(words, *trace);
   if (!plan.ok()) return usage_error(elastic_text.name, plan.status().message());
   Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(status);
+  if (auto status = sink.open(true); !status.ok()) return failed(elastic_text, status);
   const auto result = run_seeds(*plan);
-  if (!result.ok()) return failed(result.status());
+  if (!result.ok()) return failed(elastic_text, result.status());
   sink.table(table_of(*result));
   sink.json(json_of(*result));
   const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*result));
   for (const auto& status : {sink.finish(), drawn}) {
-    if (!status.ok()) return failed(status);
+    if (!status.ok()) return failed(elastic_text, status);
   }
   return is_right(*result) ? 0 : 1;
 }

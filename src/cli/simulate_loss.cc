@@ -111,21 +111,16 @@ Result<NetworkResult> run_network(const LossPlan& plan) {
   return all;
 }
 
-int failed(const Status& status) {
-  fmt::print(stderr, "{}: {}\n", loss_text.name, status.message());
-  return 1;
-}
-
 // The exit code.
 template <typename Measured>
 int show(const LossPlan& plan, Sink& sink, const Result<Measured>& result) {
-  if (!result.ok()) return failed(result.status());
+  if (!result.ok()) return failed(loss_text, result.status());
   const auto checks = checks_of(*result);
   sink.table(table_of(*result, checks));
   sink.json(json_of(*result, checks));
   const auto drawn = plan.plot.empty() ? Status() : write_svg(plan.plot, panels_of(*result));
   for (const auto& status : {sink.finish(), drawn}) {
-    if (!status.ok()) return failed(status);
+    if (!status.ok()) return failed(loss_text, status);
   }
   return std::none_of(checks.begin(), checks.end(), [](const LossCheck& check) { return check.verdict == CheckVerdict::off; }) ? 0 : 1;
 }
@@ -142,7 +137,7 @@ int run_simulate_loss(const Arguments& arguments) {
   const auto plan = make_loss_plan(options);
   if (!plan.ok()) return usage_error(loss_text.name, plan.status().message());
   Sink sink(plan->json);
-  if (auto status = sink.open(true); !status.ok()) return failed(status);
+  if (auto status = sink.open(true); !status.ok()) return failed(loss_text, status);
   return plan->network ? show(*plan, sink, run_network(*plan)) : show(*plan, sink, Runs(*plan).run());
 }
 

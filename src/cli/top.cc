@@ -14,7 +14,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText top_text{
     .name = "unisono top",
     .usage = "unisono top [FILE...] [OPTIONS]",
     .description = "Shows what the ranks on this host do: in which operation and phase each is, whom it waits for and since when, and how fast it goes.",
@@ -37,7 +37,7 @@ struct TopOptions {
   bool once = false, json = false;
 };
 
-void add_options(CLI::App& app, TopOptions& options) {
+void add_top_options(CLI::App& app, TopOptions& options) {
   add_places(app, options.places);
   app.add_option("--interval", options.interval, "time between two frames [500ms]")->type_name("TIME");
   app.add_flag("--once", options.once, "one frame, after one interval, and end");
@@ -77,21 +77,21 @@ bool show(const TopOptions& options, const TopFrame& frame) {
 
 }  // namespace
 
-CommandSyntax top_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax top_syntax() { return syntax_of(top_text, add_top_options); }
 
 int run_top(const Arguments& arguments) {
   TopOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(top_text);
+  add_top_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto interval = parse_duration(options.interval);
-  if (!interval.ok()) return usage_error(help_text.name, "--interval: " + interval.status().message());
-  if (*interval < 10 * millisecond) return usage_error(help_text.name, "--interval: at least 10ms");
+  if (!interval.ok()) return usage_error(top_text.name, "--interval: " + interval.status().message());
+  if (*interval < 10 * millisecond) return usage_error(top_text.name, "--interval: at least 10ms");
   Readings readings;
   // The first look shows no rates; with --once it is not shown.
   for (bool first = true;; first = false) {
     const auto sightings = look_at(options.places);
-    if (!sightings.ok()) return first ? usage_error(help_text.name, sightings.status().message()) : 1;
+    if (!sightings.ok()) return first ? usage_error(top_text.name, sightings.status().message()) : 1;
     const auto frame = frame_of(*sightings, readings);
     const bool shown = !options.once || !first;
     if (shown && !show(options, frame)) return 1;

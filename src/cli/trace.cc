@@ -9,7 +9,7 @@
 namespace unisono::cli {
 namespace {
 
-const CommandLineText help_text{
+const CommandLineText trace_command_text{
     .name = "unisono trace",
     .usage = "unisono trace [FILE...] [OPTIONS] > trace.json",
     .description = "Writes the last operations of all ranks as a Chrome trace, to look at in a browser (ui.perfetto.dev, chrome://tracing).",
@@ -27,21 +27,21 @@ struct TraceOptions {
   Places places;
 };
 
-void add_options(CLI::App& app, TraceOptions& options) {
+void add_trace_options(CLI::App& app, TraceOptions& options) {
   add_places(app, options.places);
 }
 
 }  // namespace
 
-CommandSyntax trace_syntax() { return syntax_of(help_text, add_options); }
+CommandSyntax trace_syntax() { return syntax_of(trace_command_text, add_trace_options); }
 
 int run_trace(const Arguments& arguments) {
   TraceOptions options;
-  const auto app = make_app(help_text);
-  add_options(*app, options);
+  const auto app = make_app(trace_command_text);
+  add_trace_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(help_text.name, sightings.status().message());
+  if (!sightings.ok()) return usage_error(trace_command_text.name, sightings.status().message());
   for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono trace: {}\n", trouble);
   if (sightings->all.empty()) {
     fmt::print(stderr, "unisono trace: no record {}\n", options.places.paths.empty() ? "of a process that runs here" : "there");

@@ -11,14 +11,10 @@
 #include "kernels/blocks.h"
 #include "kernels/blocks_group.h"
 #include "kernels/dispatch.h"
+#include "kernels/test_support.h"
 
 namespace unisono::kernels {
 namespace {
-
-using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
-
-constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
 
 float uniform(Random& random) { return static_cast<float>(random.below(1u << 24)) / (1u << 23) - 1; }
 
@@ -62,16 +58,16 @@ std::vector<BlockFormat> formats(Random& random) {
   return all;
 }
 
-Bytes elements_of(DType type, const Floats& values) {
-  Bytes elements(values.size() * element_bytes(type));
+BlockBytes elements_of(DType type, const Floats& values) {
+  BlockBytes elements(values.size() * element_bytes(type));
   if (type == DType::f32) std::memcpy(elements.data(), values.data(), elements.size());
   else convert_reference(type, elements.data(), DType::f32, values.data(), values.size());
   return elements;
 }
 
-void check_all_targets(const BlockFormat& f, DType type, const Bytes& elements, const Floats& sums) {
+void check_all_targets(const BlockFormat& f, DType type, const BlockBytes& elements, const Floats& sums) {
   const size_t count = sums.size();
-  Bytes wanted(block_bytes(f, count)), wanted_back(elements.size());
+  BlockBytes wanted(block_bytes(f, count)), wanted_back(elements.size());
   Floats wanted_sums(sums);
   BlockCounts wanted_counts;
   encode_block_reference(f, type, elements.data(), count, wanted.data(), wanted_counts);
@@ -80,7 +76,7 @@ void check_all_targets(const BlockFormat& f, DType type, const Bytes& elements, 
   for (const char* target : targets()) {
     ASSERT_TRUE(force_target(target));
     const auto where = ::testing::Message() << target << ": " << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
-    Bytes block(wanted.size(), 0xEE), back(elements.size(), 0xEE);
+    BlockBytes block(wanted.size(), 0xEE), back(elements.size(), 0xEE);
     Floats added(sums);
     BlockCounts counts;
     encode_block(f, type, elements.data(), count, block.data(), counts);

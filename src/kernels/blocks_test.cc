@@ -19,30 +19,26 @@
 #include "kernels/blocks_group.h"
 #include "kernels/dispatch.h"
 #include "kernels/golden_test_support.h"
+#include "kernels/test_support.h"
 
 namespace unisono::kernels {
 namespace {
 
-using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
-
-constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-
-Bytes encode(const BlockFormat& format, const Floats& values, BlockCounts* counts = nullptr) {
+BlockBytes encode(const BlockFormat& format, const Floats& values, BlockCounts* counts = nullptr) {
   BlockCounts own;
-  Bytes block(block_bytes(format, values.size()), 0xEE);
+  BlockBytes block(block_bytes(format, values.size()), 0xEE);
   encode_block_reference(format, DType::f32, values.data(), values.size(), block.data(), counts == nullptr ? own : *counts);
   return block;
 }
 
-Floats decode(const BlockFormat& format, const Bytes& block, size_t count) {
+Floats decode(const BlockFormat& format, const BlockBytes& block, size_t count) {
   BlockCounts counts;
   Floats values(count, -77.0f);
   decode_block_reference(format, block.data(), count, DType::f32, values.data(), counts);
   return values;
 }
 
-std::string hex(const Bytes& bytes) {
+std::string hex(const BlockBytes& bytes) {
   std::string text;
   char two[4];
   for (const auto byte : bytes) {
@@ -275,10 +271,10 @@ void on_each_target(F&& f) {
 }
 
 // A block is the same made and read in one go or in parts.
-void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const Bytes& wanted, Random& random) {
+void check_parts(const BlockFormat& f, DType type, std::span<const uint8_t> elements, const BlockBytes& wanted, Random& random) {
   const size_t z = element_bytes(type), count = elements.size() / z;
   const auto layout = layout_of(f, count);
-  Bytes block(wanted.size(), 0xEE), values(elements.size()), whole(elements.size());
+  BlockBytes block(wanted.size(), 0xEE), values(elements.size()), whole(elements.size());
   Floats sums(count, 1), whole_sums(count, 1);
   BlockCounts counts;
   for (size_t first = 0; first < count;) {
@@ -308,7 +304,7 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
       const size_t count = random.below(3) == 0 ? random.below(70) : random.below(1500), z = element_bytes(type);
       const auto wide = wild(random, count);
       const size_t shift = random.below(5), place = random.below(5);
-      Bytes elements(count * z + shift), wanted(block_bytes(f, count), 0xEE);
+      BlockBytes elements(count * z + shift), wanted(block_bytes(f, count), 0xEE);
       if (count == 0) {
         BlockCounts counts;
         encode_block(f, type, nullptr, 0, nullptr, counts);
@@ -321,12 +317,12 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
       BlockCounts counted, decoded_counts;
       encode_block_reference(f, type, elements.data() + shift, count, wanted.data(), counted);
       EXPECT_TRUE(is_block(f, wanted.data(), wanted.size(), count));
-      Bytes wanted_values(count * z);
+      BlockBytes wanted_values(count * z);
       Floats wanted_sums(wide);
       decode_block_reference(f, wanted.data(), count, type, wanted_values.data(), decoded_counts);
       decode_add_block_reference(f, wanted.data(), count, wanted_sums.data());
       on_each_target([&] {
-        Bytes block(wanted.size() + place, 0xEE), values(count * z + shift, 0xEE);
+        BlockBytes block(wanted.size() + place, 0xEE), values(count * z + shift, 0xEE);
         BlockCounts counts, decoded;
         encode_block(f, type, elements.data() + shift, count, block.data() + place, counts);
         EXPECT_EQ(std::memcmp(block.data() + place, wanted.data(), wanted.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
@@ -336,7 +332,7 @@ TEST(BlockKernels, give_the_references_bytes_whatever_the_values_the_length_and_
         decode_block(f, block.data() + place, count, type, values.data() + shift, decoded);
         EXPECT_EQ(std::memcmp(values.data() + shift, wanted_values.data(), wanted_values.size()), 0) << int{f.bits} << " bits, group " << f.group << ", " << count << " of " << name(type);
         EXPECT_EQ(decoded.saturated, decoded_counts.saturated);
-        Bytes sums(count * 4 + shift);
+        BlockBytes sums(count * 4 + shift);
         std::memcpy(sums.data() + shift, wide.data(), count * 4);
         decode_add_block(f, block.data() + place, count, sums.data() + shift);
         EXPECT_EQ(std::memcmp(sums.data() + shift, wanted_sums.data(), count * 4), 0);
@@ -365,7 +361,7 @@ TEST(BlockKernels, flushed_denormals_change_no_byte) {
     const auto wanted = encode(f, values);
     on_each_target([&] {
       const FlushedDenormals flushed;
-      Bytes block(wanted.size());
+      BlockBytes block(wanted.size());
       BlockCounts counts;
       encode_block(f, DType::f32, values.data(), count, block.data(), counts);
       EXPECT_EQ(block, wanted) << int{f.bits} << " bits, group " << f.group;
@@ -434,7 +430,7 @@ TEST(BlockKernels, decode_any_bytes_inside_their_memory) {
   Random random(17);
   for (const auto& f : all_formats()) {
     const size_t count = random.below(600);
-    Bytes block(block_bytes(f, count));
+    BlockBytes block(block_bytes(f, count));
     for (auto& byte : block) byte = static_cast<uint8_t>(random.next());
     (void)is_block(f, block.data(), block.size(), count);
     BlockCounts counts;
@@ -460,7 +456,7 @@ TEST(Blocks, whole_groups_are_encoded_again_to_the_same_bytes) {
 
 // Mean squared error of one pass, in dB below the mean square.
 double snr(const BlockFormat& f, const Floats& values) {
-  Bytes block(block_bytes(f, values.size()));
+  BlockBytes block(block_bytes(f, values.size()));
   Floats back(values.size());
   BlockCounts counts;
   encode_block(f, DType::f32, values.data(), values.size(), block.data(), counts);

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
+#include "kernels/test_support.h"
 
 namespace unisono::kernels {
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 template <typename T>
 T reduced(ReduceOp op, std::vector<T> values, uint32_t divisor = 1) {
@@ -42,7 +41,7 @@ double value_of(uint16_t bits, int mantissa_bits) {
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
   const double mantissa = bits & ((1 << mantissa_bits) - 1);
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) return sign * static_cast<double>(infinity);
+  if (exponent == (1 << exponent_bits) - 1) return sign * static_cast<double>(inf);
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
@@ -52,10 +51,10 @@ struct Format {
   int mantissa_bits;
   uint16_t infinity_bits;
 };
-constexpr Format formats[] = {{DType::f16, 10, 0x7C00}, {DType::bf16, 7, 0x7F80}};
+constexpr Format narrow_formats[] = {{DType::f16, 10, 0x7C00}, {DType::bf16, 7, 0x7F80}};
 
 TEST(Reference, widens_every_16_bit_value_exactly) {
-  for (const auto& format : formats) {
+  for (const auto& format : narrow_formats) {
     for (uint32_t bits = 0; bits < 65536; ++bits) {
       const auto value = widened(format.dtype, static_cast<uint16_t>(bits));
       if ((bits & 0x7FFF) > format.infinity_bits) {
@@ -72,7 +71,7 @@ TEST(Reference, widens_every_16_bit_value_exactly) {
 
 // Between every two neighbours: below the midpoint goes down, above it up, on it to the even one; past the largest: infinity.
 TEST(Reference, narrows_to_nearest_even_between_all_neighbours) {
-  for (const auto& format : formats) {
+  for (const auto& format : narrow_formats) {
     for (uint32_t bits = 0; bits < format.infinity_bits; ++bits) {
       const auto low = static_cast<uint16_t>(bits), high = static_cast<uint16_t>(bits + 1);
       const double below = value_of(low, format.mantissa_bits);
@@ -84,12 +83,12 @@ TEST(Reference, narrows_to_nearest_even_between_all_neighbours) {
       const auto even = (bits & 1) == 0 ? low : high;
       ASSERT_EQ(narrowed(format.dtype, middle), even) << bits;
       ASSERT_EQ(narrowed(format.dtype, std::nextafter(middle, 0.0f)), low) << bits;
-      ASSERT_EQ(narrowed(format.dtype, std::nextafter(middle, infinity)), high) << bits;
+      ASSERT_EQ(narrowed(format.dtype, std::nextafter(middle, inf)), high) << bits;
       ASSERT_EQ(narrowed(format.dtype, -middle), even | 0x8000) << bits;
       ASSERT_EQ(narrowed(format.dtype, static_cast<float>(below)), low) << bits;
     }
-    EXPECT_EQ(narrowed(format.dtype, infinity), format.infinity_bits);
-    EXPECT_EQ(narrowed(format.dtype, -infinity), format.infinity_bits | 0x8000);
+    EXPECT_EQ(narrowed(format.dtype, inf), format.infinity_bits);
+    EXPECT_EQ(narrowed(format.dtype, -inf), format.infinity_bits | 0x8000);
     EXPECT_EQ(narrowed(format.dtype, std::numeric_limits<float>::max()), format.infinity_bits);
     EXPECT_EQ(narrowed(format.dtype, -0.0f), 0x8000);
   }
@@ -132,12 +131,12 @@ TEST(Reference, a_nan_anywhere_gives_the_one_quiet_nan) {
   const auto odd_nan = std::bit_cast<float>(0xFFA12345u);
   for (const auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::prod}) {
     for (size_t position = 0; position < 3; ++position) {
-      std::vector<float> values = {1.0f, -infinity, 3.0f};
+      std::vector<float> values = {1.0f, -inf, 3.0f};
       values[position] = odd_nan;
       EXPECT_EQ(std::bit_cast<uint32_t>(reduced<float>(op, values)), 0x7FC00000u) << name(op);
     }
   }
-  EXPECT_EQ(std::bit_cast<uint32_t>(reduced<float>(ReduceOp::sum, {infinity, -infinity})), 0x7FC00000u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(reduced<float>(ReduceOp::sum, {inf, -inf})), 0x7FC00000u);
   EXPECT_EQ(std::bit_cast<uint32_t>(reduced<float>(ReduceOp::min, {odd_nan})), 0x7FC00000u) << "one source";
   const auto double_nan = reduced<double>(ReduceOp::sum, {-std::numeric_limits<double>::quiet_NaN(), 1.0});
   EXPECT_EQ(std::bit_cast<uint64_t>(double_nan), 0x7FF8000000000000u);

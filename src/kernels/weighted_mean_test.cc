@@ -10,11 +10,10 @@
 
 #include "base/random.h"
 #include "kernels/dispatch.h"
+#include "kernels/test_support.h"
 
 namespace unisono::kernels {
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity(), none = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
@@ -44,7 +43,7 @@ Inputs random_inputs(size_t source_count, size_t count, size_t shift, Random& ra
 
 float plain(Random& random) { return static_cast<float>(random.unit() - 0.5) * static_cast<float>(1 << random.below(12)); }
 float odd(Random& random) {
-  constexpr float values[] = {0.0f, -0.0f, 1.0f, infinity, -infinity, none, -none, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1e-38f};
+  constexpr float values[] = {0.0f, -0.0f, 1.0f, inf, -inf, nan, -nan, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1e-38f};
   return random.chance(0.5) ? values[random.below(std::size(values))] : std::bit_cast<float>(static_cast<uint32_t>(random.next()));
 }
 

@@ -13,10 +13,10 @@
 
 #include "base/random.h"
 #include "membership/roster_keeper.h"
+#include "membership/test_support.h"
 
 namespace unisono::test {
 
-inline PeerId peer_id(uint64_t number, uint64_t life = 1) { return {mix64(number), life}; }
 inline std::string address_of(uint64_t number) { return "tcp://h" + std::to_string(number) + ":1"; }
 
 inline PeerEntry peer_entry(uint64_t number, PeerStatus status = PeerStatus::alive, uint32_t incarnation = 1) {

@@ -11,7 +11,7 @@ namespace {
 
 using namespace formation;
 
-Status corrupt(const std::string& what) { return {Code::corrupt, "formation message: " + what}; }
+Status corrupt_message(const std::string& what) { return {Code::corrupt, "formation message: " + what}; }
 
 void write_peer(ByteWriter& writer, const PeerId& peer) { writer.write(peer.low).write(peer.high); }
 PeerId read_peer(ByteReader& reader) {
@@ -87,16 +87,16 @@ void write_body(ByteWriter& writer, const Register& body) {
   write_peers(writer, body.missing);
 }
 Status read_body(ByteReader& reader, Register& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("register: seat");
+  if (!read_seat(reader, body.seat)) return corrupt_message("register: seat");
   body.cell = reader.read<uint32_t>();
   body.position = reader.read<uint32_t>();
   if (!read_flag(reader, body.weighted) || !read_flag(reader, body.pre) || !read_flag(reader, body.in_layout))
-    return corrupt("register: flags");
-  if (!read_role(reader, body.role)) return corrupt("register: role");
-  if (!read_bandwidth(reader, body.bandwidth)) return corrupt("register: bandwidth");
+    return corrupt_message("register: flags");
+  if (!read_role(reader, body.role)) return corrupt_message("register: role");
+  if (!read_bandwidth(reader, body.bandwidth)) return corrupt_message("register: bandwidth");
   body.schema = reader.read<uint64_t>();
   body.attempt = reader.read<uint64_t>();
-  if (!read_peers(reader, body.missing)) return corrupt("register: missing");
+  if (!read_peers(reader, body.missing)) return corrupt_message("register: missing");
   return {};
 }
 
@@ -105,9 +105,9 @@ void write_body(ByteWriter& writer, const Pending& body) {
   writer.write(body.attempt).write(body.sweeps_opened).write(body.round_ms);
 }
 Status read_body(ByteReader& reader, Pending& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("pending: seat");
+  if (!read_seat(reader, body.seat)) return corrupt_message("pending: seat");
   body.attempt = reader.read<uint64_t>();
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt("pending: opened sweeps");
+  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("pending: opened sweeps");
   body.round_ms = reader.read<uint64_t>();
   return {};
 }
@@ -129,7 +129,7 @@ void write_body(ByteWriter& writer, const Descriptor& body) {
 
 Status read_members(ByteReader& reader, GroupDescriptor& group) {
   const auto count = reader.read<uint32_t>();
-  if (!reader.ok() || count < 2 || count > group_members_max) return corrupt("descriptor: number of members");
+  if (!reader.ok() || count < 2 || count > group_members_max) return corrupt_message("descriptor: number of members");
   std::set<PeerId> known;
   for (uint32_t rank = 0; rank < count; ++rank) {
     GroupMember member;
@@ -139,9 +139,9 @@ Status read_members(ByteReader& reader, GroupDescriptor& group) {
                       read_role(reader, member.role) && read_bandwidth(reader, member.bandwidth);
     const auto chunks = reader.read<uint32_t>();
     if (!fits || !reader.ok() || chunks > group_chunks_max || !known.insert(member.id).second)
-      return corrupt("descriptor: rank " + std::to_string(rank));
+      return corrupt_message("descriptor: rank " + std::to_string(rank));
     if (member.role == ElasticRole::client && chunks > 0)
-      return corrupt("descriptor: rank " + std::to_string(rank) + " is a client and owns chunks");
+      return corrupt_message("descriptor: rank " + std::to_string(rank) + " is a client and owns chunks");
     group.members.push_back(member);
     group.chunk_counts.push_back(chunks);
   }
@@ -151,12 +151,12 @@ Status read_members(ByteReader& reader, GroupDescriptor& group) {
 Status read_body(ByteReader& reader, Descriptor& body) {
   auto& group = body.group;
   group.id = read_group(reader);
-  if (!read_seat(reader, group.seat)) return corrupt("descriptor: seat");
+  if (!read_seat(reader, group.seat)) return corrupt_message("descriptor: seat");
   group.schema = reader.read<uint64_t>();
-  if (!read_flag(reader, group.line_complete)) return corrupt("descriptor: flags");
-  if (!read_opened(reader, group.highest_opened)) return corrupt("descriptor: opened sweeps");
+  if (!read_flag(reader, group.line_complete)) return corrupt_message("descriptor: flags");
+  if (!read_opened(reader, group.highest_opened)) return corrupt_message("descriptor: opened sweeps");
   if (auto status = read_members(reader, group); !status.ok()) return status;
-  if (!read_peers(reader, group.missing)) return corrupt("descriptor: missing");
+  if (!read_peers(reader, group.missing)) return corrupt_message("descriptor: missing");
   return {};
 }
 
@@ -172,10 +172,10 @@ void write_body(ByteWriter& writer, const Alone& body) {
   write_peers(writer, body.missing);
 }
 Status read_body(ByteReader& reader, Alone& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("alone: seat");
-  if (!read_flag(reader, body.no_reducer)) return corrupt("alone: flags");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt("alone: opened sweeps");
-  if (!read_peers(reader, body.missing)) return corrupt("alone: missing");
+  if (!read_seat(reader, body.seat)) return corrupt_message("alone: seat");
+  if (!read_flag(reader, body.no_reducer)) return corrupt_message("alone: flags");
+  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("alone: opened sweeps");
+  if (!read_peers(reader, body.missing)) return corrupt_message("alone: missing");
   return {};
 }
 
@@ -184,8 +184,8 @@ void write_body(ByteWriter& writer, const Closed& body) {
   writer.write(body.sweeps_opened).write(body.since_ms);
 }
 Status read_body(ByteReader& reader, Closed& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("closed: seat");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt("closed: opened sweeps");
+  if (!read_seat(reader, body.seat)) return corrupt_message("closed: seat");
+  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("closed: opened sweeps");
   body.since_ms = reader.read<uint64_t>();
   return {};
 }
@@ -195,9 +195,9 @@ void write_body(ByteWriter& writer, const Full& body) {
   writer.write<uint8_t>(body.other_schema).write(body.sweeps_opened);
 }
 Status read_body(ByteReader& reader, Full& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("full: seat");
-  if (!read_flag(reader, body.other_schema)) return corrupt("full: flags");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt("full: opened sweeps");
+  if (!read_seat(reader, body.seat)) return corrupt_message("full: seat");
+  if (!read_flag(reader, body.other_schema)) return corrupt_message("full: flags");
+  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("full: opened sweeps");
   return {};
 }
 
@@ -207,8 +207,8 @@ void write_body(ByteWriter& writer, const StaleLayout& body) {
   write_layout(writer, body.newer);
 }
 Status read_body(ByteReader& reader, StaleLayout& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("stale layout: seat");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt("stale layout: opened sweeps");
+  if (!read_seat(reader, body.seat)) return corrupt_message("stale layout: seat");
+  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("stale layout: opened sweeps");
   return read_layout(reader, body.newer);
 }
 
@@ -217,11 +217,11 @@ Status read_body(ByteReader& reader, LayoutReply& body) { return read_layout(rea
 
 void write_body(ByteWriter& writer, const NeedLayout& body) { write_seat(writer, body.seat); }
 Status read_body(ByteReader& reader, NeedLayout& body) {
-  return read_seat(reader, body.seat) ? Status() : corrupt("need layout: seat");
+  return read_seat(reader, body.seat) ? Status() : corrupt_message("need layout: seat");
 }
 
 void write_body(ByteWriter& writer, const Late& body) { write_seat(writer, body.seat); }
-Status read_body(ByteReader& reader, Late& body) { return read_seat(reader, body.seat) ? Status() : corrupt("late: seat"); }
+Status read_body(ByteReader& reader, Late& body) { return read_seat(reader, body.seat) ? Status() : corrupt_message("late: seat"); }
 
 void write_body(ByteWriter& writer, const Decline& body) {
   write_group(writer, body.id);
@@ -229,7 +229,7 @@ void write_body(ByteWriter& writer, const Decline& body) {
 }
 Status read_body(ByteReader& reader, Decline& body) {
   body.id = read_group(reader);
-  return read_seat(reader, body.seat) ? Status() : corrupt("decline: seat");
+  return read_seat(reader, body.seat) ? Status() : corrupt_message("decline: seat");
 }
 
 void write_body(ByteWriter& writer, const GetDescriptor& body) { write_group(writer, body.id); }
@@ -243,7 +243,7 @@ void write_body(ByteWriter& writer, const Withdraw& body) {
   writer.write(body.attempt);
 }
 Status read_body(ByteReader& reader, Withdraw& body) {
-  if (!read_seat(reader, body.seat)) return corrupt("withdraw: seat");
+  if (!read_seat(reader, body.seat)) return corrupt_message("withdraw: seat");
   body.attempt = reader.read<uint64_t>();
   return {};
 }
@@ -252,8 +252,8 @@ template <typename Body>
 Result<FormationMessage> read_message(ByteReader& reader) {
   Body body;
   if (auto status = read_body(reader, body); !status.ok()) return status;
-  if (!reader.ok()) return corrupt("cut");
-  if (reader.left() > 0) return corrupt(std::to_string(reader.left()) + " bytes too many");
+  if (!reader.ok()) return corrupt_message("cut");
+  if (reader.left() > 0) return corrupt_message(std::to_string(reader.left()) + " bytes too many");
   return FormationMessage(std::move(body));
 }
 
@@ -285,11 +285,11 @@ Result<FormationMessage> decode_formation(ByteView bytes) {
   const auto channel = reader.read<uint8_t>();
   const auto version = reader.read<uint8_t>();
   const auto kind = reader.read<uint8_t>();
-  if (!reader.ok()) return corrupt("cut");
-  if (channel != static_cast<uint8_t>(ElasticChannel::formation)) return corrupt("channel " + std::to_string(channel));
-  if (version != formation_version) return corrupt("version " + std::to_string(version));
+  if (!reader.ok()) return corrupt_message("cut");
+  if (channel != static_cast<uint8_t>(ElasticChannel::formation)) return corrupt_message("channel " + std::to_string(channel));
+  if (version != formation_version) return corrupt_message("version " + std::to_string(version));
   constexpr size_t kinds = std::variant_size_v<FormationMessage>;
-  if (kind == 0 || kind > kinds) return corrupt("kind " + std::to_string(kind));
+  if (kind == 0 || kind > kinds) return corrupt_message("kind " + std::to_string(kind));
   return read_kind(reader, kind - 1u, std::make_index_sequence<kinds>());
 }
 

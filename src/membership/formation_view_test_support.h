@@ -11,10 +11,9 @@
 #include "base/random.h"
 #include "membership/formation_view.h"
 #include "membership/record_holders.h"
+#include "membership/test_support.h"
 
 namespace unisono::test {
-
-inline PeerId peer_id(uint64_t number) { return {mix64(number), number}; }
 
 inline std::vector<PeerId> peer_ids(uint32_t count) {
   std::vector<PeerId> ids;

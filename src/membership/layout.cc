@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t peer_bytes = 16;
 
-Status corrupt(const std::string& what) { return {Code::corrupt, "layout: " + what}; }
+Status corrupt_layout(const std::string& what) { return {Code::corrupt, "layout: " + what}; }
 
 void write_body(ByteWriter& writer, const Layout& layout) {
   writer.write(layout.version).write(layout.first_sweep).write(static_cast<uint8_t>(layout.grid));
@@ -92,25 +92,25 @@ Status read_layout(ByteReader& reader, Layout& layout) {
   read.first_sweep = reader.read<uint64_t>();
   const auto grid = reader.read<uint8_t>();
   const auto axes = reader.read<uint32_t>();
-  if (!reader.ok()) return corrupt("cut off");
-  if (read.version == 0) return corrupt("version 0");
-  if (grid > static_cast<uint8_t>(GridKind::chunk_keys)) return corrupt("grid of kind " + std::to_string(grid));
+  if (!reader.ok()) return corrupt_layout("cut off");
+  if (read.version == 0) return corrupt_layout("version 0");
+  if (grid > static_cast<uint8_t>(GridKind::chunk_keys)) return corrupt_layout("grid of kind " + std::to_string(grid));
   read.grid = static_cast<GridKind>(grid);
-  if (axes == 0 || axes > grid_axes_max) return corrupt("dims: " + std::to_string(axes) + " axes");
+  if (axes == 0 || axes > grid_axes_max) return corrupt_layout("dims: " + std::to_string(axes) + " axes");
   for (uint32_t axis = 0; axis < axes; ++axis) read.dims.push_back(reader.read<uint32_t>());
   const auto count = reader.read<uint32_t>();
-  if (!reader.ok()) return corrupt("cut off");
-  if (count == 0 || count > roster_peers_max) return corrupt("peers: " + std::to_string(count));
-  if (reader.left() < count * peer_bytes) return corrupt("peers: cut off");
+  if (!reader.ok()) return corrupt_layout("cut off");
+  if (count == 0 || count > roster_peers_max) return corrupt_layout("peers: " + std::to_string(count));
+  if (reader.left() < count * peer_bytes) return corrupt_layout("peers: cut off");
   for (uint32_t rank = 0; rank < count; ++rank) {
     const auto low = reader.read<uint64_t>();
     read.peers.push_back({.low = low, .high = reader.read<uint64_t>()});
   }
   read.digest = reader.read<uint64_t>();
-  if (!reader.ok()) return corrupt("digest: cut off");
-  if (!all_differ(read.peers)) return corrupt("peers: one is in it twice");
-  if (const auto fits = grid_of(read); !fits.ok()) return corrupt("dims: " + fits.status().message());
-  if (read.digest != digest_of(read)) return corrupt("digest: not that of its contents");
+  if (!reader.ok()) return corrupt_layout("digest: cut off");
+  if (!all_differ(read.peers)) return corrupt_layout("peers: one is in it twice");
+  if (const auto fits = grid_of(read); !fits.ok()) return corrupt_layout("dims: " + fits.status().message());
+  if (read.digest != digest_of(read)) return corrupt_layout("digest: not that of its contents");
   layout = std::move(read);
   return {};
 }

@@ -15,7 +15,8 @@
 namespace unisono {
 namespace {
 
-constexpr Nanos timeout = 200 * millisecond;
+using test::reform_timeout;
+
 constexpr Nanos delay_max = 5 * millisecond;
 constexpr uint64_t first_seed = 1;
 
@@ -28,7 +29,7 @@ struct Faults {
   bool stops = false;         // members are stopped and continued
   bool silent_deaths = true;  // some deaths are not reported by the links
   uint32_t deaths_max = 3;
-  Nanos patience = 2 * timeout;  // from the last fault until all have finished, but for message delays
+  Nanos patience = 2 * reform_timeout;  // from the last fault until all have finished, but for message delays
 };
 
 class Simulation {
@@ -44,7 +45,7 @@ class Simulation {
       if (world_ > 1 && random_.chance(0.15)) kill(rank);  // the reason why the group is re-formed
     }
     for (Rank rank = 0; rank < world_; ++rank) {
-      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(timeout - 8 * delay_max))), [this, rank] { start(rank); });
+      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(reform_timeout - 8 * delay_max))), [this, rank] { start(rank); });
     }
     for (uint64_t i = random_.below(faults.deaths_max + 1); i > 0; --i) {
       dies_at_message_.emplace(random_.below(4 * world_ * world_ + 1), static_cast<Rank>(random_.below(world_)));
@@ -152,8 +153,8 @@ class Simulation {
   void plan_stops() {
     for (uint64_t i = 1 + random_.below(2); i > 0; --i) {
       const auto rank = static_cast<Rank>(random_.below(world_));
-      const auto length = static_cast<Nanos>(random_.below(static_cast<uint64_t>(3 * timeout)));
-      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(2 * timeout))), [this, rank, length] {
+      const auto length = static_cast<Nanos>(random_.below(static_cast<uint64_t>(3 * reform_timeout)));
+      at(static_cast<Nanos>(random_.below(static_cast<uint64_t>(2 * reform_timeout))), [this, rank, length] {
         nodes_[rank].stopped_until = std::max(nodes_[rank].stopped_until, now_ + length);
         nodes_[rank].timers_first = random_.chance(0.5);
         last_fault_ = std::max(last_fault_, now_ + length);
@@ -174,7 +175,7 @@ class Simulation {
     if (!node.alive || node.ended) return;
     if (postpone(rank, [this, rank] { start(rank); })) return;
     ReformRequest request;
-    request.timeout = timeout;
+    request.timeout = reform_timeout;
     if (!node.machine.start(request, now_).ok()) return;  // removed meanwhile
     last_fault_ = std::max(last_fault_, now_);
     settle(rank);
@@ -253,7 +254,7 @@ TEST(ReformSimulation, silent_deaths_at_any_message) { simulate({}); }
 TEST(ReformSimulation, members_that_are_stopped_and_wake_late) {
   simulate({.stops = true, .silent_deaths = false, .deaths_max = 0});
 }
-TEST(ReformSimulation, deaths_and_stops_together) { simulate({.stops = true, .patience = 3 * timeout}); }
+TEST(ReformSimulation, deaths_and_stops_together) { simulate({.stops = true, .patience = 3 * reform_timeout}); }
 
 }  // namespace
 }  // namespace unisono

@@ -11,8 +11,8 @@ namespace {
 
 using test::make_roster;
 using test::member;
+using test::reform_timeout;
 
-constexpr Nanos timeout = 200 * millisecond;
 constexpr Nanos start_time = 10 * second;
 
 // Members in one room: bytes are carried by hand.
@@ -112,7 +112,7 @@ TEST(Reform, who_stays_silent_is_left_out_after_the_timeout_and_not_before) {
   room.start(0, {});
   room.start(1, {});
   room.deliver({2});
-  room.pass(timeout - millisecond, {2});
+  room.pass(reform_timeout - millisecond, {2});
   EXPECT_TRUE(room.members[0].running());
   room.pass(millisecond, {2});
   const auto result = room.result(0);
@@ -126,7 +126,7 @@ TEST(Reform, who_was_left_out_is_told_when_it_wakes) {
   room.start(0, {});
   room.start(1, {});
   room.deliver({2});
-  room.pass(timeout, {2});
+  room.pass(reform_timeout, {2});
   ASSERT_FALSE(room.members[0].running());
   room.now += 10 * second;
   room.start(2, {});  // its own turn at last
@@ -146,7 +146,7 @@ TEST(Reform, who_never_started_is_told_that_it_was_left_out) {
   room.start(1, {});
   room.deliver();
   EXPECT_TRUE(room.members[2].wanted());
-  room.pass(timeout);
+  room.pass(reform_timeout);
   EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
 }
 
@@ -155,7 +155,7 @@ TEST(Reform, a_stopped_member_asks_again_before_it_judges_others) {
   for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
   room.members[2].take_sends();  // stopped before a byte left it
   room.deliver({2});
-  room.pass(timeout, {2});
+  room.pass(reform_timeout, {2});
   ASSERT_FALSE(room.members[0].running());
   room.pass(10 * second);  // now it wakes, and its timers come first
   EXPECT_EQ(room.failure(2).code(), Code::peer_lost) << "it must not go on alone";
@@ -165,7 +165,7 @@ TEST(Reform, those_who_start_late_are_waited_for) {
   Room room(3);
   room.start(0, {});
   room.deliver();
-  room.now += timeout - 10 * millisecond;
+  room.now += reform_timeout - 10 * millisecond;
   room.start(1, {});
   room.start(2, {});
   room.deliver();
@@ -326,7 +326,7 @@ TEST(Reform, many_that_were_awake_do_not_end_because_of_one_that_judged_too_earl
   Room room(4);
   for (const Rank rank : {0u, 1u, 2u, 3u}) room.start(rank, {});
   room.deliver({0});
-  room.now += timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
+  room.now += reform_timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
   ASSERT_TRUE(room.members[1].running());
   room.now += microsecond;
   for (const Rank rank : {1u, 2u, 3u}) {
@@ -347,9 +347,9 @@ TEST(Reform, a_lowest_rank_that_says_nothing_after_all_agreed_is_waited_for_and_
     ASSERT_TRUE(room.members[to].message(room.roster.members[0].id, send.bytes, room.now).ok());
   }
   room.deliver({0});
-  room.pass(timeout, {0});
+  room.pass(reform_timeout, {0});
   EXPECT_TRUE(room.members[1].running()) << "it may be waiting for somebody whom we have heard";
-  room.pass(timeout / 4, {0});
+  room.pass(reform_timeout / 4, {0});
   EXPECT_EQ(room.result(1).roster.members.size(), 2u);
   EXPECT_EQ(room.result(2).roster.members.size(), 2u);
 }

@@ -10,7 +10,7 @@ namespace {
 
 using test::make_roster;
 
-Hello make_hello() {
+Hello sample_hello() {
   Hello hello;
   hello.host = "h1";
   hello.pid = 101;
@@ -31,7 +31,7 @@ std::optional<Message> read_one(MessageStream& stream, const Bytes& bytes, size_
 
 TEST(RendezvousMessages, hello_survives_encoding) {
   MessageStream stream;
-  const auto message = read_one(stream, encode(make_hello()));
+  const auto message = read_one(stream, encode(sample_hello()));
   ASSERT_TRUE(message);
   EXPECT_EQ(message->kind, Kind::hello);
   const auto hello = decode_hello(message->payload, message->protocol);
@@ -43,7 +43,7 @@ TEST(RendezvousMessages, hello_survives_encoding) {
 }
 
 TEST(RendezvousMessages, the_longest_hello_fits_what_a_stranger_may_send) {
-  Hello hello = make_hello();
+  Hello hello = sample_hello();
   hello.version = std::string(version_bytes_max, 'v');
   hello.host = hello.member.host = std::string(host_bytes_max, 'h');
   hello.job = std::string(job_bytes_max, 'j');
@@ -53,7 +53,7 @@ TEST(RendezvousMessages, the_longest_hello_fits_what_a_stranger_may_send) {
 }
 
 TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
-  Bytes payload = payload_of(encode(make_hello()));
+  Bytes payload = payload_of(encode(sample_hello()));
   payload.resize(4 + std::string(library_version).size() + 4 + 2 + 4 + 4 + 3 +
                  1);  // another version may say anything after the job
   const auto hello = decode_hello(payload, protocol_version + 1);
@@ -64,32 +64,32 @@ TEST(RendezvousMessages, of_another_protocol_version_still_say_who_sent_them) {
 }
 
 TEST(RendezvousMessages, hello_cut_anywhere_is_refused) {
-  const Bytes payload = payload_of(encode(make_hello()));
+  const Bytes payload = payload_of(encode(sample_hello()));
   for (size_t size = 0; size < payload.size(); ++size) {
     EXPECT_EQ(decode_hello(ByteView(payload).first(size), protocol_version).status().code(), Code::corrupt) << size;
   }
 }
 
 TEST(RendezvousMessages, hello_with_bytes_left_over_is_refused) {
-  Bytes payload = payload_of(encode(make_hello()));
+  Bytes payload = payload_of(encode(sample_hello()));
   payload.push_back(std::byte{1});
   EXPECT_FALSE(decode_hello(payload, protocol_version).ok());
 }
 
 TEST(RendezvousMessages, hello_with_an_unknown_role_is_refused) {
-  Hello hello = make_hello();
+  Hello hello = sample_hello();
   hello.role = static_cast<Role>(3);
   EXPECT_FALSE(decode_hello(payload_of(encode(hello)), protocol_version).ok());
 }
 
 TEST(RendezvousMessages, hello_with_a_rank_outside_the_world_is_refused) {
-  Hello hello = make_hello();
+  Hello hello = sample_hello();
   hello.member.rank = 4;
   EXPECT_FALSE(decode_hello(payload_of(encode(hello)), protocol_version).ok());
 }
 
 TEST(RendezvousMessages, hello_with_a_world_of_none_or_too_many_is_refused) {
-  Hello hello = make_hello();
+  Hello hello = sample_hello();
   hello.member.rank = 0;
   hello.world_size = 0;
   EXPECT_FALSE(decode_hello(payload_of(encode(hello)), protocol_version).ok());
@@ -98,7 +98,7 @@ TEST(RendezvousMessages, hello_with_a_world_of_none_or_too_many_is_refused) {
 }
 
 TEST(RendezvousMessages, hello_with_a_job_name_too_long_is_refused) {
-  Hello hello = make_hello();
+  Hello hello = sample_hello();
   hello.job = std::string(job_bytes_max + 1, 'j');
   EXPECT_FALSE(decode_hello(payload_of(encode(hello)), protocol_version).ok());
 }
@@ -147,7 +147,7 @@ TEST(RendezvousMessages, answer_whose_roster_lacks_the_joiner_is_refused) {
 
 TEST(MessageStream, puts_messages_together_byte_by_byte) {
   MessageStream stream;
-  Bytes bytes = encode(make_hello());
+  Bytes bytes = encode(sample_hello());
   const Bytes second = encode_joiner_gone({1, 2});
   bytes.insert(bytes.end(), second.begin(), second.end());
   std::vector<Kind> kinds;
@@ -168,14 +168,14 @@ TEST(MessageStream, knows_a_stranger_by_the_first_wrong_byte) {
 
 TEST(MessageStream, refuses_a_size_over_the_limit_before_it_comes) {
   MessageStream stream;
-  Bytes head = encode(make_hello());
+  Bytes head = encode(sample_hello());
   head.resize(envelope_bytes);
   EXPECT_FALSE(read_one(stream, head, 10));
   EXPECT_EQ(stream.fault(), StreamFault::size);
 }
 
 TEST(MessageStream, refuses_any_flipped_bit) {
-  const Bytes good = encode(make_hello());
+  const Bytes good = encode(sample_hello());
   for (size_t i = 0; i < good.size() * 8; ++i) {
     Bytes bad = good;
     bad[i / 8] ^= static_cast<std::byte>(1 << (i % 8));
@@ -200,7 +200,7 @@ TEST(MessageStream, refuses_an_unknown_kind) {
 TEST(MessageStream, says_nothing_more_after_a_fault) {
   MessageStream stream;
   EXPECT_FALSE(read_one(stream, Bytes(4, std::byte{0})));
-  EXPECT_FALSE(read_one(stream, encode(make_hello())));
+  EXPECT_FALSE(read_one(stream, encode(sample_hello())));
 }
 
 TEST(MessageStream, random_bytes_never_make_a_message) {

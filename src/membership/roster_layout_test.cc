@@ -7,24 +7,18 @@
 
 #include "membership/elastic_test_support.h"
 #include "membership/layout_book.h"
+#include "membership/roster_keeper_test_support.h"
 #include "membership/roster_rumors.h"
 
 namespace unisono {
 namespace {
 
 using test::KeeperNetwork;
+using test::options;
 using test::peer_claim;
 using test::peer_entry;
 using test::peer_id;
-
-const ElasticTimes times;
-
-KeeperOptions options(bool found) {
-  KeeperOptions all;
-  all.run_id = "demo";
-  all.found = found;
-  return all;
-}
+using test::times;
 
 std::shared_ptr<const Layout> layout(uint64_t version, uint64_t first_sweep, uint64_t peers = 3) {
   std::vector<PeerId> ids;

@@ -3,9 +3,15 @@
 
 #include <string>
 
+#include "base/clock.h"
+#include "base/random.h"
 #include "membership/roster.h"
 
 namespace unisono::test {
+
+inline constexpr Nanos reform_timeout = 200 * millisecond;
+
+inline PeerId peer_id(uint64_t number, uint64_t life = 1) { return {mix64(number), life}; }
 
 inline MemberRecord member(uint32_t rank, uint64_t life = 1) {
   MemberRecord record;

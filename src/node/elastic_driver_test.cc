@@ -140,7 +140,7 @@ TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
 }
 
 TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   const QuietPort one, another;
   std::ofstream(path) << one.seed() << '\n';

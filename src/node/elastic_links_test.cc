@@ -12,9 +12,9 @@ namespace {
 using conformance::pattern;
 using conformance::same;
 using conformance::test_seed;
-using Elastic = Crowd;
+using ElasticLinksTest = Crowd;
 
-TEST_F(Elastic, messages_of_all_sizes_arrive_whole_and_in_order_with_and_without_a_key) {
+TEST_F(ElasticLinksTest, messages_of_all_sizes_arrive_whole_and_in_order_with_and_without_a_key) {
   for (const auto* key : {"", "secret"}) {
     SCOPED_TRACE(key);
     members.clear();
@@ -36,7 +36,7 @@ TEST_F(Elastic, messages_of_all_sizes_arrive_whole_and_in_order_with_and_without
   }
 }
 
-TEST_F(Elastic, a_message_in_two_pieces_arrives_as_one) {
+TEST_F(ElasticLinksTest, a_message_in_two_pieces_arrives_as_one) {
   for (const auto* key : {"", "secret"}) {
     SCOPED_TRACE(key);
     members.clear();
@@ -60,7 +60,7 @@ TEST_F(Elastic, a_message_in_two_pieces_arrives_as_one) {
   }
 }
 
-TEST_F(Elastic, many_peers_that_all_dial_each_other_at_once_have_one_link_per_pair) {
+TEST_F(ElasticLinksTest, many_peers_that_all_dial_each_other_at_once_have_one_link_per_pair) {
   constexpr size_t count = 10;
   for (size_t i = 0; i < count; ++i) add();
   introduce_all();
@@ -76,7 +76,7 @@ TEST_F(Elastic, many_peers_that_all_dial_each_other_at_once_have_one_link_per_pa
   for (size_t i = 0; i < count; ++i) EXPECT_EQ(links(i).counters().links_made, count - 1);
 }
 
-TEST_F(Elastic, a_peer_is_found_by_its_address_and_answers_who_it_does_not_know) {
+TEST_F(ElasticLinksTest, a_peer_is_found_by_its_address_and_answers_who_it_does_not_know) {
   add(), add();
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(20, 2), now));
@@ -92,7 +92,7 @@ TEST_F(Elastic, a_peer_is_found_by_its_address_and_answers_who_it_does_not_know)
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(Elastic, two_that_know_only_each_others_addresses_and_speak_at_once_lose_nothing) {
+TEST_F(ElasticLinksTest, two_that_know_only_each_others_addresses_and_speak_at_once_lose_nothing) {
   add(), add();
   introduce(0, 1);
   for (int i = 0; i < 5; ++i) {
@@ -105,7 +105,7 @@ TEST_F(Elastic, two_that_know_only_each_others_addresses_and_speak_at_once_lose_
   EXPECT_FALSE(within(2 * second, [&] { return !losses_none() || links(0).counters().links_made > 1; }));
 }
 
-TEST_F(Elastic, an_address_that_is_no_use_says_why) {
+TEST_F(ElasticLinksTest, an_address_that_is_no_use_says_why) {
   add(), add(), add({.run_id = "another"});
   const auto nobody = address(1);
   kill(1);
@@ -123,7 +123,7 @@ TEST_F(Elastic, an_address_that_is_no_use_says_why) {
   EXPECT_EQ(links(0).counters().dropped_messages, 3u);
 }
 
-TEST_F(Elastic, asks_a_limited_number_of_addresses_at_a_time) {
+TEST_F(ElasticLinksTest, asks_a_limited_number_of_addresses_at_a_time) {
   add();
   for (size_t i = 0; i < ElasticLinks::addresses_max; ++i) {
     EXPECT_TRUE(links(0).send_to_address("tcp://127.0.0.1:" + std::to_string(i + 1), message_of(1, 1), now));
@@ -131,7 +131,7 @@ TEST_F(Elastic, asks_a_limited_number_of_addresses_at_a_time) {
   EXPECT_FALSE(links(0).send_to_address("tcp://127.0.0.1:1000", message_of(1, 1), now));
 }
 
-TEST_F(Elastic, a_peer_that_is_killed_is_lost_as_dead_at_once) {
+TEST_F(ElasticLinksTest, a_peer_that_is_killed_is_lost_as_dead_at_once) {
   add(), add();
   introduce_all();
   say(0, 1, message_of(10, 1));
@@ -149,7 +149,7 @@ TEST_F(Elastic, a_peer_that_is_killed_is_lost_as_dead_at_once) {
   EXPECT_FALSE(links(0).linked(id(1)));
 }
 
-TEST_F(Elastic, a_process_that_has_taken_the_place_of_another_shows_that_one_to_be_dead) {
+TEST_F(ElasticLinksTest, a_process_that_has_taken_the_place_of_another_shows_that_one_to_be_dead) {
   add(), add();
   introduce_all();
   say(0, 1, message_of(10, 1));
@@ -162,7 +162,7 @@ TEST_F(Elastic, a_process_that_has_taken_the_place_of_another_shows_that_one_to_
   EXPECT_NE(ears(0).losses[0].why.message().find("another process"), std::string::npos) << ears(0).losses[0].why.message();
 }
 
-TEST_F(Elastic, a_link_that_breaks_between_living_peers_is_made_anew_and_reported) {
+TEST_F(ElasticLinksTest, a_link_that_breaks_between_living_peers_is_made_anew_and_reported) {
   add(), add();
   Proxy proxy(address(1));
   others.push_back([&] { proxy.turn(); });
@@ -179,7 +179,7 @@ TEST_F(Elastic, a_link_that_breaks_between_living_peers_is_made_anew_and_reporte
   ASSERT_TRUE(hears(0, 1));
 }
 
-TEST_F(Elastic, what_waits_when_a_loss_is_reported_is_dropped_although_there_is_a_new_link) {
+TEST_F(ElasticLinksTest, what_waits_when_a_loss_is_reported_is_dropped_although_there_is_a_new_link) {
   add(), add();
   Proxy proxy(address(1));
   links(0).know(id(1), {proxy.endpoint()}, true);
@@ -198,7 +198,7 @@ TEST_F(Elastic, what_waits_when_a_loss_is_reported_is_dropped_although_there_is_
   EXPECT_EQ(links(0).counters().dropped_messages, 1u);
 }
 
-TEST_F(Elastic, a_client_makes_its_links_itself) {
+TEST_F(ElasticLinksTest, a_client_makes_its_links_itself) {
   add(), add();
   introduce(0, 1, false);
   EXPECT_FALSE(links(0).send(id(1), message_of(10, 1), now));
@@ -213,7 +213,7 @@ TEST_F(Elastic, a_client_makes_its_links_itself) {
   EXPECT_EQ(links(0).counters().dials, 0u);
 }
 
-TEST_F(Elastic, what_waits_for_a_peer_that_takes_nothing_is_limited) {
+TEST_F(ElasticLinksTest, what_waits_for_a_peer_that_takes_nothing_is_limited) {
   add({.queue_bytes_max = 32u << 20, .bulk_bytes = 4u << 20}), add();
   introduce_all();
   say(0, 1, message_of(1, 1));
@@ -234,7 +234,7 @@ TEST_F(Elastic, what_waits_for_a_peer_that_takes_nothing_is_limited) {
   for (size_t i = 1; i <= sent; ++i) EXPECT_TRUE(same(ears(1).messages[i].second.view(), message.view()));
 }
 
-TEST_F(Elastic, small_messages_are_limited_too) {
+TEST_F(ElasticLinksTest, small_messages_are_limited_too) {
   add({.queue_bytes_max = 1u << 20}), add();
   introduce_all();
   members[1]->asleep = true;
@@ -243,7 +243,7 @@ TEST_F(Elastic, small_messages_are_limited_too) {
   EXPECT_EQ(sent, (1u << 20) / 256);
 }
 
-TEST_F(Elastic, one_buffer_goes_to_several_peers_without_a_copy) {
+TEST_F(ElasticLinksTest, one_buffer_goes_to_several_peers_without_a_copy) {
   for (int i = 0; i < 4; ++i) add({.run_key = "secret"});
   introduce_all();
   const auto message = message_of(4u << 20, test_seed());
@@ -259,7 +259,7 @@ TEST_F(Elastic, one_buffer_goes_to_several_peers_without_a_copy) {
   }
 }
 
-TEST_F(Elastic, a_message_may_be_sent_and_a_peer_closed_from_inside_an_upcall) {
+TEST_F(ElasticLinksTest, a_message_may_be_sent_and_a_peer_closed_from_inside_an_upcall) {
   add(), add(), add();
   introduce_all();
   ears(1).on_received = [&](const PeerId& from) {
@@ -275,7 +275,7 @@ TEST_F(Elastic, a_message_may_be_sent_and_a_peer_closed_from_inside_an_upcall) {
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(Elastic, a_sleeper_is_woken_by_a_message) {
+TEST_F(ElasticLinksTest, a_sleeper_is_woken_by_a_message) {
   add(), add();
   introduce_all();
   say(0, 1, message_of(10, 1));

@@ -103,7 +103,7 @@ TEST(ElasticOptions, only_addresses_stay_what_they_are) {
 }
 
 TEST(ElasticOptions, a_file_names_seeds_one_per_line) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "# comment\n127.0.0.1:4040\n\n  [::1]:4041  # another\n127.0.0.1:4040\n";
   const auto seeds = resolve_seeds(std::vector<std::string>{"file:" + path, "127.0.0.1:4042"});
@@ -120,7 +120,7 @@ TEST(ElasticOptions, a_file_that_is_not_there_may_come_later) {
 }
 
 TEST(ElasticOptions, a_line_of_a_file_that_is_no_seed_is_named) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "127.0.0.1:4040\nnonsense\n";
   const auto seeds = resolve_seeds(std::vector<std::string>{"file:" + path});

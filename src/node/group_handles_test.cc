@@ -15,7 +15,7 @@
 namespace unisono {
 namespace {
 
-constexpr std::chrono::seconds plenty{20};
+constexpr std::chrono::seconds patience{20};
 
 // In this process's memory.
 class MemoryStore final : public KeyValueStore {
@@ -108,7 +108,7 @@ TEST(GroupHandles, a_notice_comes_once_for_each_operation_whoever_drives) {
       if (--left == 0) over.set_value();
     });
   }
-  ASSERT_EQ(over.get_future().wait_for(plenty), std::future_status::ready);
+  ASSERT_EQ(over.get_future().wait_for(patience), std::future_status::ready);
   for (auto& work : works) EXPECT_TRUE(work.wait().ok());
   for (const auto& count : told) EXPECT_EQ(count, 1);
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(3000, 2.0F));
@@ -141,7 +141,7 @@ TEST(GroupHandles, a_notice_may_start_the_next_operation) {
   }
   next[0]();
   next[1]();
-  for (auto& one : over) ASSERT_EQ(one.get_future().wait_for(plenty), std::future_status::ready);
+  for (auto& one : over) ASSERT_EQ(one.get_future().wait_for(patience), std::future_status::ready);
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(100, 1024.0F));
 }
 

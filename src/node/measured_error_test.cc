@@ -12,7 +12,7 @@
 namespace unisono {
 namespace {
 
-using testing::in_group;
+using test::in_group;
 
 std::vector<float> noise(size_t count, uint64_t seed) {
   Random random(seed);

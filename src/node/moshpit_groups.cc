@@ -11,8 +11,6 @@ namespace unisono {
 
 namespace {
 
-double seconds(Nanos time) { return static_cast<double>(time) / 1e9; }
-
 // What a member must send at least: its values to the owners, and to each other member that has a vector the results of the chunks that it owns.
 uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTable& table) {
   uint64_t chunks = 0, own = group.chunk_counts[self];
@@ -147,8 +145,8 @@ RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
   RoundSummary summary{.round = group.descriptor().seat.round, .group = static_cast<uint32_t>(group.descriptor().members.size()),
                        .contributors_min = report.contributors_min, .contributors_max = report.contributors_max,
                        .contributors_mean = report.contributors_mean, .committed = report.committed, .kept_local = report.kept_local,
-                       .voided = report.voided, .undecided = report.undecided, .lost = report.lost, .contribute_s = seconds(report.contribute),
-                       .result_s = seconds(report.result), .verdict_s = seconds(report.verdict), .sent_bytes = report.sent_bytes,
+                       .voided = report.voided, .undecided = report.undecided, .lost = report.lost, .contribute_s = seconds_of(report.contribute),
+                       .result_s = seconds_of(report.result), .verdict_s = seconds_of(report.verdict), .sent_bytes = report.sent_bytes,
                        .received_bytes = report.received_bytes, .model_bytes = model_bytes(group.descriptor(), group.descriptor().rank_of(settings_.self), table_),
                        .variance = report.variance, .total_weight = report.total_weight};
   summary.outcome = !report.problem.empty() ? report.problem : report.undecided > 0 ? "undecided" : report.committed + report.kept_local == 0 && table_.chunks() > 0 ? "void" : "averaged";

@@ -14,8 +14,6 @@ namespace {
 
 constexpr uint32_t stale_max = 8;  // layouts that replace each other within one round: more is a fault
 
-double seconds(Nanos time) { return static_cast<double>(time) / 1e9; }
-
 void add_note(std::string& note, const std::string& text) {
   if (note.find(text) == std::string::npos) note += (note.empty() ? "" : "; ") + text;
 }
@@ -75,7 +73,7 @@ bool MoshpitPeer::act_sweep(Nanos now) {
   if (sweep_->phase == MoshpitSweep::Phase::choosing) return choose_layout(now);
   const auto outcome = seeker_.take_outcome();
   if (!outcome) return false;
-  sweep_->gather_s += seconds(now - sweep_->phase_began);
+  sweep_->gather_s += seconds_of(now - sweep_->phase_began);
   take_outcome(*outcome, now);
   return true;
 }
@@ -250,7 +248,7 @@ void MoshpitPeer::end_sweep(Nanos now) {
   report.layout = sweep.layout.version;
   report.dims = sweep.layout.dims;
   report.peers = static_cast<uint32_t>(keeper_.roster().present().size());
-  report.seconds = seconds(now - sweep.began);
+  report.seconds = seconds_of(now - sweep.began);
   const bool alone = sweep.layout.version != 0 && sweep.rounds == 0;
   // What a newcomer wanted to give is not in.
   const bool held_back = sweep.input.weight > 0 && std::ranges::find(newcomer_, true) != newcomer_.end();

@@ -22,7 +22,7 @@ constexpr Nanos pause_max_file = 20 * millisecond;  // likewise; asking costs on
 constexpr Nanos connect_time = 3 * second;          // for one address; then the next
 constexpr Nanos greeting_time = 5 * second;         // for a server to answer hello
 constexpr Nanos resolved_time = 5 * second;         // names may come to lead elsewhere while we try
-constexpr size_t read_bytes = 64 << 10;
+constexpr size_t dialer_read_bytes = 64 << 10;
 
 // A port of the ephemeral range on this host can, by chance, be connected to itself when nobody listens there.
 bool is_own_echo(int socket) {
@@ -159,7 +159,7 @@ void Dialer::write(Nanos now) {
 }
 
 void Dialer::read(Nanos now) {
-  std::array<std::byte, read_bytes> buffer;
+  std::array<std::byte, dialer_read_bytes> buffer;
   while (state_ == State::connected) {
     bool ended = false;
     const auto size = receive_some(socket_.get(), buffer, ended);

@@ -7,7 +7,7 @@ namespace {
 using namespace test;
 
 TEST(RendezvousSession, a_joiner_is_announced_and_taken_in) {
-  Port port;
+  ReservedPort port;
   auto all = meet_all(2, port.address());
   expect_met(all);
   auto future = meet(joiner_for(port.address()));
@@ -33,7 +33,7 @@ TEST(RendezvousSession, a_joiner_is_told_why_it_is_not_taken_in) {
 }
 
 TEST(RendezvousSession, a_joiner_that_nobody_takes_in_is_told_by_its_deadline) {
-  Port port;
+  ReservedPort port;
   auto all = meet_all(1, port.address());
   auto future = meet(joiner_for(port.address()), 300 * millisecond);
   const Nanos until = monotonic_now() + plenty;
@@ -47,7 +47,7 @@ TEST(RendezvousSession, a_joiner_that_nobody_takes_in_is_told_by_its_deadline) {
 
 TEST(RendezvousSession, the_new_rank_0_serves_at_the_same_place_after_the_old_one_died) {
   Folder folder;
-  Port port;
+  ReservedPort port;
   for (const auto& address : {port.address(), file_address(folder.path("meet"))}) {
     auto all = meet_all(3, address);
     expect_met(all);
@@ -67,7 +67,7 @@ TEST(RendezvousSession, the_new_rank_0_serves_at_the_same_place_after_the_old_on
 }
 
 TEST(RendezvousSession, closing_tells_the_joiners_that_wait) {
-  Port port;
+  ReservedPort port;
   auto all = meet_all(1, port.address());
   auto future = meet(joiner_for(port.address()));
   ASSERT_EQ(wait_for_joiners(*all[0].session).size(), 1u);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
-constexpr size_t read_bytes = 64 << 10;
+constexpr size_t server_read_bytes = 64 << 10;
 constexpr Nanos linger_time = second;              // for a refused stranger to read why
 constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
 
@@ -93,7 +93,7 @@ void SocketServer::accept_some(Nanos now) {
 void SocketServer::read_some(uint64_t number, Nanos now) {
   const auto it = clients_.find(number);
   if (it == clients_.end()) return;
-  std::array<std::byte, read_bytes> buffer;
+  std::array<std::byte, server_read_bytes> buffer;
   bool ended = false;
   const auto size = receive_some(it->second.socket.get(), buffer, ended);
   if (ended || size < 0) return drop(number, now);

@@ -96,7 +96,7 @@ TEST(StandaloneRendezvous, tells_those_who_wait_when_it_is_stopped) {
 }
 
 TEST(StandaloneRendezvous, says_that_its_port_is_taken) {
-  Port port(true);
+  ReservedPort port(true);
   std::atomic<bool> stop = false;
   const auto status = serve_rendezvous({.listen = port.address()}, stop, {});
   EXPECT_EQ(status.code(), Code::unavailable);

@@ -22,7 +22,7 @@ Descriptor dial(const RendezvousAddress& address) {
 // A program that listens where the rendezvous should be.
 class OtherProgram {
  public:
-  OtherProgram(const Port& port, std::string says, bool hangs_up)
+  OtherProgram(const ReservedPort& port, std::string says, bool hangs_up)
       : port_(port), says_(std::move(says)), hangs_up_(hangs_up), thread_([this] { run(); }) {}
   ~OtherProgram() {
     (void)shutdown(port_.fd(), SHUT_RDWR);  // wakes accept
@@ -39,14 +39,14 @@ class OtherProgram {
       if (!hangs_up_) open.push_back(std::move(socket));
     }
   }
-  const Port& port_;
+  const ReservedPort& port_;
   std::string says_;
   bool hangs_up_;
   std::thread thread_;
 };
 
 TEST(RendezvousSession, an_http_server_at_the_port_is_named_at_once) {
-  Port port(true);
+  ReservedPort port(true);
   const OtherProgram other(port, "HTTP/1.1 400 Bad Request\r\n\r\n", false);
   for (const uint32_t rank : {0u, 1u}) {
     auto met = meet(options_for(rank, 2, port.address())).get();
@@ -56,7 +56,7 @@ TEST(RendezvousSession, an_http_server_at_the_port_is_named_at_once) {
 }
 
 TEST(RendezvousSession, a_program_that_hangs_up_at_the_port_is_found_out_by_rank_0) {
-  Port port(true);
+  ReservedPort port(true);
   const OtherProgram other(port, "", true);
   auto met = meet(options_for(0, 2, port.address())).get();
   expect_error(met.roster, Code::unavailable,
@@ -64,14 +64,14 @@ TEST(RendezvousSession, a_program_that_hangs_up_at_the_port_is_found_out_by_rank
 }
 
 TEST(RendezvousSession, a_program_that_says_nothing_at_the_port_is_named_at_the_deadline) {
-  Port port(true);
+  ReservedPort port(true);
   const OtherProgram other(port, "", false);
   auto met = meet(options_for(1, 2, port.address()), 300 * millisecond).get();
   expect_error(met.roster, Code::unavailable, {"connection accepted now, but no answer yet"});
 }
 
 TEST(RendezvousSession, a_listening_socket_that_is_none_is_refused) {
-  Port port;
+  ReservedPort port;
   auto options = options_for(0, 2, port.address());
   options.listen_fd = port.fd();
   expect_error(meet(options).get().roster, Code::invalid,
@@ -81,7 +81,7 @@ TEST(RendezvousSession, a_listening_socket_that_is_none_is_refused) {
 }
 
 TEST(RendezvousSession, strangers_at_the_port_do_no_harm_and_are_counted) {
-  Port port;
+  ReservedPort port;
   auto zero = meet(options_for(0, 2, port.address()));
   Descriptor http;
   Descriptor silent;

@@ -17,24 +17,24 @@ TEST(RendezvousSession, machines_have_a_number_that_stays) {
 }
 
 TEST(RendezvousSession, ranks_meet_over_ipv4) {
-  Port port(true);
+  ReservedPort port(true);
   expect_met(meet_all(5, port.address(), port.fd()));
 }
 
 TEST(RendezvousSession, ranks_meet_over_ipv6) {
-  Port port(true, AF_INET6);
+  ReservedPort port(true, AF_INET6);
   // A kernel without IPv6, or a container whose loopback has no such address, has nothing that could be tested.
   if (!port.usable()) GTEST_SKIP() << "SKIPPED: no IPv6 loopback here";
   expect_met(meet_all(3, port.address(), port.fd()));
 }
 
 TEST(RendezvousSession, rank_0_opens_the_port_that_its_launcher_holds) {
-  Port port;
+  ReservedPort port;
   expect_met(meet_all(4, port.address()));
 }
 
 TEST(RendezvousSession, ranks_meet_by_name) {
-  Port port;
+  ReservedPort port;
   auto address = port.address();
   address.host = "localhost";
   expect_met(meet_all(3, address));
@@ -75,7 +75,7 @@ TEST(RendezvousSession, a_socket_that_a_dead_run_left_is_replaced) {
 
 TEST(RendezvousSession, one_run_after_another_meets_at_one_place) {
   Folder folder;
-  Port port;
+  ReservedPort port;
   for (int run = 0; run < 3; ++run) {
     expect_met(meet_all(2, file_address(folder.path("meet"))));
     expect_met(meet_all(2, port.address()));
@@ -92,7 +92,7 @@ TEST(RendezvousSession, a_group_of_one_needs_no_address) {
 }
 
 TEST(RendezvousSession, nobody_listening_is_said_with_what_was_tried) {
-  Port port;
+  ReservedPort port;
   auto met = meet(options_for(1, 2, port.address()), 300 * millisecond).get();
   expect_error(met.roster, Code::unavailable,
                {"tcp://127.0.0.1:" + port.number() + ": connection refused",
@@ -121,7 +121,7 @@ TEST(RendezvousSession, a_name_that_does_not_resolve_is_said_by_the_deadline) {
 }
 
 TEST(RendezvousSession, a_missing_rank_is_named_to_all_who_came) {
-  Port port(true);
+  ReservedPort port(true);
   auto options = options_for(0, 3, port.address());
   options.listen_fd = port.fd();
   auto zero = meet(options, 400 * millisecond);
@@ -133,7 +133,7 @@ TEST(RendezvousSession, a_missing_rank_is_named_to_all_who_came) {
 }
 
 TEST(RendezvousSession, a_late_rank_is_told_why_there_is_no_group) {
-  Port port(true);
+  ReservedPort port(true);
   auto options = options_for(0, 2, port.address());
   options.listen_fd = port.fd();
   auto zero = meet(options);
@@ -143,7 +143,7 @@ TEST(RendezvousSession, a_late_rank_is_told_why_there_is_no_group) {
 }
 
 TEST(RendezvousSession, another_job_at_the_address_is_told_and_harms_nobody) {
-  Port port;
+  ReservedPort port;
   auto zero = meet(options_for(0, 2, port.address(), "first"));
   auto one = meet(options_for(1, 2, port.address(), "first"));
   Met first = zero.get();

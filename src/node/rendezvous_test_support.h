@@ -26,9 +26,9 @@ inline std::vector<std::string> endpoints_of(uint32_t rank) { return {"tcp://10.
 
 // A port of the kernel's choice that nobody else gets while this lives. Listening: for rank 0 to take over. Otherwise a
 // server that names the port can still open it, and until then connections are refused.
-class Port {
+class ReservedPort {
  public:
-  explicit Port(bool listening = false, int family = AF_INET)
+  explicit ReservedPort(bool listening = false, int family = AF_INET)
       : family_(family), socket_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int on = 1;
     (void)setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));

@@ -32,7 +32,7 @@ TEST(SeedDhtNone, a_seed_by_dht_is_refused_and_the_option_that_is_missing_is_nam
 }
 
 TEST(SeedDhtNone, in_a_file_too) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   std::ofstream(folder.path() + "/seeds") << "dht:bootstrap.example\n";
   EXPECT_NE(refusal("file:" + folder.path() + "/seeds").find("line 1"), std::string::npos);
 }

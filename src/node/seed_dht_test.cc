@@ -228,7 +228,7 @@ TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
 }
 
 TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_any_more) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   Node node, stranger;
   ASSERT_TRUE(stranger.meet(node));

@@ -35,7 +35,7 @@ class Hang {
   std::string path() const { return folder_.path() + "/seeds"; }
 
  private:
-  const testing::TemporaryFolder folder_;
+  const test::TemporaryFolder folder_;
 };
 
 }  // namespace
@@ -49,7 +49,7 @@ TEST(SeedFinder, addresses_are_known_at_once_and_stay) {
 }
 
 TEST(SeedFinder, a_file_is_read_again) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   SeedFinder finder({.seeds = {"file:" + path}});
   ASSERT_TRUE(finder.start(10 * second).ok());
@@ -64,7 +64,7 @@ TEST(SeedFinder, a_file_is_read_again) {
 }
 
 TEST(SeedFinder, a_file_that_is_wrong_at_first_is_an_error_and_later_keeps_what_was_read) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "nonsense\n";
   EXPECT_EQ(SeedFinder({.seeds = {"file:" + path}}).start(10 * second).code(), Code::invalid);
@@ -101,7 +101,7 @@ TEST(SeedFinder, what_a_look_up_that_hangs_has_cost_is_part_of_the_time_for_join
 }
 
 TEST(SeedFinder, a_run_that_has_begun_finds_by_a_file_that_is_written_later_whom_it_did_not_know) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   const auto other = make_driver(options_of("127.0.0.1:1", true)), driver = make_driver(options_of("file:" + path, true));
   ASSERT_TRUE(other != nullptr && driver != nullptr);
@@ -127,7 +127,7 @@ TEST(SeedFinder, who_wakes_after_the_time_for_joining_gives_up) {
 }
 
 TEST(SeedFinder, a_joiner_asks_a_seed_that_turns_up_while_another_one_does_not_answer) {
-  testing::TemporaryFolder folder;
+  test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
   std::ofstream(path) << "127.0.0.1:1\n";
   const auto founder = make_driver(options_of("127.0.0.1:1", true)), joiner = make_driver(options_of("file:" + path, false));

@@ -8,11 +8,11 @@ namespace unisono {
 namespace {
 
 const PeerId alice{1, 0}, bert{2, 0}, carla{3, 0};
-const std::vector<size_t> sizes(20, 10'000);
+const std::vector<size_t> donor_sizes(20, 10'000);
 
 class StateDonorServes : public ::testing::Test {
  protected:
-  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, sizes), donor(options(), copy) { test::finish(copy, 7, values, sizes); }
+  StateDonorServes() : values(test::random_bytes(200'000, 1)), copy(test::state_schema, donor_sizes), donor(options(), copy) { test::finish(copy, 7, values, donor_sizes); }
   static StateDonorOptions options() {
     StateDonorOptions options;
     options.schema = test::state_schema;
@@ -149,7 +149,7 @@ TEST_F(StateDonorServes, the_same_state_until_the_last_joiner_is_done) {
   const auto state = copy.state_digest();
   ask(alice);
   values = test::random_bytes(200'000, 2);
-  test::finish(copy, 8, values, sizes);
+  test::finish(copy, 8, values, donor_sizes);
   ask(bert, 0, state);
   EXPECT_EQ(count<StateOffer>(bert), 1u);
   donor.peer_gone(alice);
@@ -169,7 +169,7 @@ TEST_F(StateDonorServes, nobody_of_other_tensors_and_nobody_once_it_leaves) {
   EXPECT_EQ(donor.serving(), 0u);
   ask(bert);
   expect_refused(bert, StateRefusal::leaving);
-  StateCopy nothing(test::state_schema, sizes);
+  StateCopy nothing(test::state_schema, donor_sizes);
   StateDonor empty(options(), nothing);
   ASSERT_TRUE(empty.message(alice, StateAsk{test::state_schema, 0}, 0).ok());
   EXPECT_EQ(std::get<StateRefused>(*decode_state(empty.take_sends().at(0).message.head.view())).reason, StateRefusal::no_state);

@@ -9,7 +9,7 @@ namespace {
 
 using test::StateWorld;
 
-constexpr double bandwidth = 20e6;
+constexpr double link_bandwidth = 20e6;
 const std::vector<size_t> hundred(100, 40'000);  // 4 MB: a joiner and a donor alone need 0.8 s
 
 void expect_loaded(StateWorld& world, const Bytes& values) {
@@ -25,7 +25,7 @@ void expect_loaded(StateWorld& world, const Bytes& values) {
 
 TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two) {
   StateWorld world(hundred);
-  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, link_bandwidth);
   for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
   world.run_all();
   expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
@@ -38,7 +38,7 @@ TEST(StateTransfer, a30_thirty_joiners_at_once_and_no_donor_serves_more_than_two
   for (auto& [id, donor] : world.donors()) {
     const auto& counters = donor->machine->counters();
     EXPECT_GT(counters.parts, 100u) << "donor " << id.low << " had little to do";
-    EXPECT_LE(static_cast<double>(counters.part_bytes), 0.25 * bandwidth * 1e-9 * static_cast<double>(world.now()) + 50'000);
+    EXPECT_LE(static_cast<double>(counters.part_bytes), 0.25 * link_bandwidth * 1e-9 * static_cast<double>(world.now()) + 50'000);
   }
 }
 
@@ -46,7 +46,7 @@ TEST(StateTransfer, a30_a_donor_that_is_killed_costs_no_joiner_a_finished_chunk)
   for (const uint64_t killed : {1, 7}) {
     SCOPED_TRACE("donor " + std::to_string(killed));
     StateWorld world(hundred);
-    for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+    for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, link_bandwidth);
     for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
     uint32_t hurt = 0;
     world.at(700 * millisecond, [&] {
@@ -65,7 +65,7 @@ TEST(StateTransfer, a30_a_donor_that_is_killed_costs_no_joiner_a_finished_chunk)
 
 TEST(StateTransfer, goes_on_while_nine_of_ten_donors_die_one_after_the_other) {
   StateWorld world(hundred);
-  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, bandwidth);
+  for (uint64_t id = 1; id <= 10; ++id) world.add_donor(id, link_bandwidth);
   for (uint64_t id = 100; id < 110; ++id) world.add_joiner(id);
   for (uint64_t id = 1; id <= 9; ++id) {
     world.at(static_cast<Nanos>(id) * 200 * millisecond, [&world, id] { world.kill(*world.donors()[PeerId{id, 1}]); });
@@ -76,7 +76,7 @@ TEST(StateTransfer, goes_on_while_nine_of_ten_donors_die_one_after_the_other) {
 
 TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
   StateWorld world(std::vector<size_t>(20, 40'000));
-  world.add_donor(1, bandwidth);
+  world.add_donor(1, link_bandwidth);
   for (uint64_t id = 100; id < 130; ++id) world.add_joiner(id);
   world.run_all();
   expect_loaded(world, test::random_bytes(world.vector_bytes(), 1));
@@ -87,7 +87,7 @@ TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
 
 TEST(StateTransfer, joiners_are_given_one_state_whole_while_sweeps_go_on) {
   StateWorld world(hundred);
-  auto& donor = world.add_donor(1, bandwidth);
+  auto& donor = world.add_donor(1, link_bandwidth);
   bool over = false;
   std::function<void(int64_t)> sweep = [&](int64_t number) {
     if (over) return;
@@ -138,7 +138,7 @@ TEST(StateTransfer, survives_random_loss_damage_deaths_and_sweeps) {
     const uint64_t donors = 1 + random.below(6);
     const auto soon = [&] { return static_cast<Nanos>(random.below(1'500'000'000)); };
     for (uint64_t id = 1; id <= donors; ++id) {
-      auto& donor = world.add_donor(id, bandwidth * (0.1 + random.unit()), 1 + random.below(3), {test::blob("step", blobs[random.below(3)])});
+      auto& donor = world.add_donor(id, link_bandwidth * (0.1 + random.unit()), 1 + random.below(3), {test::blob("step", blobs[random.below(3)])});
       if (id > 1 && random.chance(0.4)) world.at(soon(), [&] { world.kill(donor); });
       if (random.chance(0.5)) {
         world.at(soon(), [&] {

@@ -17,8 +17,6 @@
 namespace unisono::record {
 namespace {
 
-constexpr Nanos start = 20 * second;
-
 TEST(Recorder, tells_who_wrote_it) {
   const auto record = snapshot_of(*recorder_of_three());
   EXPECT_EQ(record.run, 0x1234u);
@@ -164,7 +162,7 @@ TEST(Recorder, durations_fall_into_buckets_by_powers_of_two) {
 }
 
 TEST(Recorder, in_a_file_outlives_its_writer) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   recorder_of_three({.folder = folder.path() + "/made"})->begun();
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/made")) {
@@ -192,7 +190,7 @@ TEST(Recorder, without_shared_memory_works_unseen_and_says_why) {
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit tiny{.rlim_cur = 100, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tiny), 0);
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto recorder = recorder_of_three({.folder = folder.path()});
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_EQ(recorder->status().code(), Code::unavailable);

@@ -15,8 +15,6 @@
 namespace unisono::record {
 namespace {
 
-constexpr Nanos start = 20 * second;
-
 Bytes sound() {
   const auto recorder = recorder_of_three();
   recorder->begun();

@@ -10,6 +10,8 @@
 
 namespace unisono::record {
 
+inline constexpr Nanos start = 20 * second;  // of operations
+
 inline Identity identity_of_three() {
   return {.run = 0x1234,
           .group = 1,

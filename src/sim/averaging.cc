@@ -16,7 +16,7 @@ struct NamedAlgorithm {
   AveragingAlgorithm algorithm;
   std::string_view name;
 };
-constexpr NamedAlgorithm names[] = {{AveragingAlgorithm::all_reduce, "all-reduce"},
+constexpr NamedAlgorithm algorithm_names[] = {{AveragingAlgorithm::all_reduce, "all-reduce"},
                                     {AveragingAlgorithm::gossip, "gossip"},
                                     {AveragingAlgorithm::sgp, "sgp"},
                                     {AveragingAlgorithm::random_groups, "random"},
@@ -41,7 +41,7 @@ double variance_of(std::span<const double> values) {
 }  // namespace
 
 std::string_view name(AveragingAlgorithm algorithm) {
-  for (const auto& each : names) {
+  for (const auto& each : algorithm_names) {
     if (each.algorithm == algorithm) return each.name;
   }
   return "unknown";

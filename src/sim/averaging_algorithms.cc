@@ -12,19 +12,19 @@ namespace unisono::sim {
 namespace {
 
 using Alive = std::span<const uint8_t>;
-using Values = std::span<double>;
+using PeerValues = std::span<double>;
 
 double sent_by_group(size_t group) { return group == 0 ? 0 : 2 * (static_cast<double>(group) - 1); }
 
 // Gives all of them their mean, and what they sent.
-double average_group(std::span<const uint32_t> group, Values values) {
+double average_group(std::span<const uint32_t> group, PeerValues values) {
   double sum = 0;
   for (const uint32_t peer : group) sum += values[peer];
   for (const uint32_t peer : group) values[peer] = sum / static_cast<double>(group.size());
   return sent_by_group(group.size());
 }
 
-double average_groups(const AveragingGroups& groups, Values values) {
+double average_groups(const AveragingGroups& groups, PeerValues values) {
   double sent = 0;
   for (const auto& group : groups) sent += average_group(group, values);
   return sent;
@@ -41,7 +41,7 @@ std::vector<uint32_t> present(Alive alive) {
 // A round that is spoilt is paid for all the same: all but the absent find out after they have sent.
 class AllReduceRule : public AveragingRule {
  public:
-  double average(uint32_t, Alive alive, Values values, AveragingRandom&) override {
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom&) override {
     const auto peers = present(alive);
     if (peers.size() == values.size()) average_group(peers, values);
     return sent_by_group(values.size());
@@ -50,7 +50,7 @@ class AllReduceRule : public AveragingRule {
 
 class GossipRule : public AveragingRule {
  public:
-  double average(uint32_t, Alive alive, Values values, AveragingRandom&) override {
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom&) override {
     const std::vector<double> before(values.begin(), values.end());
     const size_t peers = values.size();
     double sent = 0;
@@ -76,7 +76,7 @@ class PushRule : public AveragingRule {
  public:
   explicit PushRule(uint32_t peers) : peers_(peers), matrices_(static_cast<uint32_t>(std::bit_width(peers - 1)) - 1) {}
 
-  double average(uint32_t round, Alive alive, Values values, AveragingRandom&) override {
+  double average(uint32_t round, Alive alive, PeerValues values, AveragingRandom&) override {
     const uint64_t reach = uint64_t{1} << (round % matrices_);
     std::vector<double> sums(peers_);
     std::vector<uint32_t> counts(peers_);
@@ -104,7 +104,7 @@ class PushRule : public AveragingRule {
 class RandomGroupsRule : public AveragingRule {
  public:
   explicit RandomGroupsRule(uint32_t max_group) : max_group_(max_group) {}
-  double average(uint32_t, Alive alive, Values values, AveragingRandom& random) override { return average_groups(random_groups(alive, max_group_, random), values); }
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override { return average_groups(random_groups(alive, max_group_, random), values); }
 
  private:
   uint32_t max_group_;
@@ -113,7 +113,7 @@ class RandomGroupsRule : public AveragingRule {
 class ChunkKeysRule : public AveragingRule {
  public:
   ChunkKeysRule(uint32_t peers, uint32_t base, uint32_t digits) : keys_(peers, base, digits) {}
-  double average(uint32_t, Alive alive, Values values, AveragingRandom& random) override { return average_groups(keys_.next_groups(alive, random), values); }
+  double average(uint32_t, Alive alive, PeerValues values, AveragingRandom& random) override { return average_groups(keys_.next_groups(alive, random), values); }
 
  private:
   ChunkKeys keys_;
@@ -127,7 +127,7 @@ class PublishedGridRule : public AveragingRule {
     cells_.resize(peers);
   }
 
-  double average(uint32_t round, Alive alive, Values values, AveragingRandom&) override {
+  double average(uint32_t round, Alive alive, PeerValues values, AveragingRandom&) override {
     const uint32_t axis = round % grid_.axes();
     AveragingGroups lines(grid_.line_count(axis));
     for (uint32_t peer = 0; peer < cells_.size(); ++peer) {
@@ -153,7 +153,7 @@ class FittedRule : public AveragingRule {
     }
   }
 
-  double average(uint32_t round, Alive alive, Values values, AveragingRandom& random) override {
+  double average(uint32_t round, Alive alive, PeerValues values, AveragingRandom& random) override {
     double sent = 0;
     for (const auto& line : axes_[(round - 1) % axes_.size()]) {
       contributors_.clear();
@@ -176,7 +176,7 @@ class FittedRule : public AveragingRule {
   };
 
   // Members of one position are added among themselves first: two halves of a weight then add up exactly.
-  void average_line(Values values) {
+  void average_line(PeerValues values) {
     double mass = 0, weight = 0;
     uint32_t positions = 0;
     for (size_t at = 0; at < contributors_.size(); ++positions) {

@@ -18,7 +18,7 @@ struct Expected {
   double rounds[4];   // to 1e-9, by absence
   double allowed;     // with 2000 restarts
 };
-constexpr double absences[] = {0, .001, .005, .01};
+constexpr double expected_absences[] = {0, .001, .005, .01};
 constexpr Expected all_expected[] = {{random_groups, 512, {6.17, 6.18, 6.39, 6.70}, .06},
                                      {published_grid, 512, {8.32, 8.39, 8.66, 8.96}, .06},
                                      {published_grid, 1024, {2.00, 3.66, 5.17, 5.89}, .06},
@@ -42,9 +42,9 @@ double mean_rounds(AveragingSettings settings, uint32_t restarts) {
 // more: added to what is allowed, for restarts fewer than 2000.
 void expect_specified_means(uint32_t restarts, double more) {
   for (const auto& one : all_expected) {
-    for (size_t p = 0; p < std::size(absences); ++p) {
-      const double rounds = mean_rounds({.algorithm = one.algorithm, .peers = one.peers, .absence = absences[p]}, restarts);
-      EXPECT_NEAR(rounds, one.rounds[p], one.allowed + more) << name(one.algorithm) << ", " << one.peers << " peers, absence " << absences[p] << ", seeds from 0";
+    for (size_t p = 0; p < std::size(expected_absences); ++p) {
+      const double rounds = mean_rounds({.algorithm = one.algorithm, .peers = one.peers, .absence = expected_absences[p]}, restarts);
+      EXPECT_NEAR(rounds, one.rounds[p], one.allowed + more) << name(one.algorithm) << ", " << one.peers << " peers, absence " << expected_absences[p] << ", seeds from 0";
     }
   }
 }

@@ -12,7 +12,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr std::array names{"join", "leave", "kill", "stop", "continue"};
+constexpr std::array action_names{"join", "leave", "kill", "stop", "continue"};
 
 enum class Place : uint8_t { away, at_work, stopped };
 
@@ -40,10 +40,10 @@ std::string read_event(const std::vector<std::string_view>& words, ChurnEvent& e
   double seconds = 0;
   if (!read_number(words[0], seconds) || !(seconds >= 0) || seconds > static_cast<double>(timeout_max / second)) return "bad_time: \"" + std::string(words[0]) + "\" is not between 0 and 30 days, in seconds";
   if (!read_number(words[1], event.peer) || event.peer >= churn_peers_max) return "bad_peer: \"" + std::string(words[1]) + "\" is no number below " + std::to_string(churn_peers_max);
-  const auto found = std::ranges::find(names, words[2]);
-  if (found == names.end()) return "bad_action: \"" + std::string(words[2]) + "\" is none of join, leave, kill, stop, continue";
+  const auto found = std::ranges::find(action_names, words[2]);
+  if (found == action_names.end()) return "bad_action: \"" + std::string(words[2]) + "\" is none of join, leave, kill, stop, continue";
   event.at = std::llround(seconds * 1e6) * microsecond;
-  event.action = static_cast<ChurnAction>(found - names.begin());
+  event.action = static_cast<ChurnAction>(found - action_names.begin());
   return {};
 }
 
@@ -74,7 +74,7 @@ std::string take_effect(const ChurnEvent& event, std::vector<Place>& places) {
 
 }  // namespace
 
-const char* name(ChurnAction action) { return names[static_cast<size_t>(action)]; }
+const char* name(ChurnAction action) { return action_names[static_cast<size_t>(action)]; }
 
 Result<ChurnTrace> ChurnTrace::parse(std::string_view text) {
   ChurnTrace trace;

@@ -20,23 +20,6 @@ struct Weather {
   }
 };
 
-std::vector<std::vector<float>> values_of(uint32_t ranks, size_t elements, uint64_t seed) {
-  std::vector<std::vector<float>> values(ranks, std::vector<float>(elements));
-  Random random(seed);
-  for (auto& own : values) {
-    for (auto& value : own) value = static_cast<float>(random.below(2001)) / 1000.0f - 1.0f;
-  }
-  return values;
-}
-
-std::vector<float> mean_of(const std::vector<std::vector<float>>& values) {
-  std::vector<float> mean(values[0].size());
-  std::vector<const void*> sources;
-  for (const auto& own : values) sources.push_back(own.data());
-  kernels::reduce({.dtype = DType::f32, .op = ReduceOp::sum, .sources = sources, .destination = mean.data(), .count = mean.size(), .divisor = static_cast<uint32_t>(values.size())});
-  return mean;
-}
-
 struct Round {
   std::vector<std::shared_ptr<const DeliveryReport>> reports;  // by rank
   bool exact = true;   // the bits of a reliable two_step
@@ -45,7 +28,7 @@ struct Round {
 
 // One all-reduce, which has to go well and to leave the same bits everywhere.
 Round round(LossyCluster& cluster, uint32_t ranks, const CallOptions& options, uint64_t seed) {
-  auto values = values_of(ranks, count, seed);
+  auto values = random_values(ranks, count, seed);
   const auto expected = mean_of(values);
   Round round;
   for (const auto& outcome : cluster.all_reduce(values, options)) {
@@ -173,7 +156,7 @@ TEST(DeliverySwitch, reliable_operations_wait_for_a_rank_that_lossy_ones_leave_o
     const auto options = calls(delivery, 0.05);
     uint64_t seed = 0;
     for (int i = 0; i < 25; ++i) (void)round(cluster, 3, options, ++seed);
-    auto values = values_of(3, count, ++seed);
+    auto values = random_values(3, count, ++seed);
     const auto expected = mean_of(values);
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], options));
@@ -196,7 +179,7 @@ TEST(DeliverySwitch, reliable_operations_take_no_deadlines_of_lossy_ones_and_end
   options.lossy.deadline_max = std::chrono::milliseconds(10);
   options.timeout = Milliseconds(300);
   cluster.network().cut_off(2, true);
-  auto values = values_of(3, count, 1);
+  auto values = random_values(3, count, 1);
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank rank = 0; rank < 2; ++rank) done.push_back(cluster.submit(rank, values[rank], options));
   const auto start = cluster.now();

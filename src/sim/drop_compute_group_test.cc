@@ -14,7 +14,7 @@ namespace {
 
 using test::ms;
 using test::Worker;
-using unisono::testing::in_group;
+using unisono::test::in_group;
 
 constexpr uint32_t world = 8, micro_batches = 12;
 constexpr uint64_t before = 49, measured = 300;  // steps: 5 to warm up and 44 to record; and those that count

@@ -12,7 +12,7 @@
 namespace unisono::sim {
 namespace {
 
-constexpr uint32_t world = 4;
+constexpr uint32_t world_size = 4;
 constexpr double link_bytes_per_us = 2500;  // of payload
 constexpr uint64_t slice_bytes = 1600;      // which take whole nanoseconds
 // Headers are not payload. (The simulator's clock cuts off what is less than a nanosecond, and so it must not be a little less than a whole one.)
@@ -37,23 +37,23 @@ std::vector<Parameter> llama(uint64_t width, uint64_t inner, int layers) {
 class Job {
  public:
   explicit Job(uint64_t factor) : factor_(factor), cluster_(settings(), trace_) {
-    for (PeerIndex p = 0; p < world; ++p) groups_.push_back(&cluster_.make_group(p, 1, {0, 1, 2, 3}, {0, 1, 2, 3}));
+    for (PeerIndex p = 0; p < world_size; ++p) groups_.push_back(&cluster_.make_group(p, 1, {0, 1, 2, 3}, {0, 1, 2, 3}));
   }
 
   // One all-reduce of so many elements after what was before; how long it takes, in seconds of the whole job.
   double all_reduce(uint64_t elements) {
     const auto began = cluster_.now();
-    std::vector<std::vector<float>> values(world, std::vector<float>(elements / factor_, 1.0f));
-    std::vector<std::shared_ptr<Completion>> done(world);
+    std::vector<std::vector<float>> values(world_size, std::vector<float>(elements / factor_, 1.0f));
+    std::vector<std::shared_ptr<Completion>> done(world_size);
     Nanos ended = 0;
     cluster_.on_progress([&](PeerIndex) {
       bool all = true;
       for (const auto& each : done) all = all && each != nullptr && each->done;
       if (all && ended == 0) ended = cluster_.now();
     });
-    for (PeerIndex p = 0; p < world; ++p) {
+    for (PeerIndex p = 0; p < world_size; ++p) {
       const Tensor tensor{std::span<float>(values[p])};
-      auto request = all_reduce_call({p, world, 1000 * second}, tensor, tensor, {.op = ReduceOp::avg, .order = Order::any, .schedule = ScheduleKind::ring, .slice_bytes = slice_bytes});
+      auto request = all_reduce_call({p, world_size, 1000 * second}, tensor, tensor, {.op = ReduceOp::avg, .order = Order::any, .schedule = ScheduleKind::ring, .slice_bytes = slice_bytes});
       done[p] = cluster_.engine(p).submit(*groups_[p], std::move(*request), 0, cluster_.now());
       cluster_.touched(p);
     }
@@ -66,7 +66,7 @@ class Job {
 
  private:
   static ClusterSettings settings() {
-    return {.processes = world, .seed = 1, .network = {.latency = 0, .bytes_per_us = wire_bytes_per_us}, .compute = {}, .limits = {}, .topology = {shared_memory_profile(2), network_tcp_profile(2)}};
+    return {.processes = world_size, .seed = 1, .network = {.latency = 0, .bytes_per_us = wire_bytes_per_us}, .compute = {}, .limits = {}, .topology = {shared_memory_profile(2), network_tcp_profile(2)}};
   }
 
   const uint64_t factor_;

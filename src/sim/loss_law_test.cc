@@ -6,17 +6,12 @@
 #include <string>
 
 #include "collectives/estimator.h"
+#include "sim/loss_model_test_support.h"
 #include "sim/loss_run.h"
 #include "training/drift.h"
 
 namespace unisono::sim {
 namespace {
-
-LossModel model_of(const std::string& text) {
-  const auto model = LossModel::parse(text);
-  EXPECT_TRUE(model.ok()) << text << ": " << model.status().to_string();
-  return model.ok() ? *model : LossModel{};
-}
 
 struct Moments {
   double mean = 0, variance = 0;
@@ -103,32 +98,32 @@ TEST(LossLaw, shares_of_full_short_and_empty_ranges_are_those_of_independent_lin
 TEST(LossLaw, drift_of_links_that_are_alike_is_that_of_one_loss) {
   for (const double rho : {0., .9}) {
     const DriftCase one{.rho = rho, .world = 5};
-    const auto expected = drift_of(model_of("0.2"), one), found = drift_of(model_of("links:p=0.2"), one);
+    const auto expected = drift_of(loss_model_of("0.2"), one), found = drift_of(loss_model_of("links:p=0.2"), one);
     EXPECT_NEAR(found.owner, expected.owner, 1e-12);
     EXPECT_NEAR(found.pair, expected.pair, 1e-12);
   }
   // Of links without loss and a lossy one: only differences with that copy.
-  const auto lossy = drift_of(model_of("links:0>1=0.2"), {.world = 4});
+  const auto lossy = drift_of(loss_model_of("links:0>1=0.2"), {.world = 4});
   EXPECT_NEAR(lossy.owner, .25 / 12, 1e-12);
   EXPECT_NEAR(lossy.pair, 2 * .25 / 12, 1e-12);
 }
 
 TEST(LossLaw, a_chain_seen_every_few_moves_is_a_chain) {
-  const auto bursts = model_of("gilbert_elliott:p=0.1,burst=8");
+  const auto bursts = loss_model_of("gilbert_elliott:p=0.1,burst=8");
   const double memory = std::pow(1 - bursts.fall() - .125, 4);
   const auto found = drift_of(bursts, {.world = 8, .ranges = 2});
   EXPECT_NEAR(found.owner, .1 / (.9 * (1 - memory)), 1e-9);
   // Where it forgets from step to step, single losses decide.
-  EXPECT_NEAR(drift_of(bursts, {.world = 8, .ranges = 200}).pair, drift_of(model_of("0.1"), {.world = 8}).pair, 1e-12);
+  EXPECT_NEAR(drift_of(bursts, {.world = 8, .ranges = 200}).pair, drift_of(loss_model_of("0.1"), {.world = 8}).pair, 1e-12);
   EXPECT_FALSE(forgets_between_steps(bursts, 2));
   EXPECT_TRUE(forgets_between_steps(bursts, 200));
 }
 
 TEST(LossLaw, where_nothing_is_derived_nothing_is_said) {
-  EXPECT_TRUE(std::isnan(drift_of(model_of("iid:0.1,dead=0@1"), {.world = 4}).owner));
-  EXPECT_TRUE(std::isnan(drift_of(model_of("gilbert_elliott:p=0.1,burst=8,bad=0.5"), {.world = 4, .ranges = 1}).owner));
-  EXPECT_TRUE(std::isnan(pair_over_fresh(model_of("chain:p=0.1,recovery=0.25"), {.world = 4})));
-  EXPECT_TRUE(std::isnan(drift_of(model_of("0.1"), {.world = 2}).pair));
+  EXPECT_TRUE(std::isnan(drift_of(loss_model_of("iid:0.1,dead=0@1"), {.world = 4}).owner));
+  EXPECT_TRUE(std::isnan(drift_of(loss_model_of("gilbert_elliott:p=0.1,burst=8,bad=0.5"), {.world = 4, .ranges = 1}).owner));
+  EXPECT_TRUE(std::isnan(pair_over_fresh(loss_model_of("chain:p=0.1,recovery=0.25"), {.world = 4})));
+  EXPECT_TRUE(std::isnan(drift_of(loss_model_of("0.1"), {.world = 2}).pair));
 }
 
 }  // namespace

@@ -4,28 +4,24 @@
 
 #include <string>
 
+#include "sim/loss_model_test_support.h"
+
 namespace unisono::sim {
 namespace {
-
-LossModel model_of(const std::string& text) {
-  const auto model = LossModel::parse(text);
-  EXPECT_TRUE(model.ok()) << text << ": " << model.status().to_string();
-  return model.ok() ? *model : LossModel{};
-}
 
 TEST(LossModel, is_read_back_as_it_was_written) {
   for (const char* text : {"none", "iid:0.1", "iid:0", "iid:1", "gilbert_elliott:p=0.1,burst=8", "gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5", "chain:p=0.1,recovery=0.25", "joint:p=0.1,both=0.05", "links:0>1=0.3,2>*=0.1", "links:p=0.05,*>1=1",
                            "iid:0.1,granularity=shard,dead=3@100,dead=4@100-200,slow=3x0.2,slow=5x1", "none:dead=0@0", "iid:1e-06"}) {
-    EXPECT_EQ(model_of(text).to_string(), text);
-    EXPECT_EQ(model_of(model_of(text).to_string()), model_of(text));
+    EXPECT_EQ(loss_model_of(text).to_string(), text);
+    EXPECT_EQ(loss_model_of(loss_model_of(text).to_string()), loss_model_of(text));
   }
-  EXPECT_EQ(model_of("0.1"), model_of("iid:p=0.1"));
-  EXPECT_EQ(model_of("chain:recovery=0.25,p=0.1"), model_of("chain:0.1,recovery=0.25"));
-  EXPECT_EQ(model_of("links"), model_of("links:p=0"));
+  EXPECT_EQ(loss_model_of("0.1"), loss_model_of("iid:p=0.1"));
+  EXPECT_EQ(loss_model_of("chain:recovery=0.25,p=0.1"), loss_model_of("chain:0.1,recovery=0.25"));
+  EXPECT_EQ(loss_model_of("links"), loss_model_of("links:p=0"));
 }
 
 TEST(LossModel, has_what_was_written) {
-  const auto model = model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5,dead=3@100-200,slow=2x0.25,granularity=shard");
+  const auto model = loss_model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5,dead=3@100-200,slow=2x0.25,granularity=shard");
   EXPECT_EQ(model.kind, LossModel::Kind::gilbert_elliott);
   EXPECT_EQ(model.loss, .1);
   EXPECT_EQ(model.burst, 8);
@@ -34,7 +30,7 @@ TEST(LossModel, has_what_was_written) {
   EXPECT_EQ(model.granularity, LossModel::Granularity::shard);
   EXPECT_EQ(model.dead, (std::vector<LossModel::Outage>{{3, 100, 200}}));
   EXPECT_EQ(model.slow, (std::vector<LossModel::Slow>{{2, .25}}));
-  EXPECT_EQ(model_of("none:dead=3@100").dead[0].to, LossModel::for_ever);
+  EXPECT_EQ(loss_model_of("none:dead=3@100").dead[0].to, LossModel::for_ever);
 }
 
 TEST(LossModel, that_is_wrong_is_refused_and_the_part_is_named) {
@@ -94,20 +90,20 @@ TEST(LossModel, that_is_wrong_is_refused_and_the_part_is_named) {
 }
 
 TEST(LossModel, ranks_that_are_not_there_are_refused) {
-  EXPECT_TRUE(model_of("links:0>3=0.1,dead=3@0,slow=3x0").check(4).ok());
-  for (const char* text : {"links:0>4=0.1", "links:4>*=0.1", "none:dead=4@0", "none:slow=4x0"}) EXPECT_NE(model_of(text).check(4).message().find("it names rank 4, and there are 4, from 0"), std::string::npos) << text;
+  EXPECT_TRUE(loss_model_of("links:0>3=0.1,dead=3@0,slow=3x0").check(4).ok());
+  for (const char* text : {"links:0>4=0.1", "links:4>*=0.1", "none:dead=4@0", "none:slow=4x0"}) EXPECT_NE(loss_model_of(text).check(4).message().find("it names rank 4, and there are 4, from 0"), std::string::npos) << text;
 }
 
 // D8.
 TEST(LossModel, chain_of_bursts_has_the_specified_transitions) {
-  EXPECT_NEAR(model_of("gilbert_elliott:p=0.1,burst=8").fall(), .0138889, 5e-8);
+  EXPECT_NEAR(loss_model_of("gilbert_elliott:p=0.1,burst=8").fall(), .0138889, 5e-8);
   // Mean loss (a h_b + r h_g) / (a + r).
-  const auto general = model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5");
+  const auto general = loss_model_of("gilbert_elliott:p=0.1,burst=8,good=0.01,bad=0.5");
   EXPECT_NEAR((general.fall() * .5 + .125 * .01) / (general.fall() + .125), .1, 1e-12);
 }
 
 TEST(LossModel, of_several_links_that_fit_the_last_counts) {
-  const auto model = model_of("links:p=0.05,0>*=0.1,*>2=0.2,0>2=0.3");
+  const auto model = loss_model_of("links:p=0.05,0>*=0.1,*>2=0.2,0>2=0.3");
   EXPECT_EQ(model.link_loss(1, 0), .05);
   EXPECT_EQ(model.link_loss(0, 1), .1);
   EXPECT_EQ(model.link_loss(1, 2), .2);
@@ -116,7 +112,7 @@ TEST(LossModel, of_several_links_that_fit_the_last_counts) {
 
 TEST(LossModel, joint_losses_are_made_of_common_ones_and_of_own_ones) {
   for (const char* text : {"joint:p=0.1,both=0.05", "joint:p=0.1,both=0.01", "joint:p=0.1,both=0.1", "joint:p=0,both=0"}) {
-    const auto model = model_of(text);
+    const auto model = loss_model_of(text);
     const double common = model.common_loss(), own = model.own_loss();
     EXPECT_NEAR(common + (1 - common) * own, model.loss, 1e-12) << text;
     EXPECT_NEAR(common + (1 - common) * own * own, model.both, 1e-9) << text;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
+#include "kernels/dispatch.h"
 #include "node/calls.h"
 #include "node/lossy_group.h"
 #include "sim/datagram_network.h"
@@ -98,5 +100,22 @@ class LossyCluster {
   std::vector<std::unique_ptr<LossyGroup>> groups_;
   Nanos now_ = 0;
 };
+
+inline std::vector<std::vector<float>> random_values(uint32_t ranks, size_t count, uint64_t seed) {
+  std::vector<std::vector<float>> values(ranks, std::vector<float>(count));
+  Random random(seed);
+  for (auto& own : values) {
+    for (auto& value : own) value = static_cast<float>(random.below(2001)) / 1000.0f - 1.0f;
+  }
+  return values;
+}
+
+inline std::vector<float> mean_of(const std::vector<std::vector<float>>& values) {
+  std::vector<float> mean(values[0].size());
+  std::vector<const void*> sources;
+  for (const auto& own : values) sources.push_back(own.data());
+  kernels::reduce({.dtype = DType::f32, .op = ReduceOp::sum, .sources = sources, .destination = mean.data(), .count = mean.size(), .divisor = static_cast<uint32_t>(values.size())});
+  return mean;
+}
 
 }  // namespace unisono::sim

@@ -13,30 +13,13 @@
 namespace unisono::sim {
 namespace {
 
-std::vector<std::vector<float>> values_of(uint32_t ranks, size_t count, uint64_t seed) {
-  std::vector<std::vector<float>> values(ranks, std::vector<float>(count));
-  Random random(seed);
-  for (auto& own : values) {
-    for (auto& value : own) value = static_cast<float>(random.below(2001)) / 1000.0f - 1.0f;
-  }
-  return values;
-}
-
-std::vector<float> mean_of(const std::vector<std::vector<float>>& values) {
-  std::vector<float> mean(values[0].size());
-  std::vector<const void*> sources;
-  for (const auto& own : values) sources.push_back(own.data());
-  kernels::reduce({.dtype = DType::f32, .op = ReduceOp::sum, .sources = sources, .destination = mean.data(), .count = mean.size(), .divisor = static_cast<uint32_t>(values.size())});
-  return mean;
-}
-
 const CallOptions lossy_mean{.op = ReduceOp::avg, .delivery = Delivery::lossy};
 
 TEST(LossyGroup, without_loss_gives_the_bits_of_a_reliable_two_step) {
   for (const uint32_t ranks : {2u, 3u, 5u, 8u}) {
     LossyCluster cluster({.ranks = ranks});
     for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{100'003}}) {
-      auto values = values_of(ranks, count, count);
+      auto values = random_values(ranks, count, count);
       const auto expected = mean_of(values);
       const auto outcomes = cluster.all_reduce(values, lossy_mean);
       for (Rank rank = 0; rank < ranks; ++rank) {
@@ -53,7 +36,7 @@ TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
   const size_t count = 40'000;
   uint64_t shortened = 0;
   for (int round = 0; round < 60; ++round) {
-    auto values = values_of(4, count, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(4, count, static_cast<uint64_t>(round) + 1);
     auto options = lossy_mean;
     options.lossy.loss_budget = 0.5;
     const auto outcomes = cluster.all_reduce(values, options);
@@ -70,7 +53,7 @@ TEST(LossyGroup, all_ranks_have_the_same_bits_whatever_is_lost) {
 TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'000'003ull) % 5 == 0; }});
   for (int round = 0; round < 30; ++round) {
-    auto values = values_of(3, 20'000, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(3, 20'000, static_cast<uint64_t>(round) + 1);
     const auto expected = mean_of(values);
     auto options = lossy_mean;
     options.lossy.loss_budget = 0;
@@ -86,7 +69,7 @@ TEST(LossyGroup, repairs_to_completion_while_it_learns_and_without_a_budget) {
 
 TEST(LossyGroup, asks_at_once_for_what_is_missing_when_all_was_sent) {
   LossyCluster cluster({.ranks = 2, .loses = [](Rank from, Rank, uint32_t number) { return from == 0 && number == 3; }});
-  auto values = values_of(2, 20'000, 5);
+  auto values = random_values(2, 20'000, 5);
   const auto expected = mean_of(values);
   const auto outcomes = cluster.all_reduce(values, lossy_mean);
   for (Rank rank = 0; rank < 2; ++rank) {
@@ -101,11 +84,11 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
   LossyCluster cluster({.ranks = 4});
   const size_t count = 10'000;
   for (int round = 0; round < 25; ++round) {
-    auto values = values_of(4, count, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(4, count, static_cast<uint64_t>(round) + 1);
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
   cluster.network().cut_off(3, true);
-  auto values = values_of(4, count, 99);
+  auto values = random_values(4, count, 99);
   auto options = lossy_mean;
   options.timeout = Milliseconds(200);
   const auto start = cluster.now();
@@ -122,7 +105,7 @@ TEST(LossyGroup, ends_by_the_hard_deadline_without_a_silent_rank_and_names_it) {
 
 TEST(LossyGroup, keeps_datagrams_that_come_before_their_operation_begins) {
   LossyCluster cluster({.ranks = 3});
-  auto values = values_of(3, 5'000, 1);
+  auto values = random_values(3, 5'000, 1);
   const auto expected = mean_of(values);
   std::vector<std::shared_ptr<Completion>> completions;
   for (Rank rank = 1; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
@@ -135,10 +118,10 @@ TEST(LossyGroup, keeps_datagrams_that_come_before_their_operation_begins) {
 TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) {
   LossyCluster cluster({.ranks = 3});
   for (int round = 0; round < 3; ++round) {
-    auto values = values_of(3, 1000, 1);
+    auto values = random_values(3, 1000, 1);
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
-  auto values = values_of(3, 1000, 2);
+  auto values = random_values(3, 1000, 2);
   // Two of three change what they call: the third, which says nothing new, is heard by both.
   values[1].resize(900), values[2].resize(900);
   auto outcomes = cluster.all_reduce(values, lossy_mean);
@@ -149,7 +132,7 @@ TEST(LossyGroup, calls_that_differ_end_with_invalid_on_all_ranks_and_are_named) 
     EXPECT_NE(outcome.status().message().find("1000"), std::string::npos) << outcome.status().message();
   }
   // The group goes on.
-  values = values_of(3, 1000, 3);
+  values = random_values(3, 1000, 3);
   const auto expected = mean_of(values);
   outcomes = cluster.all_reduce(values, lossy_mean);
   for (Rank rank = 0; rank < 3; ++rank) {
@@ -163,11 +146,11 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
   auto options = lossy_mean;
   options.timeout = Milliseconds(100);
   for (int round = 0; round < 25; ++round) {
-    auto values = values_of(4, 10'000, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
     for (const auto& outcome : cluster.all_reduce(values, options)) ASSERT_TRUE(outcome.ok());
   }
   // Rank 3 is stopped; the others' two operations fail for want of its results, which are never made up.
-  auto values = values_of(4, 10'000, 77);
+  auto values = random_values(4, 10'000, 77);
   const auto others_call = [&] {
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
@@ -179,7 +162,7 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
     for (const auto& completion : completions) EXPECT_EQ(completion->status.code(), Code::late) << completion->status.to_string();
   }
   // It missed the numbers 25 and 26, and comes back while the others are at 27.
-  values = values_of(4, 10'000, 78);
+  values = random_values(4, 10'000, 78);
   const auto expected = mean_of(values);
   auto completions = others_call();
   cluster.pass(millisecond);  // less than the deadline that was learnt
@@ -200,11 +183,11 @@ TEST(LossyGroup, a_rank_that_was_away_is_told_how_far_and_joins_the_newest_opera
 TEST(LossyGroup, a_rank_of_which_nothing_comes_ends_the_operation_by_the_deadlines_that_were_learnt) {
   LossyCluster cluster({.ranks = 4});
   for (int round = 0; round < 25; ++round) {
-    auto values = values_of(4, 10'000, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
     for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
   }
   cluster.network().cut_off(3, true);
-  auto values = values_of(4, 10'000, 99);
+  auto values = random_values(4, 10'000, 99);
   std::vector<std::shared_ptr<Completion>> completions;
   for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
   const auto start = cluster.now();
@@ -225,10 +208,10 @@ TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others
   for (const Nanos after : {100 * microsecond, 200 * microsecond, 400 * microsecond}) {
     LossyCluster cluster({.ranks = 4});
     for (int round = 0; round < 25; ++round) {
-      auto values = values_of(4, 10'000, static_cast<uint64_t>(round) + 1);
+      auto values = random_values(4, 10'000, static_cast<uint64_t>(round) + 1);
       for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) ASSERT_TRUE(outcome.ok());
     }
-    auto values = values_of(4, 10'000, 99);
+    auto values = random_values(4, 10'000, 99);
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 4; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
     const auto start = cluster.now();
@@ -246,7 +229,7 @@ TEST(LossyGroup, a_rank_that_dies_in_the_middle_of_an_operation_keeps_the_others
 
 TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
   LossyCluster cluster({.ranks = 2});
-  auto values = values_of(2, 1000, 1);
+  auto values = random_values(2, 1000, 1);
   std::vector<std::shared_ptr<Completion>> completions;
   for (int i = 0; i < 3; ++i) completions.push_back(cluster.submit(0, values[0], lossy_mean));
   cluster.group(0).fail_all({Code::unavailable, "over"}, cluster.now());
@@ -259,7 +242,7 @@ TEST(LossyGroup, all_calls_end_when_the_group_does_also_those_that_wait) {
 
 TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
   LossyCluster cluster({.ranks = 2});
-  auto values = values_of(2, 1000, 1);
+  auto values = random_values(2, 1000, 1);
   auto short_one = lossy_mean;
   short_one.timeout = Milliseconds(20);
   auto first = cluster.submit(0, values[0], lossy_mean), second = cluster.submit(0, values[0], short_one);
@@ -278,8 +261,8 @@ TEST(LossyGroup, a_call_that_waits_ends_at_its_own_deadline) {
 
 TEST(LossyGroup, a_codec_of_a_call_that_waits_is_its_own) {
   LossyCluster cluster({.ranks = 2});
-  auto values = values_of(2, 5000, 1);
-  auto more = values_of(2, 5000, 2);
+  auto values = random_values(2, 5000, 1);
+  auto more = random_values(2, 5000, 2);
   std::vector<std::shared_ptr<Completion>> completions;
   for (Rank rank = 0; rank < 2; ++rank) {
     completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
@@ -297,7 +280,7 @@ TEST(LossyGroup, a_fixed_deadline_holds_from_the_first_operation_on) {
   cluster.network().cut_off(2, true);
   auto options = lossy_mean;
   options.lossy.deadline = std::chrono::milliseconds(8);
-  auto values = values_of(3, 1000, 1);
+  auto values = random_values(3, 1000, 1);
   std::vector<std::shared_ptr<Completion>> completions;
   for (Rank rank = 0; rank < 2; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
   const auto start = cluster.now();
@@ -310,7 +293,7 @@ TEST(LossyGroup, calls_without_elements_use_no_number) {
   LossyCluster cluster({.ranks = 2});
   std::vector<float> nothing;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(cluster.submit(0, nothing, lossy_mean)->done);
-  auto values = values_of(2, 1000, 1);
+  auto values = random_values(2, 1000, 1);
   for (const auto& outcome : cluster.all_reduce(values, lossy_mean)) {
     ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
     EXPECT_EQ(outcome->number, 0u);
@@ -321,13 +304,13 @@ TEST(LossyGroup, refuses_what_would_take_more_memory_than_it_may) {
   LossyCluster cluster({.ranks = 3});
   auto options = lossy_mean;
   options.lossy.staging_bytes_max = 1u << 20;
-  auto values = values_of(3, 400'000, 1);  // 134,000 elements in a shard, from two others
+  auto values = random_values(3, 400'000, 1);  // 134,000 elements in a shard, from two others
   for (const auto& outcome : cluster.all_reduce(values, options)) {
     ASSERT_FALSE(outcome.ok());
     EXPECT_EQ(outcome.status().code(), Code::invalid);
     EXPECT_NE(outcome.status().message().find("staging=1048576"), std::string::npos) << outcome.status().message();
   }
-  values = values_of(3, 300'000, 1);
+  values = random_values(3, 300'000, 1);
   for (const auto& outcome : cluster.all_reduce(values, options)) EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
 }
 
@@ -335,7 +318,7 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
   for (const auto* codec : {"plain", "int8", "int4:group=64"}) {
     LossyCluster cluster({.ranks = 4, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 8 == 0; }});
     for (int round = 0; round < 25; ++round) {
-      auto values = values_of(4, 20'000, static_cast<uint64_t>(round) + 1);
+      auto values = random_values(4, 20'000, static_cast<uint64_t>(round) + 1);
       const auto expected = mean_of(values);
       auto options = lossy_mean;
       options.codec = *Codec::parse(codec);
@@ -357,7 +340,7 @@ TEST(LossyGroup, nobody_needs_a_rank_any_more_that_owes_nothing) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'313ull) % 3 == 0; }});
   uint64_t owed = 0;
   for (int round = 0; round < 20; ++round) {
-    auto values = values_of(3, 20'000, static_cast<uint64_t>(round) + 1);
+    auto values = random_values(3, 20'000, static_cast<uint64_t>(round) + 1);
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
     for (int turn = 0; turn < 100'000 && (!completions[0]->done || cluster.group(0).owes()); ++turn) {
@@ -379,7 +362,7 @@ TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {
   auto options = lossy_mean;
   options.timeout = Milliseconds(50);
   for (int round = 0; round < 3; ++round) {
-    auto values = values_of(3, 1000, 1);
+    auto values = random_values(3, 1000, 1);
     const auto outcomes = cluster.all_reduce(values, options);
     EXPECT_EQ(outcomes[0].status().code(), round < 2 ? Code::late : Code::peer_lost) << outcomes[0].status().to_string();
     EXPECT_NE(outcomes[2].status().message().find("rank 1 (process 1)"), std::string::npos) << outcomes[2].status().message();
@@ -393,7 +376,7 @@ TEST(LossyGroup, a_rank_that_is_ahead_is_not_silent) {
   auto options = lossy_mean;
   options.timeout = Milliseconds(50);
   for (uint32_t round = 0; round < 5; ++round) {
-    auto values = values_of(4, 1000, 1);
+    auto values = random_values(4, 1000, 1);
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 4; ++rank) completions.push_back(cluster.submit(rank, values[rank], options));
     const DatagramHeader ahead{.op = round + 3, .sender = 1, .receiver = 0};
@@ -413,7 +396,7 @@ TEST(LossyGroup, runs_several_calls_in_their_order) {
   std::vector<std::vector<float>> expected;
   std::vector<std::shared_ptr<Completion>> completions;
   for (uint64_t i = 0; i < 5; ++i) {
-    tensors.push_back(values_of(3, 1000 * (i + 1), i + 1));
+    tensors.push_back(random_values(3, 1000 * (i + 1), i + 1));
     expected.push_back(mean_of(tensors.back()));
   }
   for (auto& tensor : tensors) {

@@ -9,12 +9,12 @@
 namespace unisono::sim {
 namespace {
 
-using Values = std::vector<float>;
+using Floats = std::vector<float>;
 
 constexpr float old_value = -7;
 
-Values values_of(uint32_t seed, size_t count) {
-  Values values(count);
+Floats random_floats(uint32_t seed, size_t count) {
+  Floats values(count);
   Random random(seed + 1);
   for (auto& value : values) value = static_cast<float>(random.below(2001)) / 1000.0f - 1.0f;
   return values;
@@ -26,7 +26,7 @@ struct Shards {
     options.delivery = Delivery::lossy;
     for (Rank rank = 0; rank < ranks; ++rank) {
       layout = shard_layout_of(ranks, ConstTensor(std::span<const float>(whole)), options.codec ? options.codec->reduce : StepCodec(), options.shard_unit, 1472).value();
-      inputs.push_back(values_of(rank, elements));
+      inputs.push_back(random_floats(rank, elements));
       shards.emplace_back(layout.count(rank), old_value);
       replicas.emplace_back(elements, old_value);
     }
@@ -50,9 +50,9 @@ struct Shards {
 
   LossyCluster& cluster;
   CallOptions options;
-  Values whole;
+  Floats whole;
   ShardLayout layout;
-  std::vector<Values> inputs, shards, replicas;
+  std::vector<Floats> inputs, shards, replicas;
 };
 
 bool every_tenth(Rank from, Rank to, uint32_t number) { return mix64(from * 1'000'003u + to * 7'919u + number) % 10 == 0; }
@@ -95,7 +95,7 @@ TEST(LossyShards, what_is_missing_keeps_its_old_value_and_is_named) {
     shards.gather();
   }
   for (auto& replica : shards.replicas) replica.assign(replica.size(), old_value);
-  for (auto& shard : shards.shards) shard = values_of(77, shard.size());
+  for (auto& shard : shards.shards) shard = random_floats(77, shard.size());
   uint64_t missing = 0;
   const auto done = shards.gather();
   for (Rank rank = 0; rank < 4; ++rank) {
@@ -171,7 +171,7 @@ TEST(LossyShards, the_own_shard_is_what_others_decode) {
   for (const auto* codec : {"bf16", "int4"}) {
     LossyCluster cluster({.ranks = 3});
     Shards shards(cluster, 3, 5'000, {.codec = Codec::parse(codec).value()});
-    for (auto& shard : shards.shards) shard = values_of(5, shard.size());
+    for (auto& shard : shards.shards) shard = random_floats(5, shard.size());
     for (const auto& done : shards.gather()) ASSERT_TRUE(done->status.ok()) << done->status.to_string();
     for (Rank rank = 0; rank < 3; ++rank) EXPECT_EQ(shards.replicas[rank], shards.replicas[0]) << codec;
     EXPECT_NE(shards.replicas[0][0], shards.shards[0][0]);
@@ -192,13 +192,13 @@ TEST(LossyShards, calls_that_are_out_of_step_are_told_from_the_datagrams_phase) 
 
 TEST(LossyShards, refuse_sizes_and_options_that_make_no_sense) {
   const Caller caller{.self = 1, .world = 3, .timeout = second};
-  Values whole(1000), shard(336), wrong(335);
+  Floats whole(1000), shard(336), wrong(335);
   const CallOptions lossy{.delivery = Delivery::lossy};
-  const auto reduce = [&](const Values& in, Values& out, const CallOptions& options) { return reduce_shards_call(caller, ConstTensor(std::span<const float>(in)), Tensor(std::span(out)), options).status(); };
+  const auto reduce = [&](const Floats& in, Floats& out, const CallOptions& options) { return reduce_shards_call(caller, ConstTensor(std::span<const float>(in)), Tensor(std::span(out)), options).status(); };
   EXPECT_TRUE(reduce(whole, shard, lossy).ok()) << reduce(whole, shard, lossy).to_string();
   EXPECT_TRUE(reduce(whole, shard, {}).ok());
   EXPECT_EQ(reduce(whole, wrong, lossy).message(), "the shard has 335 elements, expected 336");
-  Values few(20), some(4);
+  Floats few(20), some(4);
   EXPECT_NE(reduce(few, some, lossy).message().find("would have none"), std::string::npos) << reduce(few, some, lossy).to_string();
   EXPECT_EQ(reduce(whole, shard, {.op = ReduceOp::max, .delivery = Delivery::lossy}).code(), Code::invalid);
   EXPECT_EQ(reduce(whole, shard, {.delivery = Delivery::lossy, .shard_unit = 24}).code(), Code::invalid);

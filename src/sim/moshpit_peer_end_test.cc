@@ -10,9 +10,6 @@ namespace unisono::sim {
 
 namespace {
 
-const ElasticTimes times;
-constexpr Nanos soon = 100 * millisecond;
-
 void expect_cancelled_without_a_round(SteeredPeers& peers, uint32_t index) {
   const auto done = peers.take(index);
   EXPECT_TRUE(done.report.rounds.empty());

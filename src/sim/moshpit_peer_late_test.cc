@@ -11,7 +11,6 @@ namespace unisono::sim {
 namespace {
 
 const ElasticTimes times;
-constexpr Nanos soon = 100 * millisecond;  // a few delays; no time-out is as short
 
 float mean_of(const std::vector<uint32_t>& who, size_t element) {
   double sum = 0;

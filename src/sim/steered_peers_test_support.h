@@ -16,6 +16,8 @@
 
 namespace unisono::sim {
 
+inline constexpr Nanos soon = 100 * millisecond;  // a few delays; no time-out is as short
+
 class SteeredPeers final : private RoundWatch {
  public:
   explicit SteeredPeers(const ElasticClusterOptions& options) : settings(options.settings), network(options.links, options.seed), random_(options.seed) {}

@@ -14,9 +14,9 @@ namespace {
 
 using test::Ledger;
 using test::normals;
-using test::Rank;
+using test::ReducerRank;
 using test::Values;
-using testing::in_group;
+using test::in_group;
 
 constexpr uint64_t start = 25, window = 20;
 // By these, compression pays everywhere: links are slow, and memory is quick.
@@ -31,9 +31,9 @@ struct Seen {
 };
 
 // One rank's steps, those of one kind with a lot of work beside.
-class Run {
+class TimedRun {
  public:
-  Run(Group& group, bool whole_is_slow, Ledger& ledger) : rank_(group), beside_(group), whole_is_slow_(whole_is_slow), ledger_(ledger) {
+  TimedRun(Group& group, bool whole_is_slow, Ledger& ledger) : rank_(group), beside_(group), whole_is_slow_(whole_is_slow), ledger_(ledger) {
     auto made = internal::Reducer::make(group, test::model, *Compression::parse("arc:min_elements=0,start=" + std::to_string(start)), promising);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     reducer_ = std::move(*made);
@@ -70,7 +70,7 @@ class Run {
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(beside_.step(0).ok());
   }
 
-  Rank rank_, beside_;
+  ReducerRank rank_, beside_;
   const bool whole_is_slow_;
   Ledger& ledger_;
   std::unique_ptr<internal::Reducer> reducer_;
@@ -80,7 +80,7 @@ class Run {
 std::array<Seen, 3> run(bool whole_is_slow, uint64_t steps, Ledger& ledger) {
   std::array<Seen, 3> seen;
   in_group(3, [&](Group& group) {
-    Run rank(group, whole_is_slow, ledger);
+    TimedRun rank(group, whole_is_slow, ledger);
     for (uint64_t step = 0; step < steps; ++step) rank.step(step);
     rank.keep();
     seen[group.rank()] = rank.seen();
@@ -123,7 +123,7 @@ TEST(AutoOffInGroup, sends_whole_what_would_not_pay_by_what_is_measured_and_says
       auto rates = pays ? promising : hopeless;
       rates.ranks = 2;
       const auto reducer = std::move(*internal::Reducer::make(group, test::model, *Compression::parse("arc:start=0,min_elements=0"), rates));
-      Rank rank(group);
+      ReducerRank rank(group);
       rank.fill(0);
       for (const size_t i : {0, 4}) {
         const Gradient bucket[] = {{.name = test::model[i].name, .values = rank.values[i].data()}};

@@ -16,7 +16,6 @@ namespace {
 // A buffer begins with the step (its bits) and DriftInputs. Then come the values of all samples, then a bit for each: whether it is stale. 32 of these in the
 // place of a value.
 constexpr size_t head = 5, bits_per_value = 32;
-constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 double squared(double difference) { return difference * difference; }
 
@@ -107,7 +106,7 @@ ShardDrift DriftProbe::measure(std::span<const float> gathered, Rank owner, size
   }
   gaps.sum += mine.sum, gaps.count += mine.count;
   const double n = world, count_of_elements = static_cast<double>(end - at);
-  ShardDrift shard{.owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)), .pair = world < 3 ? unknown : pairs / (count_of_elements * (n - 1) * (n - 2) / 2), .gap = mine.mean()};
+  ShardDrift shard{.owner = world < 2 ? 0 : owners / (count_of_elements * (n - 1)), .pair = world < 3 ? std::numeric_limits<double>::quiet_NaN() : pairs / (count_of_elements * (n - 1) * (n - 2) / 2), .gap = mine.mean()};
   shard.second_moment = double{gathered[owner * each + 3]};
   shard.rho = double{gathered[owner * each + 4]};
   return shard;

@@ -18,7 +18,7 @@ struct Measured {
   uint64_t fetched = 0, ranges = 0;  // ranges at one receiver, times steps
 };
 
-struct Run {
+struct DriftRun {
   LossyRanks::Options group{};
   uint32_t groups = many;
   uint32_t settle = 20;  // steps until it is stationary
@@ -38,7 +38,7 @@ double consensus_of(const LossyRanks& group) {
 
 // losses(random) makes what says whether (owner, range, receiver) is lost, for one group.
 template <typename Losses>
-Measured measure(const Run& run, uint64_t seed, Losses losses) {
+Measured measure(const DriftRun& run, uint64_t seed, Losses losses) {
   Measured measured;
   for (uint32_t g = 0; g < run.groups; ++g) {
     auto options = run.group;

@@ -14,7 +14,7 @@ namespace {
 
 using test::ms;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 // All calls so far: of each collective how many there were, and of how many bytes in all. An operation's rank by rank order is the engine's affair: it
 // matches the n-th with the n-th, and refuses what differs.

@@ -17,9 +17,9 @@ using test::kept_by;
 using test::Ledger;
 using test::model;
 using test::normals;
-using test::Rank;
+using test::ReducerRank;
 using test::Values;
-using testing::in_group;
+using test::in_group;
 
 constexpr uint32_t world = 3, micro_batches = 4;
 constexpr uint64_t steps = 24;
@@ -114,7 +114,7 @@ void expect_memory_went_on(const std::string& feedback, FeedbackStore& before, F
 }
 
 // EF21M: what all know is the mean of what each has told.
-void expect_mean_of_known(Group& group, Rank& rank) {
+void expect_mean_of_known(Group& group, ReducerRank& rank) {
   auto store = kept_by(rank);
   for (auto& [name, state] : store) {
     if (state.known.empty()) continue;
@@ -129,7 +129,7 @@ TEST(DropComputeCodecs, partial_gradients_by_the_reducer_lose_nothing_and_are_th
     Ledger ledger;
     in_group(world, [&](Group& group) {
       auto drop = replaying(group, "off:warmup=0,window=24");
-      Rank rank(group);
+      ReducerRank rank(group);
       ASSERT_TRUE(rank.make(test::arc("ratio=0.2,rank=4,feedback=" + feedback)).ok());
       std::vector<float> parameters;
       for (uint64_t step = 1; step <= steps; ++step) {

@@ -14,7 +14,7 @@ using test::constant_latency;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 TEST(DropComputeFailure, a_checkpoint_of_any_step_can_be_read) {
   in_group(2, [](Group& group) {

@@ -12,7 +12,7 @@ using test::constant_latency;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 TEST(DropComputeMeeting, refuses_options_that_differ_and_allows_shards_that_do) {
   in_group(2, [](Group& group) {

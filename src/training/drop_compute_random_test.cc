@@ -13,7 +13,7 @@ namespace {
 
 using test::ms;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 uint64_t some_seed() { return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) & 0xFFFFFF; }
 

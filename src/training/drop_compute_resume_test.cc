@@ -13,7 +13,7 @@ namespace {
 using test::constant_latency;
 using test::ms;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 int64_t sometimes_slow(uint32_t rank, uint64_t step, uint32_t micro_batch) { return (7 * step + 3 * rank + micro_batch) % 23 == 0 ? 9 * ms : ms; }
 

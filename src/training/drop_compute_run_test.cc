@@ -12,7 +12,7 @@
 namespace unisono {
 namespace {
 
-using testing::in_group;
+using test::in_group;
 
 Result<DropCompute> make(const Group& group, uint32_t micro_batches, const std::string& options) { return DropCompute::make(group, micro_batches, *DropOptions::parse(options)); }
 

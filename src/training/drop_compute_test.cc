@@ -16,7 +16,7 @@ using test::constant_latency;
 using test::ms;
 using test::with_stalls;
 using test::Worker;
-using testing::in_group;
+using test::in_group;
 
 TEST(DropCompute, drops_nothing_while_it_warms_up_and_records_and_then_what_a_search_says) {
   in_group(4, [](Group& group) {

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "base/clock.h"
+
 #include "training/drop_policy.h"
 
 namespace unisono {
@@ -11,19 +13,17 @@ namespace {
 using Phase = DropPolicy::Phase;
 using Gather = DropPolicy::Gather;
 
-constexpr int64_t ms = 1'000'000;
-
 // A policy and its ranks: what each computes in a step, and what steps take.
 class Told {
  public:
   Told(const std::string& options, uint32_t ranks, uint32_t micro_batches = 10) : policy(*DropOptions::parse(options), ranks, micro_batches), ranks_(ranks), micro_batches_(micro_batches) {}
 
   // So many steps in which rank r computes computed[r] micro-batches. Gathers as ranks would.
-  void steps(uint64_t count, const std::vector<uint64_t>& computed, int64_t wall_ns = 10 * ms) {
+  void steps(uint64_t count, const std::vector<uint64_t>& computed, int64_t wall_ns = 10 * millisecond) {
     for (uint64_t i = 0; i < count; ++i) {
       const auto from = policy.window_from();
       window_.resize(ranks_);
-      for (uint32_t rank = 0; rank < ranks_; ++rank) window_[rank].push_back({.planned = micro_batches_, .computed = computed[rank], .compute_ns = wall_ns - ms, .wall_ns = wall_ns});
+      for (uint32_t rank = 0; rank < ranks_; ++rank) window_[rank].push_back({.planned = micro_batches_, .computed = computed[rank], .compute_ns = wall_ns - millisecond, .wall_ns = wall_ns});
       gathered = policy.step_ended();
       if (gathered != Gather::nothing) warnings = policy.window_gathered(window_);
       if (gathered == Gather::trace) adopt();
@@ -33,7 +33,7 @@ class Told {
   void adopt() { policy.adopt(decision, decision.off != 0 ? "so it was found" : ""); }
 
   DropPolicy policy;
-  DropPolicy::Decision decision{.threshold_ns = 8 * ms, .micro_batch_ns = ms, .predicted_step = 1.2, .predicted_total = 1.2, .predicted_drop = 0.1, .per_second = 1000};
+  DropPolicy::Decision decision{.threshold_ns = 8 * millisecond, .micro_batch_ns = millisecond, .predicted_step = 1.2, .predicted_total = 1.2, .predicted_drop = 0.1, .per_second = 1000};
   Gather gathered = Gather::nothing;
   std::vector<std::string> warnings;
 
@@ -52,19 +52,19 @@ TEST(DropPolicy, warms_up_for_5_steps_records_44_and_drops_from_the_50th_on) {
     run.steps(1, {10, 10});
     EXPECT_EQ(run.gathered, step == 49 ? Gather::trace : Gather::nothing);
   }
-  EXPECT_EQ(run.policy.threshold_ns(), 8 * ms);
-  EXPECT_EQ(run.policy.rule().micro_batch_ns, ms);
+  EXPECT_EQ(run.policy.threshold_ns(), 8 * millisecond);
+  EXPECT_EQ(run.policy.rule().micro_batch_ns, millisecond);
 }
 
 TEST(DropPolicy, with_a_fixed_threshold_only_warms_up_and_before_records_for_the_mean_alone) {
   Told after("0.008", 2), before("0.008:rule=before", 2), none("off", 2);
   EXPECT_EQ(after.policy.phase(), Phase::warming_up);
   after.steps(5, {10, 10}), before.steps(5, {10, 10}), none.steps(5, {10, 10});
-  EXPECT_EQ(after.policy.threshold_ns(), 8 * ms);
+  EXPECT_EQ(after.policy.threshold_ns(), 8 * millisecond);
   EXPECT_EQ(before.policy.phase(), Phase::calibrating);
   EXPECT_EQ(none.policy.phase(), Phase::off);
   before.steps(44, {10, 10});
-  EXPECT_EQ(before.policy.threshold_ns(), 8 * ms);
+  EXPECT_EQ(before.policy.threshold_ns(), 8 * millisecond);
 }
 
 TEST(DropPolicy, tells_of_every_window_of_100_steps_also_when_nothing_is_dropped) {
@@ -97,7 +97,7 @@ TEST(DropPolicy, what_a_run_ends_with_is_told_and_nothing_follows_from_it) {
   run.steps(49, {10, 10});
   ASSERT_EQ(run.policy.phase(), Phase::dropping);
   (void)run.policy.step_ended();
-  const std::vector<std::vector<StepRecord>> one_step(2, {{.planned = 10, .computed = 1, .compute_ns = ms, .wall_ns = 10 * ms}});
+  const std::vector<std::vector<StepRecord>> one_step(2, {{.planned = 10, .computed = 1, .compute_ns = millisecond, .wall_ns = 10 * millisecond}});
   EXPECT_TRUE(run.policy.window_gathered(one_step, true).empty());
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_DOUBLE_EQ(run.policy.report().drop, 0.9);
@@ -114,7 +114,7 @@ TEST(DropPolicy, switches_off_when_more_is_dropped_than_allowed_and_it_may_not_r
 
 TEST(DropPolicy, switches_off_when_it_is_not_quicker_and_tries_again_after_2000_steps) {
   Told run("auto", 2);
-  run.steps(149, {9, 9}, 19 * ms);  // 947 micro-batches a second; 1000 before
+  run.steps(149, {9, 9}, 19 * millisecond);  // 947 micro-batches a second; 1000 before
   EXPECT_EQ(run.policy.phase(), Phase::off);
   run.steps(1999, {10, 10});
   EXPECT_NE(run.policy.report().off.find("not quicker: 947.4"), std::string::npos) << run.policy.report().off;
@@ -170,7 +170,7 @@ TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
   ByteReader reader(writer.view());
   ASSERT_TRUE(other.read(reader) && reader.done());
   EXPECT_EQ(other.next_step(), 78u);
-  EXPECT_EQ(other.threshold_ns(), 8 * ms);
+  EXPECT_EQ(other.threshold_ns(), 8 * millisecond);
   EXPECT_EQ(other.rule(), run.policy.rule());
   for (size_t size = 0; size < writer.view().size(); ++size) {
     ByteReader cut(writer.view().first(size));
@@ -181,7 +181,7 @@ TEST(DropPolicy, another_one_goes_on_from_what_it_has_written) {
 
 // A rank whose shard is through counts for nothing: neither for what was dropped, nor for who waited.
 TEST(DropPolicy, leaves_ranks_without_data_out_of_its_numbers) {
-  const std::vector<std::vector<StepRecord>> ranks{{{10, 8, 5 * ms, 10 * ms}, {10, 10, 6 * ms, 10 * ms}}, {{0, 0, 0, 10 * ms}, {4, 2, 2 * ms, 10 * ms}}};
+  const std::vector<std::vector<StepRecord>> ranks{{{10, 8, 5 * millisecond, 10 * millisecond}, {10, 10, 6 * millisecond, 10 * millisecond}}, {{0, 0, 0, 10 * millisecond}, {4, 2, 2 * millisecond, 10 * millisecond}}};
   const auto sums = sums_of(ranks);
   DropReport report;
   fill(report, sums);
@@ -197,7 +197,7 @@ TEST(DropPolicy, ranks_without_data_are_no_reason_to_switch_off) {
   Told run("auto", 2);
   run.steps(49, {10, 10});
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
-  const StepRecord computes{10, 9, 14 * ms, 15 * ms}, through{0, 0, 0, 15 * ms};  // 600 micro-batches a second; 1200 with all ranks, 1000 before
+  const StepRecord computes{10, 9, 14 * millisecond, 15 * millisecond}, through{0, 0, 0, 15 * millisecond};  // 600 micro-batches a second; 1200 with all ranks, 1000 before
   (void)run.policy.window_gathered(std::vector<std::vector<StepRecord>>{std::vector<StepRecord>(100, computes), std::vector<StepRecord>(100, through)});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
 }
@@ -208,7 +208,7 @@ TEST(DropPolicy, is_as_quick_with_fewer_ranks_if_each_is) {
   run.policy.regrouped(1 + 3);
   for (int i = 0; i < 100; ++i) (void)run.policy.step_ended();
   run.policy.regrouped(3);
-  const std::vector<StepRecord> slow(1, {10, 9, 14 * ms, 15 * ms}), slower(1, {10, 9, 18 * ms, 19 * ms});  // 600 a second and rank; 500 before
+  const std::vector<StepRecord> slow(1, {10, 9, 14 * millisecond, 15 * millisecond}), slower(1, {10, 9, 18 * millisecond, 19 * millisecond});  // 600 a second and rank; 500 before
   (void)run.policy.window_gathered(std::vector{slow, slow, slow});
   EXPECT_EQ(run.policy.phase(), Phase::dropping);
   EXPECT_NEAR(run.policy.report().per_second_before, 1500, 1e-6);
@@ -230,7 +230,7 @@ TEST(DropPolicy, what_did_not_pay_is_tried_again_when_ranks_come) {
 
 TEST(DropPolicy, what_was_measured_not_to_pay_is_remembered_when_it_warms_up_again) {
   Told run("auto", 2);
-  run.steps(149, {9, 9}, 19 * ms);
+  run.steps(149, {9, 9}, 19 * millisecond);
   ASSERT_EQ(run.policy.phase(), Phase::off);
   run.policy.begin_again();
   run.steps(5, {10, 10});
@@ -264,7 +264,7 @@ TEST(DropPolicy, a_threshold_is_at_least_a_nanosecond) {
 
 TEST(DropPolicy, says_in_one_line_what_a_window_came_to) {
   Told run("auto", 2);
-  run.steps(149, {9, 9}, 15 * ms);
+  run.steps(149, {9, 9}, 15 * millisecond);
   const auto text = run.policy.report().to_string();
   EXPECT_EQ(text.rfind("steps 50 to 149, dropping, after, threshold 0.008 s: dropped 10 % (predicted 10), most by rank 0: 10 %; 1200 micro-batches/s, 1.2 times those before (predicted 1.2)", 0), 0u) << text;
   EXPECT_NE(text.find("11.11 % more steps make up for it"), std::string::npos) << text;

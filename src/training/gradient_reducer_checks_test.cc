@@ -20,9 +20,9 @@ namespace {
 using test::arc;
 using test::model;
 using test::normals;
-using test::Rank;
+using test::ReducerRank;
 using test::Values;
-using testing::in_group;
+using test::in_group;
 
 std::vector<uint32_t> everybody(uint32_t world) {
   std::vector<uint32_t> all(world);
@@ -41,10 +41,10 @@ uint64_t rows_of(const Values& values, uint64_t columns) {
 TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_whatever_schedule_brings_them) {
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     for (const std::string schedule : {"ring", "two_step", "halving_doubling", "hierarchical", "one_shot"}) {
-      std::vector<const Rank*> ranks(world);
+      std::vector<const ReducerRank*> ranks(world);
       std::barrier all(world);
       in_group(world, [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ranks[group.rank()] = &rank;
         const auto made = rank.make(arc("values_schedule=" + schedule));
         EXPECT_TRUE(made.ok()) << made.to_string();
@@ -66,7 +66,7 @@ TEST(GradientReducerChecks, all_ranks_choose_the_same_rows_whatever_schedule_bri
 TEST(GradientReducerChecks, schedules_that_all_reduce_does_not_have_are_named_and_the_gradients_kept) {
   for (const std::string schedule : {"direct", "tree"}) {
     in_group(2, [&](Group& group) {
-      Rank rank(group);
+      ReducerRank rank(group);
       ASSERT_TRUE(rank.make(arc("values_schedule=" + schedule)).ok());
       rank.fill(0);
       const auto gradient = rank.values[4];
@@ -235,7 +235,7 @@ TEST(GradientReducerChecks, leaves_generators_of_random_numbers_alone) {
   std::array<std::vector<uint32_t>, 2> masks;
   in_group(2, [&](Group& group) {
     std::mt19937 own(group.rank()), copy(own);
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc("refresh=8")).ok());
     for (uint64_t step = 0; step < 100; ++step) ASSERT_TRUE(rank.step(step).ok());
     EXPECT_EQ(own, copy);
@@ -249,13 +249,13 @@ TEST(GradientReducerChecks, leaves_generators_of_random_numbers_alone) {
 TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_goes_on_as_it_was) {
   std::array<std::vector<std::byte>, 3> saved;
   in_group(3, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 5; ++step) ASSERT_TRUE(rank.step(step).ok());
     saved[group.rank()] = rank.reducer->save();
   });
   in_group(2, [&](Group& group) {
-    Rank rank(group), other(group), fresh(group);
+    ReducerRank rank(group), other(group), fresh(group);
     for (auto* each : {&rank, &other, &fresh}) ASSERT_TRUE(each->make(arc()).ok());
     for (uint64_t step = 0; step < 3; ++step) ASSERT_TRUE(rank.step(step).ok() && other.step(step).ok());
     const auto before = rank.reducer->save();

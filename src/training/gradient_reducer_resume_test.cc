@@ -14,8 +14,8 @@ using test::arc;
 using test::kept_by;
 using test::Ledger;
 using test::model;
-using test::Rank;
-using testing::in_group;
+using test::ReducerRank;
+using test::in_group;
 
 double norm(const FeedbackStore& store) {
   double all = 0;
@@ -26,7 +26,7 @@ double norm(const FeedbackStore& store) {
 }
 
 // One step more; the books say what came of it.
-void step_with(Ledger& ledger, Rank& rank, uint64_t number) {
+void step_with(Ledger& ledger, ReducerRank& rank, uint64_t number) {
   rank.fill(number);
   ledger.give(rank);
   const auto report = rank.step();
@@ -35,7 +35,7 @@ void step_with(Ledger& ledger, Rank& rank, uint64_t number) {
   ledger.deliver(rank);
 }
 
-Result<Resumed> resume(Group& group, Rank& rank) {
+Result<Resumed> resume(Group& group, ReducerRank& rank) {
   auto reformed = group.reform();
   if (!reformed.ok()) return reformed.status();
   return rank.reducer->resume(group);
@@ -47,7 +47,7 @@ void lose_a_rank(uint32_t world, const std::string& options) {
   Ledger ledger;
   double lost_norm = 0;
   in_group(world, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc(options)).ok());
     for (uint64_t step = 0; step < 4; ++step) {
       // Told with the step that follows.
@@ -87,7 +87,7 @@ TEST(GradientReducerResume, what_survivors_have_left_over_stays_theirs) {
 TEST(GradientReducerResume, one_rank_that_is_left_takes_what_it_had_left_over_into_its_next_step) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 3; ++step) step_with(ledger, rank, step);
     if (group.rank() == 1) return ledger.keep(rank);
@@ -106,7 +106,7 @@ TEST(GradientReducerResume, one_rank_that_is_left_takes_what_it_had_left_over_in
 TEST(GradientReducerResume, a_flush_whose_step_failed_comes_with_the_next_one) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 3; ++step) step_with(ledger, rank, step);
     if (group.rank() == 2) return ledger.keep(rank);
@@ -131,7 +131,7 @@ TEST(GradientReducerResume, a_process_that_joins_has_nothing_left_over_and_learn
   in_group(
       2,
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(arc()).ok());
         for (uint64_t step = 0; step < 4; ++step) step_with(ledger, rank, step);
         take_in(group);
@@ -143,7 +143,7 @@ TEST(GradientReducerResume, a_process_that_joins_has_nothing_left_over_and_learn
       },
       {},
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(arc()).ok());
         EXPECT_EQ(rank.reducer->step(), 4u);
         EXPECT_EQ(rank.reducer->resumed().parameters_from, 0u);
@@ -157,7 +157,7 @@ TEST(GradientReducerResume, a_process_that_joins_has_nothing_left_over_and_learn
 TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
   std::mutex mutex;
   std::vector<FeedbackStore> stores;
-  const auto go_on = [&](Rank& rank) {
+  const auto go_on = [&](ReducerRank& rank) {
     for (uint64_t step = 3; step < 7; ++step) {
       rank.fill(step);
       const auto report = rank.step();
@@ -171,7 +171,7 @@ TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
   in_group(
       2,
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(options).ok());
         for (uint64_t step = 0; step < 3; ++step) ASSERT_TRUE(rank.step(step).ok());
         take_in(group);
@@ -180,7 +180,7 @@ TEST(GradientReducerResume, ef21m_begins_again_with_whole_steps) {
       },
       {},
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(options).ok());
         go_on(rank);
       });
@@ -201,7 +201,7 @@ TEST(GradientReducerResume, a_newcomer_with_other_options_is_refused_and_may_try
   in_group(
       2,
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(arc()).ok());
         ASSERT_TRUE(rank.step(0).ok());
         take_in(group);
@@ -213,7 +213,7 @@ TEST(GradientReducerResume, a_newcomer_with_other_options_is_refused_and_may_try
       },
       {},
       [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         EXPECT_NE(rank.make(arc("ratio=0.3")).message().find("config_mismatch"), std::string::npos);
         ASSERT_TRUE(rank.make(arc()).ok());
         EXPECT_TRUE(rank.step(1).ok());
@@ -226,7 +226,7 @@ void fall_behind(const std::string& options, bool whole) {
   Ledger ledger;
   std::barrier all(3);
   in_group(3, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc(options)).ok());
     for (uint64_t step = 0; step < 3; ++step) step_with(ledger, rank, step);
     if (whole) rank.reducer->flush();
@@ -261,7 +261,7 @@ TEST(GradientReducerResume, a_rank_that_fell_behind_counts_as_sent_what_the_othe
 TEST(GradientReducerResume, parameters_come_from_a_rank_that_has_them_of_its_own) {
   std::barrier all(3);
   in_group(3, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     ASSERT_TRUE(rank.step(0).ok());
     rank.fill(1);

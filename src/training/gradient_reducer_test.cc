@@ -20,9 +20,9 @@ using test::kept_by;
 using test::Ledger;
 using test::model;
 using test::normals;
-using test::Rank;
+using test::ReducerRank;
 using test::Values;
-using testing::in_group;
+using test::in_group;
 
 // 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the books.
 TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
@@ -31,7 +31,7 @@ TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
     for (const uint32_t world : {2u, 3u, 4u}) {
       Ledger ledger;
       in_group(world, [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(arc(options)).ok());
         for (uint64_t step = 0; step < 40; ++step) {
           rank.fill(step);
@@ -54,7 +54,7 @@ TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucke
   for (const uint32_t world : {2u, 3u, 5u, 8u}) {
     std::vector<std::vector<Values>> got(world);
     in_group(world, [&](Group& group) {
-      Rank rank(group);
+      ReducerRank rank(group);
       ASSERT_TRUE(rank.make(arc("feedback=ef21m")).ok());
       for (uint64_t step = 0; step < 10; ++step) {
         const auto report = rank.step(step);
@@ -75,10 +75,10 @@ TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucke
 }
 
 TEST(GradientReducer, averages_whole_before_the_first_step_that_is_compressed_and_with_one_rank_does_nothing) {
-  std::array<Rank*, 2> ranks{};
+  std::array<ReducerRank*, 2> ranks{};
   std::barrier both(2);
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ranks[group.rank()] = &rank;
     ASSERT_TRUE(rank.make(arc("start=3")).ok());
     for (uint64_t step = 0; step < 5; ++step) {
@@ -95,7 +95,7 @@ TEST(GradientReducer, averages_whole_before_the_first_step_that_is_compressed_an
     }
   });
   in_group(1, [](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     rank.fill(1);
     const auto before = rank.values;
@@ -109,7 +109,7 @@ TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_n
   for (const uint32_t tensor : {1u, 2u, 4u}) {
     for (const bool poison : {false, true}) {
       in_group(3, [&](Group& group) {
-        Rank rank(group);
+        ReducerRank rank(group);
         ASSERT_TRUE(rank.make(arc(poison ? "nonfinite=poison" : "")).ok());
         for (uint64_t step = 0; step < 8; ++step) {
           rank.fill(step);
@@ -134,7 +134,7 @@ TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_n
 TEST(GradientReducer, takes_back_the_last_step_only) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 9; ++step) {
       rank.fill(step);
@@ -158,7 +158,7 @@ TEST(GradientReducer, takes_back_the_last_step_only) {
 TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flushed) {
   Ledger ledger;
   in_group(3, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 12; ++step) {
       rank.fill(step);
@@ -181,7 +181,7 @@ TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flu
 TEST(GradientReducer, finds_by_name_what_was_kept_when_buckets_or_ratio_change) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc("schedule=0.5@4/0.1@9")).ok());
     for (uint64_t step = 0; step < 14; ++step) {
       rank.fill(step);
@@ -207,7 +207,7 @@ TEST(GradientReducer, finds_by_name_what_was_kept_when_buckets_or_ratio_change) 
 TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
   for (const char* feedback : {"feedback=ef14", "feedback=ef21m"}) {
     in_group(2, [&](Group& group) {
-      Rank rank(group), later(group);
+      ReducerRank rank(group), later(group);
       ASSERT_TRUE(rank.make(arc(feedback)).ok());
       for (uint64_t step = 0; step < 10; ++step) ASSERT_TRUE(rank.step(step).ok());
       const auto saved = rank.reducer->save();
@@ -218,7 +218,7 @@ TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
         ASSERT_TRUE(rank.step(step).ok() && later.step(step).ok());
         ASSERT_EQ(rank.values, later.values);
       }
-      Rank other(group);
+      ReducerRank other(group);
       ASSERT_TRUE(other.make(arc("seed=5")).ok());
       EXPECT_NE(other.reducer->load(saved).message().find("config_mismatch"), std::string::npos);
       ASSERT_TRUE(other.make(arc(feedback), {{"a", {40, 51}}}).ok());
@@ -232,7 +232,7 @@ TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
 TEST(GradientReducer, says_on_all_ranks_that_options_or_parameters_differ) {
   for (const char* options : {"seed=1", "ratio=0.3", "values=int8", "start=1"}) {
     in_group(3, [&](Group& group) {
-      Rank rank(group);
+      ReducerRank rank(group);
       const auto status = rank.make(arc(group.rank() == 1 ? options : ""));
       EXPECT_EQ(status.code(), Code::invalid);
       EXPECT_NE(status.message().find("config_mismatch"), std::string::npos) << status.to_string();
@@ -241,14 +241,14 @@ TEST(GradientReducer, says_on_all_ranks_that_options_or_parameters_differ) {
   in_group(2, [](Group& group) {
     auto parameters = model;
     if (group.rank() == 1) parameters[0].shape = {50, 40};
-    EXPECT_NE(Rank(group).make(arc(), parameters).message().find("config_mismatch"), std::string::npos);
+    EXPECT_NE(ReducerRank(group).make(arc(), parameters).message().find("config_mismatch"), std::string::npos);
   });
 }
 
 TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
   Ledger ledger;
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     for (uint64_t step = 0; step < 6; ++step) {
       rank.fill(step);
@@ -298,7 +298,7 @@ TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients)
   hurried.timeout = Milliseconds(300);
   std::barrier both(2);
   in_group(2, [&](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     ASSERT_TRUE(rank.make(arc()).ok());
     ASSERT_TRUE(rank.step(0).ok());
     if (group.rank() == 0) {
@@ -335,7 +335,7 @@ TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
 
 TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
   in_group(2, [](Group& group) {
-    Rank rank(group);
+    ReducerRank rank(group);
     EXPECT_NE(rank.make(arc(), {{"a", {1}}, {"a", {2}}}).message().find("two parameters are called a"), std::string::npos);
     EXPECT_NE(rank.make(arc(), {{"", {1}}}).message().find("without a name"), std::string::npos);
     ASSERT_TRUE(rank.make(arc()).ok());

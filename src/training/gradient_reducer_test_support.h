@@ -21,9 +21,9 @@ inline const std::vector<Parameter> model{{"a", {40, 50}}, {"b", {33}}, {"c", {3
 inline Compression arc(const std::string& options = "") { return *Compression::parse("arc:start=0,auto_off=off,min_elements=0" + (options.empty() ? "" : "," + options)); }
 
 // One rank's gradients of the model, made anew for each step.
-class Rank {
+class ReducerRank {
  public:
-  explicit Rank(Group& group) : group_(group) {
+  explicit ReducerRank(Group& group) : group_(group) {
     for (const auto& parameter : model) values.emplace_back(matrix_of(parameter.shape).elements());
   }
   Status make(const Compression& compression, const std::vector<Parameter>& parameters = model) {
@@ -54,7 +54,7 @@ class Rank {
   Group& group_;
 };
 
-inline FeedbackStore kept_by(Rank& rank) {
+inline FeedbackStore kept_by(ReducerRank& rank) {
   auto checkpoint = decode_checkpoint(rank.reducer->save());
   EXPECT_TRUE(checkpoint.ok());
   return checkpoint->store;
@@ -66,10 +66,10 @@ class Ledger {
   Ledger() {
     for (const auto& parameter : model) given_.emplace_back(matrix_of(parameter.shape).elements()), delivered_.emplace_back(given_.back().size()), left_.emplace_back(given_.back().size());
   }
-  void give(const Rank& rank) { give(rank.values); }
+  void give(const ReducerRank& rank) { give(rank.values); }
   void give(const std::vector<Values>& gradients) { add(given_, gradients, 1); }
-  void deliver(const Rank& rank) { add(delivered_, rank.values, 1); }
-  void keep(Rank& rank) {
+  void deliver(const ReducerRank& rank) { add(delivered_, rank.values, 1); }
+  void keep(ReducerRank& rank) {
     auto store = kept_by(rank);
     std::vector<Values> residuals(model.size());
     for (size_t i = 0; i < model.size(); ++i) {

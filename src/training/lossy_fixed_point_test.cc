@@ -15,9 +15,9 @@ constexpr size_t elements = 16;  // of the owner's only range: all the same, as 
 constexpr uint32_t groups = sanitized ? 20 : 400, steps = sanitized ? 300 : 4000, settle = 200;
 
 // One range of one owner, and the copies that the others have of it.
-class Group {
+class FixedPointGroup {
  public:
-  Group(Rank owner, double loss, Estimator estimator, uint64_t seed) : owner_(owner), loss_(loss), estimator_(estimator), random_(seed) {
+  FixedPointGroup(Rank owner, double loss, Estimator estimator, uint64_t seed) : owner_(owner), loss_(loss), estimator_(estimator), random_(seed) {
     const auto geometry = geometry_of(world, world * elements);
     const std::vector<float> values(world * elements, 3.5f);
     for (Rank rank = 0; rank < world; ++rank) ranks_.push_back(std::move(*ShardedState::make(geometry, rank, values, make_sgd({.rate = 0.05}), {.stale_max = 0})));
@@ -61,7 +61,7 @@ void expect_fixed_point(Rank owner, double loss, Estimator estimator, double exp
   Sample means;
   double held = 0;
   for (uint32_t g = 0; g < groups; ++g) {
-    Group group(owner, loss, estimator, mix64(owner * 1000 + static_cast<uint64_t>(estimator) * 100'000 + g));
+    FixedPointGroup group(owner, loss, estimator, mix64(owner * 1000 + static_cast<uint64_t>(estimator) * 100'000 + g));
     for (uint32_t step = 0; step < settle; ++step) group.step();
     double sum = 0;
     for (uint32_t step = 0; step < steps; ++step) {

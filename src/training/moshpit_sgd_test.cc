@@ -30,7 +30,7 @@ class MoshpitSgdOfOne : public testing::Test {
   std::vector<std::span<float>> views_{values_};
 };
 
-const MoshpitSgdOptions nesterov{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
+const MoshpitSgdOptions nesterov_options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
 
 TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
   for (const char* text : {"", "local_steps=4", "samples=1000", "average=pseudo_gradients", "average=pseudo_gradients,outer=sgd,rate=0.5", "average=pseudo_gradients,rate=0.4,momentum=0.8,overlap=off"}) {
@@ -84,7 +84,7 @@ TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
 }
 
 TEST_F(MoshpitSgdOfOne, a_sweep_that_fails_changes_nothing_and_gives_its_samples_back) {
-  auto options = nesterov;
+  auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
   sweeps_.failure = Status(Code::unavailable, "SHUTTING_DOWN");
@@ -92,13 +92,13 @@ TEST_F(MoshpitSgdOfOne, a_sweep_that_fails_changes_nothing_and_gives_its_samples
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
   sweeps_.failure = {};
   ASSERT_TRUE(sgd->after_step(views_, 4).ok());
-  const auto other = make(nesterov);
+  const auto other = make(nesterov_options);
   ASSERT_TRUE(sgd->finish(views_).ok());
   EXPECT_EQ(sgd->report().alone, 2u);
 }
 
 TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
-  const auto sgd = make(nesterov);
+  const auto sgd = make(nesterov_options);
   EXPECT_EQ(sgd->drain(views_, Milliseconds{5})->sweep, nullptr) << "there is none";
   ASSERT_TRUE(sgd->after_step(views_, 1)->began);
   EXPECT_EQ(sgd->drain(views_, Milliseconds{5}).status().code(), Code::late);
@@ -117,7 +117,7 @@ TEST_F(MoshpitSgdOfOne, finish_ends_the_sweep_that_goes_on_and_makes_one_more) {
 }
 
 TEST_F(MoshpitSgdOfOne, a_sweep_that_is_abandoned_gives_its_samples_back) {
-  const auto sgd = make(nesterov);
+  const auto sgd = make(nesterov_options);
   ASSERT_TRUE(sgd->after_step(views_, 6)->began);
   sgd->abandon();
   sgd->abandon();
@@ -127,7 +127,7 @@ TEST_F(MoshpitSgdOfOne, a_sweep_that_is_abandoned_gives_its_samples_back) {
 
 TEST_F(MoshpitSgdOfOne, what_waits_for_sweeps_is_not_useful_time) {
   sweeps_.sweep_time = 3 * second;
-  auto options = nesterov;
+  auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
   EXPECT_EQ(sgd->report().useful_share(), 1);
@@ -142,7 +142,7 @@ TEST_F(MoshpitSgdOfOne, what_waits_for_sweeps_is_not_useful_time) {
 }
 
 TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_sweep) {
-  const auto sgd = make(nesterov);
+  const auto sgd = make(nesterov_options);
   int asked = 0;
   sgd->give_state([&] { return ++asked, MoshpitSgd::Blobs{{"adam", {std::byte{7}}}}; });
   EXPECT_EQ(asked, 0);
@@ -156,7 +156,7 @@ TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_sweep) {
 
 TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
   SharedSweeps& sweeps = sweeps_;
-  auto a = make(nesterov), b = make(nesterov);
+  auto a = make(nesterov_options), b = make(nesterov_options);
   std::vector<float> other{3, 5, 7};
   const std::vector<std::span<float>> other_views{other};
   const auto sweep = [&](MoshpitStepper& first) {
@@ -167,7 +167,7 @@ TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
   };
   sweep(*a), sweep(*a);
   const auto saved = a->save();
-  auto again = make(nesterov);
+  auto again = make(nesterov_options);
   ASSERT_TRUE(again->load(saved).ok());
   EXPECT_EQ(again->steps(), 2u);
   sweep(*again);
@@ -177,8 +177,8 @@ TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
 }
 
 TEST_F(MoshpitSgdOfOne, what_was_saved_and_is_cut_changed_or_of_something_else_is_refused) {
-  const auto saved = make(nesterov)->save();
-  const auto sgd = make(nesterov);
+  const auto saved = make(nesterov_options)->save();
+  const auto sgd = make(nesterov_options);
   for (size_t bytes = 0; bytes < saved.size(); ++bytes) EXPECT_EQ(sgd->load(std::span(saved).first(bytes)).code(), Code::corrupt) << bytes;
   for (size_t at = 0; at < saved.size(); ++at) {
     auto changed = saved;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/hash.h"
 
 namespace unisono::internal {
@@ -15,7 +16,6 @@ constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
 constexpr uint32_t last_sweeps_max = 3;      // of finish()
 
-double seconds_of(Nanos time) { return static_cast<double>(time) / static_cast<double>(second); }
 
 // Calls with (offset in all, tensor).
 template <typename Call>

@@ -61,9 +61,9 @@ using test::arc;
 using test::kept_by;
 using test::Ledger;
 using test::normals;
-using test::Rank;
+using test::ReducerRank;
 using test::Values;
-using testing::in_group;
+using test::in_group;
 
 // Whatever the watched threads ask for as the n-th of all, and all after it, too, if that is so. False: they did not ask that often.
 class Shortage {
@@ -222,7 +222,7 @@ class TwoRanks {
 
  private:
   void run(Group& group, Group& scarce) {
-    Rank rank(group);
+    ReducerRank rank(group);
     const uint32_t own = group.rank();
     ranks_[own] = &rank;
     EXPECT_TRUE(rank.make(arc()).ok());
@@ -244,14 +244,14 @@ class TwoRanks {
     both_.arrive_and_wait();
     go_on(rank, group, own);
   }
-  void usual_step(Rank& rank, uint64_t number) {
+  void usual_step(ReducerRank& rank, uint64_t number) {
     rank.fill(number);
     ledger_.give(rank);
     const auto report = rank.step();
     EXPECT_TRUE(report.ok()) << report.status().to_string();
     ledger_.deliver(rank);
   }
-  void scarce_step(Rank& rank, uint32_t own) {
+  void scarce_step(ReducerRank& rank, uint32_t own) {
     auto given = rank.values;
     const auto gradient = [&](uint32_t i) { return Gradient{.name = test::model[i].name, .values = rank.values[i].data()}; };
     const Gradient first[] = {gradient(4), gradient(3)}, second[] = {gradient(2), gradient(1), gradient(0)};
@@ -273,7 +273,7 @@ class TwoRanks {
     ledger_.give(given);
   }
   // Whoever has the averages, both use them.
-  void go_on(Rank& rank, Group& group, uint32_t own) {
+  void go_on(ReducerRank& rank, Group& group, uint32_t own) {
     const auto resumed = rank.reducer->resume(group);
     EXPECT_TRUE(resumed.ok()) << resumed.status().to_string();
     if (!resumed.ok()) return;
@@ -290,7 +290,7 @@ class TwoRanks {
   const uint64_t n_;
   Ledger ledger_;
   std::barrier<> both_{2};
-  std::array<Rank*, 2> ranks_{};
+  std::array<ReducerRank*, 2> ranks_{};
   std::array<Status, 2> ended_;
   bool more_ = true;
 };
@@ -370,7 +370,7 @@ TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
 TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
   for (const std::string feedback : {"ef14", "ef21m"}) {
     in_group(2, [&](Group& group) {
-      Rank rank(group);
+      ReducerRank rank(group);
       const auto compression = arc("feedback=" + feedback);
       ASSERT_TRUE(rank.make(compression).ok());
       for (uint64_t step = 0; step < 3; ++step) {

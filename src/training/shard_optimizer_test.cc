@@ -13,17 +13,17 @@ namespace {
 
 using Values = std::vector<float>;
 
-constexpr size_t elements = 37;
+constexpr size_t shard_elements = 37;
 
 float gradient_at(uint64_t step, size_t i) { return static_cast<float>(Random(step * 1000 + i).unit() - 0.4); }
 float start_at(size_t i) { return static_cast<float>(i) / 8 - 2; }
 
 Values run(ShardOptimizer& optimizer, uint64_t steps, float scale = 1) {
-  optimizer.resize(elements);
-  Values values(elements), gradient(elements);
-  for (size_t i = 0; i < elements; ++i) values[i] = start_at(i);
+  optimizer.resize(shard_elements);
+  Values values(shard_elements), gradient(shard_elements);
+  for (size_t i = 0; i < shard_elements; ++i) values[i] = start_at(i);
   for (uint64_t step = 1; step <= steps; ++step) {
-    for (size_t i = 0; i < elements; ++i) gradient[i] = gradient_at(step, i);
+    for (size_t i = 0; i < shard_elements; ++i) gradient[i] = gradient_at(step, i);
     optimizer.update({.begin = 0, .values = values, .gradient = gradient, .scale = scale, .step = step});
   }
   return values;
@@ -62,7 +62,7 @@ TEST(ShardOptimizer, sgd_is_that_of_pytorch) {
                                     {.rate = 0.05, .momentum = 0.8, .weight_decay = 0.1, .nesterov = true}}) {
     const auto optimizer = make_sgd(options);
     const auto values = run(*optimizer, 25);
-    for (size_t i = 0; i < elements; ++i) EXPECT_NEAR(values[i], sgd_reference(options, i, 25), 2e-6) << i << " momentum " << options.momentum;
+    for (size_t i = 0; i < shard_elements; ++i) EXPECT_NEAR(values[i], sgd_reference(options, i, 25), 2e-6) << i << " momentum " << options.momentum;
   }
 }
 
@@ -72,7 +72,7 @@ TEST(ShardOptimizer, adamw_is_that_of_pytorch) {
       for (const uint64_t steps : {1, 2, 30}) {
         const auto optimizer = make_adamw(options);
         const auto values = run(*optimizer, steps, scale);
-        for (size_t i = 0; i < elements; ++i) EXPECT_NEAR(values[i], adamw_reference(options, i, steps, scale), 2e-6) << i << " after " << steps;
+        for (size_t i = 0; i < shard_elements; ++i) EXPECT_NEAR(values[i], adamw_reference(options, i, steps, scale), 2e-6) << i << " after " << steps;
       }
     }
   }
@@ -100,13 +100,13 @@ TEST(ShardOptimizer, ranges_one_by_one_are_the_whole_to_the_bit) {
     const auto make = [&] { return adam ? make_adamw({}) : make_sgd({.momentum = 0.9, .weight_decay = 0.1, .nesterov = true}); };
     const auto whole = make(), cut = make();
     const auto expected = run(*whole, 5);
-    cut->resize(elements);
-    Values values(elements), gradient(elements);
-    for (size_t i = 0; i < elements; ++i) values[i] = start_at(i);
+    cut->resize(shard_elements);
+    Values values(shard_elements), gradient(shard_elements);
+    for (size_t i = 0; i < shard_elements; ++i) values[i] = start_at(i);
     for (uint64_t step = 1; step <= 5; ++step) {
-      for (size_t i = 0; i < elements; ++i) gradient[i] = gradient_at(step, i);
+      for (size_t i = 0; i < shard_elements; ++i) gradient[i] = gradient_at(step, i);
       for (const size_t begin : {30, 0, 10, 20}) {
-        const size_t count = std::min<size_t>(10, elements - begin);
+        const size_t count = std::min<size_t>(10, shard_elements - begin);
         cut->update({.begin = begin, .values = std::span(values).subspan(begin, count), .gradient = std::span(gradient).subspan(begin, count), .step = step});
       }
     }

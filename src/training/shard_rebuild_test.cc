@@ -13,12 +13,12 @@ using namespace test;
 
 using Values = std::vector<float>;
 
-constexpr uint64_t elements = 2000;
+constexpr uint64_t tensor_elements = 2000;
 
 // Four ranks that lose a third of what is broadcast, each range of it for itself.
 struct Four {
-  explicit Four(uint32_t steps, const WireCodec& codec = plain(DType::f32)) : geometry(geometry_of(4, elements, codec)) {
-    Values values(elements);
+  explicit Four(uint32_t steps, const WireCodec& codec = plain(DType::f32)) : geometry(geometry_of(4, tensor_elements, codec)) {
+    Values values(tensor_elements);
     Random random(17);
     for (auto& value : values) value = uniform(random);
     for (Rank rank = 0; rank < 4; ++rank) {
@@ -51,12 +51,12 @@ void add(Values& sum, const Values& share) {
 
 // What a caller does with its collectives: the survivors' shares are summed.
 struct Gathered {
-  Values values = Values(elements);
-  std::vector<Values> states = std::vector<Values>(2, Values(elements));
+  Values values = Values(tensor_elements);
+  std::vector<Values> states = std::vector<Values>(2, Values(tensor_elements));
 };
 Gathered gather(std::vector<ShardedState>& ranks, const std::set<Rank>& survivors, std::span<const LostShard> lost, Rank holder) {
   Gathered all;
-  Values share(elements);
+  Values share(tensor_elements);
   for (const Rank rank : survivors) {
     std::vector<LostShard> mine(lost.begin(), lost.end());
     for (auto& shard : mine) shard.backup = rank == holder ? shard.backup : nullptr;
@@ -113,8 +113,8 @@ TEST(ShardRebuild, survivors_go_on_with_the_newest_values_there_are) {
       EXPECT_TRUE(std::equal(all.values.begin() + static_cast<std::ptrdiff_t>(place.begin), all.values.begin() + static_cast<std::ptrdiff_t>(place.end), ranks[rank].parameters().begin() + static_cast<std::ptrdiff_t>(place.begin)));
     }
   }
-  const auto cut = geometry_of(3, elements);
-  Values states[2] = {Values(elements), Values(elements)};
+  const auto cut = geometry_of(3, tensor_elements);
+  Values states[2] = {Values(tensor_elements), Values(tensor_elements)};
   for (auto& rank : ranks) {
     for (uint32_t i = 0; i < 2; ++i) std::ranges::copy(rank.optimizer().state(i), states[i].begin() + static_cast<std::ptrdiff_t>(four.geometry.shard(rank.self()).begin));
   }
@@ -144,7 +144,7 @@ TEST(ShardRebuild, goes_on_training_after_it) {
     EXPECT_TRUE(std::ranges::equal(four.ranks[rank].own_values(), std::span(all.values).subspan(shard.begin, shard.count()))) << "exactly, not as they travel";
   }
   EXPECT_TRUE(std::ranges::all_of(std::span(all.states[0]).first(four.geometry.shard(0).count()), [](float v) { return v == 0; })) << "no backup: it starts anew";
-  const auto cut = geometry_of(2, elements, plain(DType::bf16));
+  const auto cut = geometry_of(2, tensor_elements, plain(DType::bf16));
   auto &a = four.ranks[1], &b = four.ranks[2];
   ASSERT_TRUE(a.rebuild(cut, 0, {.step = 4, .values = all.values, .states = all.states}).ok());
   ASSERT_TRUE(b.rebuild(cut, 1, {.step = 4, .values = all.values, .states = all.states}).ok());
@@ -157,7 +157,7 @@ TEST(ShardRebuild, goes_on_training_after_it) {
 TEST(ShardRebuild, more_ranks_than_before_are_as_good) {
   Four four(3);
   const auto all = gather(four.ranks, {0, 1, 2, 3}, {}, 0);
-  const auto cut = geometry_of(7, elements);
+  const auto cut = geometry_of(7, tensor_elements);
   for (Rank rank = 0; rank < 4; ++rank) {
     ASSERT_TRUE(four.ranks[rank].rebuild(cut, rank + 2, {.step = 3, .values = all.values, .states = all.states}).ok());
     EXPECT_TRUE(std::ranges::equal(four.ranks[rank].parameters(), all.values));
@@ -168,15 +168,15 @@ TEST(ShardRebuild, pieces_that_do_not_fit_are_refused_and_change_nothing) {
   Four four(2);
   auto& state = four.ranks[0];
   const auto before = state.save();
-  const Values values(elements);
+  const Values values(tensor_elements);
   const std::vector<Values> one(1, values), shorter{values, Values(3)};
-  const auto cut = geometry_of(3, elements);
+  const auto cut = geometry_of(3, tensor_elements);
   EXPECT_EQ(state.rebuild(cut, 3, {.step = 2, .values = values}).code(), Code::invalid);
   EXPECT_EQ(state.rebuild(cut, 0, {.step = 2, .values = std::span(values).first(5)}).code(), Code::invalid);
   EXPECT_EQ(state.rebuild(geometry_of(3, 5), 0, {.step = 2, .values = std::span(values).first(5)}).code(), Code::invalid);
   EXPECT_EQ(state.rebuild(cut, 0, {.step = 2, .values = values, .states = one}).code(), Code::invalid);
   EXPECT_EQ(state.rebuild(cut, 0, {.step = 2, .values = values, .states = shorter}).code(), Code::invalid);
-  Values share(elements), small(3);
+  Values share(tensor_elements), small(3);
   const std::vector<Rank> speakers(2);
   const LostShard self[] = {{.owner = 0}}, nobody[] = {{.owner = 4}}, few[] = {{.owner = 1, .speakers = speakers}};
   EXPECT_EQ(own_share_of_values(state, {}, small).code(), Code::invalid);
@@ -231,7 +231,7 @@ TEST(ShardRebuild, a_backup_that_lies_allocates_nothing) {
   EXPECT_EQ(lies(8, 9).code(), Code::invalid);     // owner
   EXPECT_EQ(lies(19, 0x7F).code(), Code::corrupt); // count: two thousand million
   EXPECT_EQ(lies(16, 1).code(), Code::corrupt);
-  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid); // elements
+  EXPECT_EQ(lies(27, 0x7F).code(), Code::invalid); // tensor_elements
   EXPECT_EQ(lies(SIZE_MAX, 0, 1).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 4).code(), Code::corrupt);
   EXPECT_EQ(lies(SIZE_MAX, 0, 140).code(), Code::corrupt);

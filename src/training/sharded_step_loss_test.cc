@@ -13,11 +13,11 @@
 namespace unisono {
 namespace {
 
-using testing::in_group;
+using test::in_group;
 using Values = std::vector<float>;
 
-constexpr uint32_t world = 4;
-constexpr size_t elements = 100'000;  // 71 ranges in each shard where datagrams have 1472 bytes; over loopback they are larger
+constexpr uint32_t lossy_world = 4;
+constexpr size_t lossy_elements = 100'000;  // 71 ranges in each shard where datagrams have 1472 bytes; over loopback they are larger
 
 class Loses {
  public:
@@ -32,20 +32,20 @@ Options over_udp() {
   return options;
 }
 
-Values noise(uint64_t seed) {
-  Values values(elements);
+Values lossy_noise(uint64_t seed) {
+  Values values(lossy_elements);
   Random random(mix64(seed));
   for (auto& value : values) value = static_cast<float>(random.next() >> 40) * 0x1p-23f - 1;
   return values;
 }
 
-ShardedStep make(Group& group, const std::string& options) {
-  auto made = ShardedStep::make(group, noise(7), make_sgd({.rate = 0.1}), *ShardedOptions::parse(options));
+ShardedStep make_lossy(Group& group, const std::string& options) {
+  auto made = ShardedStep::make(group, lossy_noise(7), make_sgd({.rate = 0.1}), *ShardedOptions::parse(options));
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return *std::move(made);
 }
 
-Result<ShardedReport> run(Group& group, ShardedStep& step) { return step.run(noise(1000 * step.step() + group.rank())); }
+Result<ShardedReport> run(Group& group, ShardedStep& step) { return step.run(lossy_noise(1000 * step.step() + group.rank())); }
 
 // Replicas may lag, and what they have are values that the owners had; once everything has arrived all are the same to the bit.
 TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
@@ -54,8 +54,8 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   std::vector<Values> replicas;
   double stale = 0, expected = 0;
   constexpr double lost_at_most = 0.4;  // where sanitizers and other tests keep the receivers from their sockets, more is lost than they are told to lose
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,drift=50,backup=0,deadline=30s");
+  in_group(lossy_world, [&](Group& group) {
+    auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=50,backup=0,deadline=30s");
     double own_stale = 0, own_expected = 0;
     for (int i = 0; i < 100; ++i) {
       const auto report = run(group, step);
@@ -78,14 +78,14 @@ TEST(ShardedStepLossInGroup, replicas_lag_and_heal) {
   }, over_udp());
   EXPECT_GT(stale / expected, 0.15);
   EXPECT_LT(stale / expected, lost_at_most);
-  ASSERT_EQ(replicas.size(), world);
+  ASSERT_EQ(replicas.size(), lossy_world);
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }
 
 TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
   const Loses loses("300");
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0,deadline=30s");
+  in_group(lossy_world, [&](Group& group) {
+    auto step = make_lossy(group, "loss_budget=1,loss_off=1,stale_max=2,drift=0,backup=0,deadline=30s");
     uint64_t fetched = 0;
     for (int i = 0; i < 60; ++i) {
       const auto report = run(group, step);
@@ -99,8 +99,8 @@ TEST(ShardedStepLossInGroup, nothing_gets_as_old_as_stale_max) {
 
 TEST(ShardedStepLossInGroup, clips_alike_whatever_is_lost) {
   const Loses loses("100");
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0,deadline=30s");
+  in_group(lossy_world, [&](Group& group) {
+    auto step = make_lossy(group, "loss_budget=1,loss_off=1,clip=1,drift=0,backup=0,deadline=30s");
     for (int i = 0; i < 40; ++i) {
       const auto report = run(group, step);
       ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -121,13 +121,13 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
     others = 0;
     is_back = false;
     replicas.clear();
-    in_group(world, [&](Group& group) {
-      auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
+    in_group(lossy_world, [&](Group& group) {
+      auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0" + scalars);
       while (step.step() < together) ASSERT_TRUE(run(group, step).ok());
       ASSERT_TRUE(group.barrier().ok());
-      const bool is_away = group.rank() == world - 1;
+      const bool is_away = group.rank() == lossy_world - 1;
       if (is_away) {
-        for (auto seen = others.load(); seen < away * (world - 1); seen = others.load()) others.wait(seen);
+        for (auto seen = others.load(); seen < away * (lossy_world - 1); seen = others.load()) others.wait(seen);
         is_back = true;
         is_back.notify_all();
         const auto report = run(group, step);
@@ -148,18 +148,18 @@ TEST(ShardedStepLossInGroup, a_rank_that_was_away_joins_the_others_step) {
       const std::lock_guard lock(mutex);
       replicas.emplace_back(step.parameters().begin(), step.parameters().end());
     }, over_udp());
-    ASSERT_EQ(replicas.size(), world);
+    ASSERT_EQ(replicas.size(), lossy_world);
     for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
   }
 }
 
 TEST(ShardedStepLossInGroup, a_rank_that_stays_silent_is_named_and_given_up) {
   std::atomic<uint32_t> gave_up{0};
-  in_group(world, [&](Group& group) {
-    auto step = make(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
+  in_group(lossy_world, [&](Group& group) {
+    auto step = make_lossy(group, "loss_budget=1,loss_off=1,drift=0,backup=0");
     while (step.step() < 30) ASSERT_TRUE(run(group, step).ok());
     if (group.rank() == 2) {
-      for (auto seen = gave_up.load(); seen < world - 1; seen = gave_up.load()) gave_up.wait(seen);
+      for (auto seen = gave_up.load(); seen < lossy_world - 1; seen = gave_up.load()) gave_up.wait(seen);
       return;
     }
     auto report = run(group, step);
@@ -179,13 +179,13 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
   const Loses loses("100");
   std::mutex mutex;
   std::vector<Values> replicas;
-  in_group(world, [&](Group& group) {
-    auto made = ShardedStep::make(group, noise(7), make_adamw({}), *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10,deadline=30s"));
+  in_group(lossy_world, [&](Group& group) {
+    auto made = ShardedStep::make(group, lossy_noise(7), make_adamw({}), *ShardedOptions::parse("loss_budget=1,loss_off=1,drift=0,backup=10,deadline=30s"));
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     auto& step = *made;
     for (int i = 0; i < 45; ++i) ASSERT_TRUE(run(group, step).ok());
     ASSERT_TRUE(group.barrier().ok());  // else who leaves may be lost to somebody in the last of these steps
-    if (group.rank() == world - 1) return;
+    if (group.rank() == lossy_world - 1) return;
     Status failed;
     for (int i = 0; i < 10 && failed.ok(); ++i) failed = run(group, step).status();
     ASSERT_EQ(failed.code(), Code::peer_lost) << failed.to_string();
@@ -195,7 +195,7 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
     ASSERT_TRUE(resumed.ok()) << resumed.status().to_string();
     ASSERT_EQ(resumed->lost.size(), 1u);
     const auto& lost = resumed->lost[0];
-    EXPECT_EQ(lost.rank, world - 1);
+    EXPECT_EQ(lost.rank, lossy_world - 1);
     EXPECT_GE(lost.state_age, 5);
     EXPECT_LE(lost.state_age, 12);
     EXPECT_LE(lost.stale_ranges, lost.ranges);
@@ -209,7 +209,7 @@ TEST(ShardedStepLossInGroup, goes_on_without_a_lost_owner) {
     const std::lock_guard lock(mutex);
     replicas.emplace_back(step.parameters().begin(), step.parameters().end());
   }, over_udp());
-  ASSERT_EQ(replicas.size(), world - 1);
+  ASSERT_EQ(replicas.size(), lossy_world - 1);
   for (const auto& replica : replicas) EXPECT_EQ(replica, replicas[0]);
 }
 

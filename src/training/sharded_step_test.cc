@@ -15,7 +15,7 @@
 namespace unisono {
 namespace {
 
-using testing::in_group;
+using test::in_group;
 using Values = std::vector<float>;
 
 constexpr uint32_t world = 3;

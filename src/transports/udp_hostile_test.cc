@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "../../tests/conformance/udp_virtual_cluster.h"
+#include "transports/udp_test_support.h"
 
 namespace unisono {
 namespace {
@@ -26,7 +27,6 @@ constexpr bool counts_memory = true;
 constexpr int slower = 1;
 #endif
 constexpr uint64_t seed = 20261124;
-constexpr uint32_t group_number = 9;
 
 size_t memory_in_use() {
   const auto info = ::mallinfo2();

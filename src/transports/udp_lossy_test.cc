@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../../tests/conformance/udp_virtual_cluster.h"
+#include "transports/udp_test_support.h"
 
 namespace unisono {
 namespace {
@@ -13,7 +14,6 @@ using conformance::data_header;
 using conformance::pattern;
 using conformance::same;
 
-constexpr uint32_t group_number = 9;
 
 // What a receiver keeps: ranges by sender and stream.
 class Collector final : public DatagramSink {

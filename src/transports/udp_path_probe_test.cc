@@ -17,18 +17,18 @@ struct Path {
   Nanos delay = 100 * microsecond;
 };
 
-struct Result {
+struct Probing {
   int questions = 0;
   Nanos took = 0;
 };
 
-Result run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
+Probing run(PathProbe& probe, const Path& path, uint64_t seed = 3) {
   Random random(seed);
   TrainMeter meter;
   RttEstimator rtt;
   std::multimap<Nanos, PathQuestion> coming;
   std::multimap<Nanos, std::pair<uint32_t, PathAnswer>> returning;
-  Result result;
+  Probing result;
   Nanos now = second, free_at = 0;
   while (!probe.done()) {
     Nanos next = std::min(probe.due(), meter.due());

@@ -17,7 +17,7 @@
 namespace unisono {
 namespace {
 
-constexpr uint32_t fragment_bytes = 1416;
+constexpr uint32_t ethernet_fragment_bytes = 1416;
 
 struct PathSettings {
   double loss = 0, doubled = 0;
@@ -44,14 +44,14 @@ class Network : Sink {
     frame.header.operation = frames_.size();
     frame.header.payload_bytes = payload_bytes;
     seal_frame(frame.header);
-    fragments_ += FragmentPlace{{}, 64 + payload_bytes, fragment_bytes}.fragments();
+    fragments_ += FragmentPlace{{}, 64 + payload_bytes, ethernet_fragment_bytes}.fragments();
     frames_.push_back(std::move(frame));
   }
 
   // Until all frames are known to have arrived, or `until`.
   bool run(Nanos until) {
     while (confirmed_ < frames_.size() && now_ < until) {
-      while (pushed_ < frames_.size() && !queue_.full()) queue_.push(64 + frames_[pushed_++].header.payload_bytes, fragment_bytes);
+      while (pushed_ < frames_.size() && !queue_.full()) queue_.push(64 + frames_[pushed_++].header.payload_bytes, ethernet_fragment_bytes);
       transmit();
       Nanos next = std::min({losses_.due(), acks_.due(), wake_});
       if (!air_.empty()) next = std::min(next, air_.top().at);

@@ -46,7 +46,7 @@ bool in_new_network(const std::string& set_up, const std::function<void()>& test
   return possible;
 }
 
-std::unique_ptr<UdpSocket> make(UdpSocketOptions options = {}, const char* address = "127.0.0.1") {
+std::unique_ptr<UdpSocket> make_socket(UdpSocketOptions options = {}, const char* address = "127.0.0.1") {
   options.address = parse_tcp_address(address).value();
   auto made = UdpSocket::make(options);
   EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -89,7 +89,7 @@ bool wait_for(const DatagramSocket& socket, short events) {
 }
 
 void full_socket(bool runs) {
-  const auto sender = make({.send_buffer_bytes = 30'000, .segmentation_offload = runs}), receiver = make();
+  const auto sender = make_socket({.send_buffer_bytes = 30'000, .segmentation_offload = runs}), receiver = make_socket();
   const Bytes payload(944);
   const auto batch = numbered(400, receiver->address(), payload);
   size_t taken = 0, stops = 0;
@@ -115,7 +115,7 @@ TEST(UdpSocketKernel, a_full_socket_blocks_until_it_is_writable_and_nothing_is_l
 
 TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_told_and_its_datagram_is_not_taken) {
   const auto test = [] {
-    const auto sender = make({.segmentation_offload = false}), receiver = make();
+    const auto sender = make_socket({.segmentation_offload = false}), receiver = make_socket();
     const Bytes payload(944);
     const auto batch = numbered(200, receiver->address(), payload);
     const auto outcome = sender->send(batch);
@@ -131,7 +131,7 @@ TEST(UdpSocketKernel, a_full_queue_behind_the_socket_is_told_and_its_datagram_is
 }
 
 void firewall(bool runs) {
-  const auto sender = make({.segmentation_offload = runs}), receiver = make(), forbidden = make();
+  const auto sender = make_socket({.segmentation_offload = runs}), receiver = make_socket(), forbidden = make_socket();
   ASSERT_TRUE(run("nft add rule ip t o udp dport " + std::to_string(forbidden->address().port()) + " drop"));
   const Bytes payload(944);
   auto batch = numbered(30, receiver->address(), payload);
@@ -160,7 +160,7 @@ TEST(UdpSocketKernel, a_firewall_is_told_for_its_datagrams_only) {
 
 // Kernels refuse runs of datagrams that are too long with another number than the datagrams alone.
 void narrow_path(const char* address, size_t largest) {
-  const auto sender = make({}, address), receiver = make({}, address);
+  const auto sender = make_socket({}, address), receiver = make_socket({}, address);
   const bool runs = sender->segmentation_offload();
   const Bytes fitting(largest - datagram_header_bytes), longer(largest - datagram_header_bytes + 1);
   const auto good = numbered(10, receiver->address(), fitting), bad = numbered(10, receiver->address(), longer);

@@ -7,18 +7,18 @@
 namespace unisono {
 namespace {
 
-constexpr StreamName name{.op = 7, .phase = 1};
+constexpr StreamName stream_name{.op = 7, .phase = 1};
 
 class UdpStreamsTest : public testing::Test {
  protected:
-  OutStream stream(size_t ranges, StreamName with = name) {
+  OutStream stream(size_t ranges, StreamName with = stream_name) {
     memory.assign(ranges * 100 - 50, std::byte{1});
     return {.to = 1, .name = with, .bytes = memory, .range_bytes = 100, .contributors = {}, .deadline_us = 33};
   }
   bool next(bool others_wait = false) {
     return streams.next({.now = now, .answer_time = millisecond, .others_wait = others_wait}, datagram);
   }
-  DatagramFault ask(std::initializer_list<uint8_t> bits, uint32_t first = 0, uint16_t slice = 0, StreamName of = name) {
+  DatagramFault ask(std::initializer_list<uint8_t> bits, uint32_t first = 0, uint16_t slice = 0, StreamName of = stream_name) {
     ByteWriter payload;
     payload.write(first);
     for (const auto byte : bits) payload.write(byte);
@@ -83,7 +83,7 @@ TEST_F(UdpStreamsTest, three_ends_follow_a_millisecond_apart) {
   EXPECT_EQ(datagram.header.kind, DatagramKind::end);
   EXPECT_TRUE(datagram.payload.empty());
   ASSERT_TRUE(streams.take_sent(told));
-  EXPECT_TRUE(told == name);
+  EXPECT_TRUE(told == stream_name);
   EXPECT_FALSE(streams.take_sent(told)) << "told once";
   for (int i = 0; i < 2; ++i) {
     EXPECT_FALSE(next());
@@ -108,7 +108,7 @@ TEST_F(UdpStreamsTest, an_end_that_nobody_confirms_is_said_again_less_and_less_o
   EXPECT_EQ(pauses, (std::vector<Nanos>{4 * millisecond, 8 * millisecond, 16 * millisecond, 32 * millisecond, 50 * millisecond, 50 * millisecond}));
   ASSERT_EQ(ask({}), DatagramFault::none);
   EXPECT_EQ(streams.next_deadline(), never);
-  EXPECT_FALSE(streams.wanted(name));
+  EXPECT_FALSE(streams.wanted(stream_name));
 }
 
 TEST_F(UdpStreamsTest, an_end_is_not_repeated_while_something_else_goes_there) {
@@ -190,10 +190,10 @@ TEST_F(UdpStreamsTest, requests_for_other_streams_are_refused) {
 TEST_F(UdpStreamsTest, a_dropped_stream_is_never_read_again) {
   streams.push(stream(20), now);
   ASSERT_TRUE(next());
-  EXPECT_TRUE(streams.wanted(name));
-  streams.drop(name);
+  EXPECT_TRUE(streams.wanted(stream_name));
+  streams.drop(stream_name);
   EXPECT_FALSE(next());
-  EXPECT_FALSE(streams.wanted(name));
+  EXPECT_FALSE(streams.wanted(stream_name));
   EXPECT_EQ(ask({1}), DatagramFault::op_old);
   EXPECT_EQ(streams.next_deadline(), never);
 }
@@ -209,7 +209,7 @@ TEST_F(UdpStreamsTest, a_confirmed_stream_is_sent_no_further) {
 }
 
 TEST_F(UdpStreamsTest, a_stream_without_ranges_is_sent_at_once) {
-  streams.push({.to = 1, .name = name, .bytes = {}, .range_bytes = 100}, now);
+  streams.push({.to = 1, .name = stream_name, .bytes = {}, .range_bytes = 100}, now);
   StreamName told;
   EXPECT_FALSE(next());
   EXPECT_TRUE(streams.take_sent(told));

@@ -17,6 +17,8 @@
 
 namespace unisono {
 
+inline constexpr uint32_t group_number = 9;
+
 struct BadNetwork {
   double lose = 0, repeat = 0, reorder = 0;
   uint64_t seed = 1;

@@ -63,7 +63,7 @@ TEST(BenchCompress, of_a_shared_rank_one_matrix_powersgd_loses_nothing_and_nobod
 }
 
 TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto json = folder.path() + "/result.json", plot = folder.path() + "/result.svg";
   const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc,powersgd", "--codec", "int8", "--json", json, "--plot", plot}));
   EXPECT_EQ(done.code, 0) << done.error;
@@ -76,7 +76,7 @@ TEST(BenchCompress, a_codec_adds_rows_and_files_are_written) {
 }
 
 TEST(BenchCompress, real_gradients_are_read_by_each_rank_and_a_wrong_size_is_told) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   for (const char* rank : {"0", "1"}) std::ofstream(folder.path() + "/g." + rank) << std::string(64 * 64 * 4, rank[0]);
   const auto done = run(compress({"-n", "2", "--shape", "64x64", "--steps", "2", "--method", "dense,arc", "--gradients", folder.path() + "/g.{rank}"}));
   EXPECT_EQ(done.code, 0) << done.error;

@@ -44,7 +44,7 @@ class TemporaryFile {
   }
 
  private:
-  const TemporaryFolder folder_;
+  const test::TemporaryFolder folder_;
   const std::string path_ = folder_.path() + "/file";
 };
 
@@ -196,7 +196,7 @@ TEST_F(BenchLinks, a_user_name_space_does_instead_of_root) {
   GTEST_SKIP() << "SKIPPED: the thread sanitizer has a thread of its own in every process, and only a process of one thread may make a user name space";
 #endif
   if (::geteuid() != 0) GTEST_SKIP() << "SKIPPED: only root can become somebody else";
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const Words nobody{"unshare", "--mount", "sh", "-c",
                      "{ test -e \"$1/tun\" || mknod \"$1/tun\" c 10 200; } && chmod 666 \"$1/tun\" && mount --bind \"$1/tun\" /dev/net/tun && tool=\"$0\" && shift && "
                      "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$tool\" \"$@\""};
@@ -271,7 +271,7 @@ TEST(BenchLaunchers, a_rank_finds_its_place_in_the_variables_of_each) {
   const std::vector<std::pair<std::string, std::string>> all{
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}, {"SLURM_PROCID", "SLURM_NTASKS"}};
   for (const auto& [rank, size] : all) {
-    const TemporaryFolder folder;
+    const test::TemporaryFolder folder;
     const Words words{UNISONO_TOOL, "bench", "--sizes", "1K", "--iters", "2", "--progress", "off", "--rendezvous", "file://" + folder.path() + "/meeting"};
     ChildProcess first(words, {.environment = {rank + "=0", size + "=2"}});
     ChildProcess second(words, {.environment = {rank + "=1", size + "=2"}});
@@ -289,7 +289,7 @@ TEST(BenchLaunchers, mpirun_starts_it) {
       std::printf("    SKIPPED: there is no %s; tools/install_dependencies bench installs it\n", launcher.c_str());
       continue;
     }
-    const TemporaryFolder folder;
+    const test::TemporaryFolder folder;
     Words words{launcher, "-np", "2"};
     if (launcher == "mpirun.openmpi") words.insert(words.end(), {"--oversubscribe", "--allow-run-as-root"});
     words.insert(words.end(), {UNISONO_TOOL, "bench", "all-reduce", "--sizes", "1K", "--iters", "2", "--progress", "off"});

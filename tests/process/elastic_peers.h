@@ -40,7 +40,7 @@ class ElasticPeers {
   std::vector<Line> finish(const std::vector<size_t>& peers);
 
  private:
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   std::string all_;
   uint16_t port_;
   std::vector<std::unique_ptr<RankProcess>> peers_;

@@ -108,7 +108,7 @@ class Cluster {
  private:
   std::vector<std::string> environment(const ClusterOptions& options) const;
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
   ClusterOptions options_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };

@@ -6,7 +6,7 @@ namespace {
 
 TEST(CProgram, does_everything_that_the_c_header_offers) {
   for (const std::string transport : {"shm", "tcp"}) {
-    TemporaryFolder folder;
+    test::TemporaryFolder folder;
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (int rank = 0; rank < 3; ++rank) {
       ranks.push_back(std::make_unique<ChildProcess>(

@@ -69,7 +69,7 @@ TEST_P(Records, name_a_stopped_rank) {
 }
 
 TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::string pid;
   {
     Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path() + "/records"}});
@@ -93,7 +93,7 @@ TEST_P(Records, in_a_folder_name_a_killed_rank_after_all_are_gone) {
 }
 
 TEST_P(Records, tell_calls_that_differed_and_operations_that_were_late) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   Cluster group(3, {.transport = GetParam(), .environment = {"UNISONO_RECORD_DIR=" + folder.path()}});
   const std::vector<std::string> explain{UNISONO_TOOL, "explain", folder.path()};
   std::vector<size_t> numbers;
@@ -174,7 +174,7 @@ TEST(Record, that_cannot_be_where_it_was_asked_to_be_is_in_memory_and_the_tool_s
 TEST(Record, on_a_full_disk_is_in_memory_and_the_tool_says_so) {
   // Mounting takes root, and a container's root may be refused.
   if (run({"unshare", "--mount", "true"}).code != 0) GTEST_SKIP() << "SKIPPED: this process may not mount a small disk";
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::vector<std::string> small{"unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs " + folder.path() + " && exec \"$0\" \"$@\""};
   Cluster group(2, {.environment = {"UNISONO_RECORD_DIR=" + folder.path()}, .wrappers = {small, small}});
   expect_all_ok(group.ask_all("all_reduce:count=1000,iters=10"));
@@ -211,7 +211,7 @@ TEST(Record, top_draws_on_a_terminal_until_it_is_interrupted) {
 }
 
 TEST(Record, tools_refuse_what_is_no_record_and_no_process) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto none = run({UNISONO_TOOL, "explain", folder.path()});
   EXPECT_EQ(none.code, 1);
   EXPECT_TRUE(contains(none.error, "no file there ends with .record")) << none.error;
