@@ -10,7 +10,6 @@ namespace unisono {
 namespace {
 
 using Kind = StepCodec::Kind;
-using Metadata = StepCodec::Metadata;
 using Spikes = StepCodec::Spikes;
 
 constexpr const char* kind_names[] = {"plain", "quantize", "f16", "bf16"};
@@ -103,7 +102,7 @@ Status set_group(StepCodec& step, std::string_view value) {
 Status set_metadata(StepCodec& step, std::string_view value) {
   const int index = index_of(metadata_names, usual(value));
   if (index < 0) return wrong("metadata", value, "f16, bf16, f32, auto");
-  step.metadata = static_cast<Metadata>(index);
+  step.metadata = static_cast<StepCodec::Metadata>(index);
   return {};
 }
 

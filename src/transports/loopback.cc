@@ -16,43 +16,40 @@
 #include "wire/checksum.h"
 
 namespace unisono {
-namespace {
-
-// What an endpoint finds in its inbox: a frame, or the news that a peer is gone (behind that peer's last frame).
-struct Item {
-  PeerIndex from = 0;
-  FrameHeader header;
-  uint64_t block = 0;  // 0: no payload
-  const std::byte* data = nullptr;
-  bool lend = false;
-  std::optional<Status> lost{};
-};
-
-struct Desk {  // what the hub keeps for one endpoint
-  std::string label;
-  bool dead = false;
-  std::vector<char> linked;         // by peer
-  std::vector<char> wants_room;     // by peer: room() or acquire() refused
-  std::vector<size_t> under_way;    // by peer: frames with payload that it has not taken yet
-  std::vector<PeerIndex> has_room;  // news
-  std::deque<Item> inbox;
-  size_t slots_out = 0;
-  bool armed = false;
-  Descriptor bell;
-  TransportCounters counters;
-};
-
-struct Shared {  // a block with payload
-  uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
-  uint32_t uses = 0;
-  std::byte* data = nullptr;
-  std::vector<PeerIndex> peers;
-};
-
-}  // namespace
 
 // The mutex guards everything here. It is never held during an upcall.
 struct LoopbackHub::State {
+  // What an endpoint finds in its inbox: a frame, or the news that a peer is gone (behind that peer's last frame).
+  struct Item {
+    PeerIndex from = 0;
+    FrameHeader header;
+    uint64_t block = 0;  // 0: no payload
+    const std::byte* data = nullptr;
+    bool lend = false;
+    std::optional<Status> lost{};
+  };
+
+  struct Desk {  // what the hub keeps for one endpoint
+    std::string label;
+    bool dead = false;
+    std::vector<char> linked;         // by peer
+    std::vector<char> wants_room;     // by peer: room() or acquire() refused
+    std::vector<size_t> under_way;    // by peer: frames with payload that it has not taken yet
+    std::vector<PeerIndex> has_room;  // news
+    std::deque<Item> inbox;
+    size_t slots_out = 0;
+    bool armed = false;
+    Descriptor bell;
+    TransportCounters counters;
+  };
+
+  struct Shared {  // a block with payload
+    uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
+    uint32_t uses = 0;
+    std::byte* data = nullptr;
+    std::vector<PeerIndex> peers;
+  };
+
   explicit State(const LoopbackOptions& given) : options(given) {}
 
   LoopbackOptions options;
@@ -309,7 +306,9 @@ class LoopbackHub::Endpoint final : public Transport {
   }
 
  private:
-  Desk& desk() const { return state_.desks[self_]; }
+  using Item = State::Item;
+
+  State::Desk& desk() const { return state_.desks[self_]; }
   bool linked(PeerIndex peer) const { return peer < state_.desks.size() && desk().linked[peer]; }
 
   void silence_bell() {
