@@ -10,7 +10,7 @@ ARMS = {  # name: (backend, hook)
 # PowerSGD's callbacks start collectives in whatever order buckets come, on each rank another, which Gloo aborts on: with it, one bucket.
 OWN_BUCKETS = {"gloo PowerSGD": {"bucket_mb": 1 << 20}}
 MARKS_S = {"unisono bf16": 0.24, "unisono int8": 0.15, "unisono int4": 0.10, "unisono int4+EF": 0.10, "unisono ARC": 0.13}  # communication per step at most; unisono fp32: that of gloo fp32
-# The long run: ways of training, in words of train_gpt.py. adamw: short and steep. muon: till little is left to learn, at a rate at which steps that come late do little harm.
+# The long run: ways of training, in words of train_gpt.py. adamw: short and steep. muon: longer, to a rate of zero.
 RECIPES = {
     "adamw": {"optimizer": "adamw", "steps": 500, "batch": 4, "context": 64, "layers": 4, "width": 192, "heads": 4, "method-start": 20, "held-out": 64},
     "muon": {"optimizer": "muon", "rate": 0.005, "last-rate": 0, "clip": 1, "steps": 3000, "batch": 4, "context": 64, "layers": 2, "width": 96, "heads": 4, "method-start": 300, "held-out": 1024}}

@@ -136,6 +136,28 @@ class Trained(unittest.TestCase):
             program.communicate(timeout=60)
         self.assertNotIn(mine, subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout)
 
+    def test_muon_has_the_matrices_of_the_blocks_and_rates_end_where_they_are_told(self):
+        check = f"""
+import argparse, sys
+sys.path.insert(0, {str(HERE)!r})
+import gpt, methods, train_gpt
+model = gpt.GPT(2, 32, 2, 16)
+muon, adamw = [[each for group in part.param_groups for each in group["params"]] for part in methods.MuonAndAdamW(model, 0.02).parts]
+assert len(muon) == 2 * 4 and all(each.dim() == 2 for each in muon), [each.shape for each in muon]
+assert sorted(map(id, muon + adamw)) == sorted(map(id, model.parameters()))
+shares = [train_gpt.share_of_rate(step, argparse.Namespace(steps=100, last_rate=0.25)) for step in range(101)]
+assert shares[4] == 1 and shares[:5] == sorted(shares[:5]) and shares[5:] == sorted(shares[5:], reverse=True) and abs(shares[100] - 0.25) < 1e-9, shares
+for words in (dict(optimizer="muon", clip=0), dict(optimizer="adamw", clip=1)):
+    for method in ("sharded", "moshpit"):
+        try:
+            methods.make(model, argparse.Namespace(method=method, backend="unisono", **words), gpt.loss_of)
+            raise AssertionError(method)
+        except ValueError as problem:
+            assert "without --optimizer muon and --clip" in str(problem), problem
+"""
+        answer = subprocess.run([sys.executable, "-c", check], env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+
     def test_training_says_so_if_ranks_end_with_other_parameters(self):
         program = pathlib.Path(self.folder.name) / "differs.py"
         program.write_text(f"""
