@@ -228,6 +228,24 @@ std::string read_back(std::string_view text) {
   return codec.ok() ? codec->to_string() : codec.status().message();
 }
 
+// What is carried over is each element's own, so it is no matter whether one thread encodes them or several, each a part.
+TEST(Codec, carries_errors_over_in_parts_as_in_one) {
+  const size_t count = 3 * part_unit + 77;
+  const auto elements = gold(count, 1), before = gold(count, 2);
+  auto sums = elements;
+  for (size_t i = 0; i < count; ++i) sums[i] += before[i];
+  for (const auto& codec : all_codecs()) {
+    Bytes by_hand(codec.message_bytes(count)), message(by_hand.size());
+    Floats left_by_hand(count), left = before;
+    BlockCounts counts;
+    encode({.codec = codec, .elements = sums.data(), .count = count, .message = by_hand.data(), .error = left_by_hand.data()}, counts);
+    const EncodeTask task{.codec = codec, .elements = elements.data(), .count = count, .message = message.data(), .error = left.data(), .use = ErrorUse::carried};
+    for (const size_t part : {2, 0, 3, 1}) encode(task, counts, {part * part_unit, part_unit});
+    ASSERT_EQ(message, by_hand) << to_string(codec);
+    ASSERT_EQ(left, left_by_hand) << to_string(codec);
+  }
+}
+
 TEST(CodecText, is_read_and_written) {
   EXPECT_EQ(read_back("plain"), "plain");
   EXPECT_EQ(read_back("bf16"), "bf16");
