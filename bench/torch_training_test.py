@@ -66,7 +66,7 @@ class Real(unittest.TestCase):
     @unittest.skipIf(network.why_not(), f"SKIPPED: {network.why_not()}")
     def test_hosts_train_and_are_gone_afterwards(self):
         with tempfile.TemporaryDirectory() as folder:
-            data = self.run_bench(folder, "--steps", "2", "--arms", "gloo fp32,unisono fp32,unisono PowerSGD")
+            data = self.run_bench(folder, "--steps", "2", "--arms", "gloo fp32", "unisono fp32", "unisono PowerSGD")
             self.assertEqual([row["arm"] for row in data["summary"]], ["gloo fp32", "unisono fp32", "unisono PowerSGD"])
             exact = [row["last_loss"] for row in data["summary"][:2]]
             self.assertAlmostEqual(exact[0], exact[1], places=3)
@@ -80,9 +80,12 @@ class Real(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             data = self.run_bench(folder, "--long", "muon", "--seeds", "1")
             self.assertEqual([row["arm"] for row in data["long"]["muon"]["rows"]], list(page.LONG_ARMS))
-            again = self.run_bench(folder, "--long", "adamw", "--seeds", "1")  # beside what is there
+            again = self.run_bench(folder, "--long", "adamw", "--seeds", "1", "--arms", "fp32", "int8")  # beside what is there
             self.assertEqual(again["long"]["muon"], data["long"]["muon"])
-            self.assertEqual([run["seed"] for run in again["long"]["adamw"]["runs"]], [1] * len(page.LONG_ARMS))
+            self.assertEqual([(run["seed"], run["arm"]) for run in again["long"]["adamw"]["runs"]], [(1, "fp32"), (1, "int8")])
+            more = self.run_bench(folder, "--long", "adamw", "--seeds", "1", "2", "--arms", "fp32")["long"]["adamw"]
+            self.assertEqual([(run["seed"], run["arm"]) for run in more["runs"]], [(1, "int8"), (1, "fp32"), (2, "fp32")])
+            self.assertEqual([(row["arm"], row["seeds"]) for row in more["rows"]], [("fp32", 2), ("int8", 1)])
 
 
 if __name__ == "__main__":

@@ -61,9 +61,11 @@ class Arm:
         with contextlib.nullcontext() if exchange else self.network.no_sync():
             loss = gpt.loss_of(self.network, *batch)
             loss.backward()
-        took, sent = time.perf_counter() - began, sent_bytes() - before
-        every = board.every([took, loss.item(), float(sent)])
-        return max(row[0] for row in every), *(sum(row[place] for row in every) / len(every) for place in (1, 2))
+        took = time.perf_counter() - began
+        every = board.every([took, loss.item()])
+        # Now that all are done: what one rank does not wait for may still be on its way to another.
+        sent = board.every([float(sent_bytes() - before)])
+        return max(row[0] for row in every), *(sum(column) / len(column) for column in ([row[1] for row in every], [row[0] for row in sent]))
 
     def step(self, batch, board, exchange_first):
         """What rank 0 says of a step: both passes, then the optimizer's step with the gradients that were exchanged."""

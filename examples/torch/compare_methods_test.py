@@ -158,21 +158,34 @@ for words in (dict(optimizer="muon", clip=0), dict(optimizer="adamw", clip=1)):
         answer = subprocess.run([sys.executable, "-c", check], env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
         self.assertEqual(answer.returncode, 0, answer.stderr)
 
+    def train_with(self, changes, *more):
+        """One layer on two ranks, with these lines of Python before it begins."""
+        program = pathlib.Path(self.folder.name) / "changed.py"
+        program.write_text(f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport torch, train_gpt\n{changes}\nsys.exit(train_gpt.main())\n")
+        words = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--nproc-per-node", "2", str(program), "--text", str(self.text),
+                 "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", *more]
+        return subprocess.run(words, env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
+
+    def test_averaged_gradients_are_cut_to_the_norm_that_is_asked_for(self):
+        answer = self.train_with("""
+make = train_gpt.methods.make
+def remember(model, *more):
+    before.extend(each.detach().clone() for each in model.parameters())
+    return make(model, *more)
+def measure(way):
+    moved = torch.cat([(now - then).reshape(-1) for now, then in zip(way.network.parameters(), before)]).norm().item()
+    assert abs(moved - 0.01) < 1e-5, moved
+before, train_gpt.methods.make, train_gpt.methods.Hooked.finish = [], remember, measure
+""", "--steps", "1", "--optimizer", "sgd", "--momentum", "0", "--rate", "1", "--clip", "0.01")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+
     def test_training_says_so_if_ranks_end_with_other_parameters(self):
-        program = pathlib.Path(self.folder.name) / "differs.py"
-        program.write_text(f"""
-import sys
-sys.path.insert(0, {str(HERE)!r})
-import torch, train_gpt
+        answer = self.train_with("""
 def spoil(way):
     with torch.no_grad():
         next(way.network.parameters()).add_(1e-6 * torch.distributed.get_rank())
 train_gpt.methods.Hooked.finish = spoil
-sys.exit(train_gpt.main())
-""")
-        words = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--nproc-per-node", "2", str(program), "--text", str(self.text), "--steps", "2",
-                 "--layers", "1", "--width", "32", "--heads", "2", "--context", "16"]
-        answer = subprocess.run(words, env={**os.environ, **processes.usual_environment()}, capture_output=True, text=True, timeout=100)
+""", "--steps", "2")
         self.assertNotEqual(answer.returncode, 0)
         self.assertIn("parameters are not the same on all ranks", answer.stderr)
 

@@ -47,6 +47,10 @@ void Call::prepare() {
     prepare_blocks();
   }
   input_hash_ = hash_of(input_->data(), input_->bytes());
+  if (!plan_.feedback) return;
+  left_over_.resize(input_->bytes() / sizeof(float));
+  plan_.options.encode_error = left_over_.data();
+  plan_.options.error_feedback = true;
 }
 
 void Call::prepare_blocks() {

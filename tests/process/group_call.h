@@ -21,7 +21,8 @@ struct CallPlan {
   size_t offset = 0;    // bytes by which the buffers are out of alignment
   uint64_t seed = 1;
   CallOptions options = {};
-  double tolerance = 0;  // of a result whose elements are encoded; f32
+  double tolerance = 0;    // of a result whose elements are encoded; f32
+  bool feedback = false;   // what encoding leaves over is added in the next call of the same; f32
 };
 
 // The elements of rank r's block where blocks are uneven.
@@ -52,9 +53,10 @@ class Call {
   uint64_t pair_giver(uint32_t from, uint32_t to) const { return 1000 + uint64_t{from} * world_ + to; }
 
   Group group_;
-  const CallPlan plan_;
+  CallPlan plan_;
   const uint32_t rank_, world_;
   std::unique_ptr<Buffer> input_, output_;
+  std::vector<float> left_over_;
   uint64_t input_hash_ = 0;  // of the input as it was given
   std::vector<size_t> send_counts_, recv_counts_;
   bool has_result_ = true;

@@ -53,15 +53,19 @@ TEST_P(Death, in_a_loop_of_64_mib_all_reduces_is_told_to_all) {
 }
 
 TEST_P(Death, in_a_loop_of_encoded_all_reduces_is_told_to_all) {
-  Cluster group(4, options());
-  const std::vector<size_t> left{0, 1, 3};
-  const auto numbers = group.tell(group.all_but({}), "all_reduce:count=4194304,iters=100000,schedule=2,codec=int5,tolerance=60");
-  for (size_t rank = 0; rank < 4; ++rank) ASSERT_TRUE(group[rank].going(numbers[rank]));
-  const auto killed_at = now_ns();
-  group[2].signal(SIGKILL);
-  expect_told(group.answers(left, {numbers[0], numbers[1], numbers[3]}), killed_at, "rank 2");
-  expect_to_go_on(group, left, 1);
-  group.finish(left);
+  const std::string call = "all_reduce:schedule=2,codec=int5,tolerance=60,iters=100000,count=" + std::to_string(slowness > 1 ? 1048576 : 4194304);
+  for (const auto* feedback : {"", ",feedback=1"}) {
+    Cluster group(4, options());
+    const std::vector<size_t> left{0, 1, 3};
+    const auto numbers = group.tell(group.all_but({}), call + feedback);
+    for (size_t rank = 0; rank < 4; ++rank) ASSERT_TRUE(group[rank].going(numbers[rank]));
+    const auto killed_at = now_ns();
+    group[2].signal(SIGKILL);
+    expect_told(group.answers(left, {numbers[0], numbers[1], numbers[3]}), killed_at, "rank 2");
+    expect_to_go_on(group, left, 1);
+    if (*feedback != 0) expect_all_ok(group.ask(left, "all_reduce:count=100003,iters=5,check=1,schedule=2,codec=int5,tolerance=60,feedback=1"));
+    group.finish(left);
+  }
 }
 
 TEST_P(Death, while_the_others_wait_for_it_is_told_to_all) {

@@ -65,6 +65,7 @@ CallPlan plan_of(const Command& command) {
   }
   if (const auto text = command.text("codec", ""); !text.empty()) plan.options.codec = Codec::parse(text).value();
   plan.tolerance = static_cast<double>(command.number("tolerance", 0));
+  plan.feedback = command.number("feedback", 0) != 0;
   return plan;
 }
 
