@@ -158,6 +158,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         seconds.append(time.perf_counter() - began)
         if dist.get_rank() == 0:
             progress.tell(step + 1, losses[-1])
+    dist.barrier()  # what this rank does not wait for may still be on its way to another
     sent = sent_bytes() - sent
     way.finish()
     apart = spread(model)
