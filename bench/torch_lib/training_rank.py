@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import pathlib
+import statistics
 import sys
 import time
 
@@ -65,7 +66,7 @@ class Arm:
         every = board.every([took, loss.item()])
         # Now that all are done: what one rank does not wait for may still be on its way to another.
         sent = board.every([float(sent_bytes() - before)])
-        return max(row[0] for row in every), *(sum(column) / len(column) for column in ([row[1] for row in every], [row[0] for row in sent]))
+        return max(row[0] for row in every), statistics.mean(row[1] for row in every), statistics.mean(row[0] for row in sent)
 
     def step(self, batch, board, exchange_first):
         """What rank 0 says of a step: both passes, then the optimizer's step with the gradients that were exchanged."""

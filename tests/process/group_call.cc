@@ -1,5 +1,6 @@
 #include "group_call.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -139,6 +140,7 @@ void Call::start() {
 std::string Call::check() const {
   if (!input_->guards_hold() || !output_->guards_hold()) return "bytes outside the tensor were written";
   if (!result_in_input() && hash_of(input_->data(), input_->bytes()) != input_hash_) return "the input was written";
+  if (plan_.feedback && std::all_of(left_over_.begin(), left_over_.end(), [](float each) { return each == 0; })) return "encoding left nothing over";
   if (!has_result_) return {};
   const auto all = wanted();
   if (result_at_ + all.size() > result().bytes()) return "the result does not fit: a mistake of the test";

@@ -129,7 +129,8 @@ TEST(Udp, death_in_a_loop_of_lossy_calls_is_told_to_all) {
 
 TEST(Udp, a_stopped_rank_is_named_when_the_deadline_has_passed_and_joins_in_again) {
   Cluster group(3, {.transport = "udp"});
-  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=25,tolerance=1000000,lossy=1"));
+  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=15,check=1,lossy=1"));
+  expect_all_ok(group.ask_all("all_reduce:count=100003,iters=10,tolerance=1000000,lossy=1"));  // deadlines are learnt here: something may be missing
   group[1].signal(SIGSTOP);
   ASSERT_TRUE(group[1].wait_stopped());
   const auto numbers = group.tell({0, 2}, "all_reduce:count=100003,lossy=1,timeout=300");
