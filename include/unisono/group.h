@@ -173,7 +173,8 @@ class UNISONO_EXPORT Group {
   // list, and makes its sub-groups in the same order; nothing is sent. It ends when the parent is re-formed.
   Result<Group> split(std::span<const uint32_t> ranks);
 
-  // Ends what is in flight in this group, here and at the other members (unavailable: "aborted", with the reason), and refuses what comes after.
+  // Ends what is in flight in this group here, and at the other members that and all that needs something of this rank, also what they call
+  // later (unavailable: "aborted", with the reason); refuses what comes after. Its other groups, and what is split from it, go on.
   void abort(const std::string& reason = "");
 
   // After peer_lost or late: the ranks that are alive agree on who is left, keep their links, take in processes that wait to

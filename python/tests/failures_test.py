@@ -38,6 +38,44 @@ def test_a_killed_rank_is_named_and_the_living_go_on(tmp_path):
     assert first.result == third.result == [2, 2, 2], first.text + third.text
 
 
+def dies_in_an_encoded_call():
+    """In flight at rank 1 when it dies; `left` is the caller's again after the error, and what goes on uses it."""
+    group = unisono.join()
+    x = np.linspace(-1, 1, 1_000_003, dtype=np.float32)
+    out, left = np.empty_like(x), np.zeros_like(x)
+
+    def start():
+        return group.all_reduce_async(x, out, op="avg", codec="int5", schedule="two_step", encode_error=left, error_feedback=True)
+
+    for _ in range(3):
+        start().wait()
+    work = start()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(unisono.PeerLost, match="rank 1"):
+        work.wait()
+        for _ in range(10):  # it may have sent all of the first before it died
+            start().wait()
+    assert np.isfinite(left).all()
+    group.reform()
+    left[:] = 0
+    mean = np.zeros_like(x)
+    for _ in range(8):
+        start().wait()
+        mean += out / 8
+    one = np.abs(out - x).max()
+    return group.world_size, float(one), float(np.abs(mean - x).max()), bool(left.any())
+
+
+def test_a_rank_killed_in_a_call_with_error_feedback(tmp_path):
+    first, dead, third = ranks.run(dies_in_an_encoded_call, 3, tmp_path, may_fail=True)
+    assert dead.code == -signal.SIGKILL
+    for living in (first, third):
+        size, one, mean, is_left = living.result or pytest.fail(living.text)
+        assert size == 2 and is_left
+        assert 0 < one < 0.2 and mean < one / 2, "what encoding left over was not added later"
+
+
 def taken_in(folder):
     place = int(os.environ["RANK"])
     group = unisono.join(join_running=True) if place == 2 else unisono.join(rank=place, world_size=2)

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "collectives/absence.h"
 #include "collectives/delivery_policy.h"
 
 namespace unisono {
@@ -296,7 +297,7 @@ void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
   for (uint32_t number = 0; number < lossy_phases; ++number) {
     const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
     if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
-    return finish({why.code(), "rank " + std::to_string(rank) + " was lost: " + why.message()}, now);
+    return finish({why.code(), describe_absence(rank, why)}, now);
   }
   step_all(now);
 }

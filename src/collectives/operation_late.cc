@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "collectives/absence.h"
 #include "collectives/operation.h"
 
 namespace unisono {
@@ -73,9 +74,9 @@ void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
   if (!needs(peer)) return;
   now_ = now;
   const auto& flow = flows_[peer];
-  fail_here({Code::peer_lost, label() + ": rank " + std::to_string(peer) + " was lost: " + why.message() + "; " +
-                                  std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) +
-                                  " bytes from it are missing; call reform()"});
+  const auto text = label() + ": " + describe_absence(peer, why) + "; " + std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) + " bytes from it are missing";
+  if (gave_up(why)) fail_here({why.code(), text});
+  else fail_here({Code::peer_lost, text + "; call reform()"});
 }
 
 // What is missing from whom, and what they do not take.

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "collectives/absence.h"
 #include "node/engine_active.h"
 
 namespace unisono {
@@ -35,13 +36,16 @@ std::shared_ptr<Completion> Engine::start_any_source(GroupCore& group, Operation
 bool Engine::end_any_source(Nanos now) {
   return any_source_.end([&](const AnySourceReceive& receive) -> Status {
     std::string gone;
-    bool alone = true;
-    for (const auto peer : receive.group->members) {
-      if (peer == self_peer) continue;
-      alone &= !peers_[peer].lost.ok();
-      if (!peers_[peer].lost.ok()) gone += (gone.empty() ? "" : "; ") + std::string("rank ") + std::to_string(receive.group->rank_of(peer)) + " was lost: " + peers_[peer].lost.message();
+    bool alone = true, lost = receive.group->world() == 1;
+    const auto& group = *receive.group;
+    for (Rank rank = 0; rank < group.world(); ++rank) {
+      if (rank == group.self) continue;
+      const auto& why = absence(group, rank);
+      alone &= !why.ok();
+      lost |= !why.ok() && !gave_up(why);
+      if (!why.ok()) gone += (gone.empty() ? "" : "; ") + describe_absence(rank, why);
     }
-    if (alone) return {Code::peer_lost, gone};
+    if (alone) return {lost ? Code::peer_lost : Code::unavailable, gone};
     if (now < receive.deadline) return {};
     return {Code::late, "no rank has sent anything in " + std::to_string((now - receive.started) / millisecond) + " ms" + (gone.empty() ? "" : "; " + gone)};
   });

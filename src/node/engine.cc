@@ -68,6 +68,18 @@ GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerI
     group->rank_of_peer[peer] = static_cast<int32_t>(rank);
   }
   open_lossy(*group);
+  // Members may have aborted it before it is known here.
+  for (size_t i = 0; i < unexpected_.size();) {
+    const auto u = unexpected_[i];
+    if (u.header.group != number || u.header.operation != all_operations) {
+      ++i;
+      continue;
+    }
+    unexpected_.erase(unexpected_.begin() + static_cast<std::ptrdiff_t>(i));
+    received_abort(*group, u.from, u.header, {u.data, u.header.payload_bytes});
+    unexpected_bytes_ -= u.header.payload_bytes;
+    pool_.give(u.data, u.header.payload_bytes);
+  }
   return *group;
 }
 
@@ -90,18 +102,6 @@ void Engine::end_group(uint32_t number, const Status& why, Nanos now) {
     return true;
   });
   groups_.erase(it);
-}
-
-void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
-  now_ = now;
-  group.ended = why;
-  for (auto* active : active_) {
-    if (active->group == &group) active->operation.fail_and_tell(why, now);
-  }
-  any_source_.end([&](const AnySourceReceive& receive) { return receive.group == &group ? why : Status(); });
-  settle_needed_ = true;
-  settle_all();
-  if (group.lossy != nullptr) group.lossy->fail_all(why, now);
 }
 
 void Engine::end_all_groups(const Status& why, Nanos now) {
@@ -321,8 +321,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   // Who has gone may have sent all it had to before: that is enough.
   for (Rank rank = 0; rank < group.world(); ++rank) {
-    const auto peer = group.members[rank];
-    if (peer != self_peer && !peers_[peer].lost.ok()) active.operation.peer_lost(rank, peers_[peer].lost, now);
+    if (const auto& why = absence(group, rank); !why.ok()) active.operation.peer_lost(rank, why, now);
   }
   settle(active);
   settle_all();
@@ -371,36 +370,6 @@ bool Engine::has_ended(const GroupCore& group, uint64_t operation, PeerIndex fro
   return operation < group.next_operation;
 }
 
-void Engine::tell_failure(const Active& active) {
-  const auto& status = active.operation.status();
-  tell_members(active, std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message().substr(0, failure_text_max))).take());
-}
-
-// The operation is late here, and wants to know whom the others wait for.
-void Engine::inquire(Active& active) {
-  ByteWriter writer;
-  writer.write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed");
-  const auto& waits_for = active.operation.waits_for();
-  writer.write(static_cast<uint64_t>(active.operation.age()));
-  writer.write(static_cast<uint32_t>(waits_for.size()));
-  for (const auto rank : waits_for) writer.write(rank);
-  tell_members(active, std::move(writer).take());
-}
-
-void Engine::tell_members(const Active& active, Bytes bytes) {
-  const auto payload = std::make_shared<Bytes>(std::move(bytes));
-  auto header = active.operation.setup().frame;
-  header.kind = FrameKind::failed;
-  header.payload_bytes = static_cast<uint32_t>(payload->size());
-  const auto& request = active.operation.setup().request;
-  const bool message = request.collective == Collective::send || request.collective == Collective::recv;
-  for (Rank rank = 0; rank < active.group->world(); ++rank) {
-    const auto peer = active.group->members[rank];
-    if (peer == self_peer || !peers_[peer].lost.ok() || (message && rank != request.root)) continue;
-    send_owned(peer, header, payload);
-  }
-}
-
 // Moves a finished operation's outcome to its completion and frees the slot.
 void Engine::settle(Active& active) {
   if (active.completion == nullptr || !active.operation.done()) return;
@@ -410,7 +379,7 @@ void Engine::settle(Active& active) {
       transport->cancel(event_id(active.slot, active.generation, 0), 0xFFFFFFFF00000000ull, active.group->number, active.number);
     }
     op.cancelled();
-    if (op.failure_is_ours()) tell_failure(active);
+    if (op.failure_is_ours()) tell_members(active, failure_payload(op.status()));
   }
   auto& group = *active.group;
   if (active.number & user_id_bit) GroupCore::remember(group.recent_ids, group.recent_at, active.number);

@@ -49,7 +49,7 @@ class Engine final : public Sink {
   GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands);
   // Before make_group: groups whose links all carry datagrams can have lossy operations then.
   void set_datagrams(const std::optional<DatagramSecret>& secret) { datagrams_ = secret; }
-  // Ends all its operations with `why` here and at the other members, and refuses what comes after. The group stays.
+  // Ends all its operations with `why` here, at the other members those and what needs this rank; refuses what comes after. The group stays.
   void abort_group(GroupCore& group, const Status& why, Nanos now);
   // Ends all its operations with `why` and forgets it.
   void end_group(uint32_t number, const Status& why, Nanos now);
@@ -194,6 +194,9 @@ class Engine final : public Sink {
   void copy_out(PeerIndex from);
   void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
   void received_failure(Active& active, Rank from, ByteView payload);
+  void received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
+  const Status& absence(const GroupCore& group, Rank rank) const;  // ok: there is a link to it, and it has not aborted the group
+  void absent(GroupCore& group, Rank rank);                        // nothing comes from it any more: ends what needs it
   void release_lent(PeerIndex from, const View& view);
   Report report_of(const Active& active, Nanos now) const;
   void settle(Active& active);
@@ -201,9 +204,9 @@ class Engine final : public Sink {
   void record_begin(const Active& active, bool has_begun, Nanos started);
   void record_end(const Active& active);
   void record_lost(PeerIndex peer, Nanos now);
-  void tell_failure(const Active& active);
   void inquire(Active& active);
   void tell_members(const Active& active, Bytes payload);
+  void tell_member(const GroupCore& group, Rank rank, FrameHeader header, const std::shared_ptr<Bytes>& payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
   static constexpr Nanos observe_every = 10 * millisecond;

@@ -14,6 +14,7 @@ constexpr uint64_t event_id(uint32_t slot, uint32_t generation, uint32_t lane) {
   return uint64_t{slot & 0xFFFF} << 48 | uint64_t{generation & 0xFFFF} << 32 | lane;
 }
 inline constexpr size_t failure_text_max = 4096;  // of the reason in a failed frame
+Bytes failure_payload(const Status& status);      // of a failed frame
 inline constexpr uint32_t control_slot = 0xFFFF;  // control messages use the same id space
 
 class Engine::OperationPort final : public Port {

@@ -12,6 +12,7 @@ namespace unisono {
 
 // The transport that all others of the group are reached by, if one may look ahead there.
 Transport* Engine::express_route(const GroupCore& group) {
+  if (!group.gave_up.empty()) return nullptr;
   Transport* common = nullptr;
   for (const auto peer : group.members) {
     if (peer == self_peer) continue;

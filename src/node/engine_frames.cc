@@ -57,8 +57,16 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     copy_out(from);
     return release_lent(from, view);
   }
+  if (known && header.operation == all_operations) {
+    received_abort(*group->second, from, header, {view.data, view.bytes});
+    return release_lent(from, view);
+  }
   auto* active = known ? find(header.group, header.operation, from) : nullptr;
   if (active == nullptr) {
+    if (known && !group->second->ended.ok()) {
+      ++counters_.frames_stale;
+      return release_lent(from, view);
+    }
     if (known && has_ended(*group->second, header.operation, from)) {
       ++counters_.frames_stale;
       if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
@@ -103,27 +111,6 @@ void Engine::note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& h
   group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(rank) + " sent data of " +
                                               to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
                                               std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
-}
-
-void Engine::received_failure(Active& active, Rank from, ByteView payload) {
-  ByteReader reader(payload);
-  const auto code = reader.read<uint8_t>();
-  const auto text = reader.read_string(failure_text_max);
-  if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) {
-    std::vector<uint32_t> waits_for;
-    const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
-    for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
-    if (!reader.done()) {
-      ++counters_.frames_refused;
-      return;
-    }
-    active.operation.heard_late(from, age, waits_for, now_);
-    if (active.operation.take_inquiry()) inquire(active);
-    return;
-  }
-  const bool sound = reader.done() && code > 0 && code <= static_cast<uint8_t>(Code::internal);
-  active.operation.fail({sound ? static_cast<Code>(code) : Code::corrupt,
-                         "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))}, now_);
 }
 
 // For an operation or sub-group that this rank has not reached yet. Bounded by the senders' eager limit per operation; the total
@@ -193,29 +180,6 @@ void Engine::computed(uint64_t id, Nanos now) try {
   settle_all();
 } catch (const std::bad_alloc&) {
   give_up();
-}
-
-void Engine::lost(PeerIndex peer, const Status& why) try {
-  if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
-  peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
-  peers_[peer].waiting.clear();
-  for (auto* active : active_) {
-    const auto rank = active->group->rank_of(peer);
-    if (rank >= 0) attempt(active->operation, [&] { active->operation.peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_); });
-  }
-  for (auto& [number, group] : groups_) {
-    const auto rank = group->rank_of(peer);
-    if (rank >= 0 && group->lossy != nullptr) group->lossy->peer_lost(static_cast<Rank>(rank), peers_[peer].lost, now_);
-  }
-  record_lost(peer, now_);
-  if (!any_source_.empty()) {
-    match_any_source(now_);  // what it sent before it went is there
-    end_any_source(now_);
-  }
-  settle_needed_ = true;
-  if (lost_) lost_(peer, peers_[peer].lost);
-} catch (const std::bad_alloc&) {
-  must_give_up_ = true;
 }
 
 void Engine::room(PeerIndex peer) try {

@@ -78,6 +78,7 @@ struct GroupCore {
   ExpressPlan express;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
+  std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group
   std::unique_ptr<LossyGroup> lossy; // null: a link of it delivers everything
   std::string no_datagrams;          // then: which, for people
   std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
@@ -101,6 +102,7 @@ struct GroupCore {
 // Operation numbers: by order of calls (no high bit), by the user (bit 62), point to point (bit 63).
 inline constexpr uint64_t user_id_bit = uint64_t{1} << 62;
 inline constexpr uint64_t message_id_bit = uint64_t{1} << 63;
+inline constexpr uint64_t all_operations = UINT64_MAX;  // in a failed frame: its sender has aborted the group
 constexpr uint64_t message_key(Rank source, Rank destination, uint32_t tag) {
   return uint64_t{source} << 40 | uint64_t{destination} << 16 | tag;
 }

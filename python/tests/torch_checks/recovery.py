@@ -239,6 +239,40 @@ def shrunk_twice():
     leave()
 
 
+def shrunk_while_calls_wait(pairs):
+    """Nobody is lost: one rank does not come. SHRINK_ABORT ends calls that wait for it, with minutes left; who is left out is told so too."""
+    if is_gloo():
+        return
+    init(timeout_s=600)
+    group = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=600)) if pairs else None
+    dist.barrier(group)
+    if rank() == LOST:
+        with fails("aborted.*rank [02]", within_s=15):
+            dist.recv(torch.ones(1), src=0, group=group)
+    else:
+        waiting = [dist.all_reduce(torch.ones(size), group=group, async_op=True) for size in (1, 1_000_000)]
+        smaller = dist.shrink_group([LOST], group, dist.distributed_c10d.SHRINK_ABORT)
+        assert dist.get_world_size(smaller) == world() - 1
+        for work in waiting:
+            with fails("aborted.*rank [02]", within_s=15):
+                work.wait()
+        tensor = torch.tensor([float(rank())])
+        dist.all_reduce(tensor, group=smaller)
+        same(tensor, torch.tensor([2.0]))
+        dist.barrier(smaller)
+    leave()
+
+
+@check(ranks=(3,), group=False)
+def the_default_group_shrunk_while_calls_wait():
+    shrunk_while_calls_wait(pairs=False)
+
+
+@check(ranks=(3,), group=False)
+def a_group_shrunk_while_calls_wait():
+    shrunk_while_calls_wait(pairs=True)
+
+
 def lost_while_they_join(how):
     """Those that came are told who did not, by init_process_group. Another try, with another store, does well."""
     if is_gloo():

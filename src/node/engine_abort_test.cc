@@ -1,0 +1,140 @@
+// A member that aborts its group, in virtual time: what the others wait for it for ends, whether or not it has begun there.
+#include <gtest/gtest.h>
+
+#include <list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "node/engine_active.h"
+#include "node/test_cluster.h"
+
+namespace unisono {
+namespace {
+
+constexpr Rank aborted = 0;
+
+class EngineAbort : public ::testing::Test {
+ protected:
+  std::shared_ptr<Completion> sum(Rank rank, GroupCore& group, uint32_t world, size_t count = 8) {
+    auto& values = tensors_.emplace_back(count, 1.0F);
+    return cluster.submit(rank, group, all_reduce_call({group.self, world, 10 * second}, ConstTensor(std::span<const float>(values)), Tensor(std::span(values)), {}));
+  }
+  std::shared_ptr<Completion> sum(Rank rank, size_t count = 8) { return sum(rank, cluster.group(rank), cluster.world(), count); }
+  std::shared_ptr<Completion> message(Rank rank, Collective which, Rank other, uint32_t tag = 3) {
+    auto& values = tensors_.emplace_back(4, static_cast<float>(rank));
+    const bool sends = which == Collective::send;
+    return cluster.submit(rank, message_call(cluster.caller(rank), which, sends ? ConstTensor(std::span<const float>(values)) : ConstTensor(), sends ? Tensor() : Tensor(std::span(values)), other, tag, {}), tag);
+  }
+  void abort(Rank rank) {
+    cluster.engine(rank).abort_group(cluster.group(rank), {Code::unavailable, "aborted: enough"}, cluster.now());
+    cluster.settle();
+  }
+  static void expect_told(const std::shared_ptr<Completion>& ended) {
+    ASSERT_TRUE(ended->done);
+    EXPECT_EQ(ended->status.code(), Code::unavailable) << ended->status.to_string();
+    EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
+  }
+
+  TestCluster cluster{3};
+
+ private:
+  std::list<std::vector<float>> tensors_;
+};
+
+TEST_F(EngineAbort, ends_what_has_not_begun_where_it_is_called) {
+  const auto theirs = sum(1), large = sum(2, 1 << 20), received = message(1, Collective::recv, aborted, 4), sent = message(2, Collective::send, 1, 5);
+  cluster.settle();
+  EXPECT_FALSE(theirs->done || received->done || large->done);
+  abort(aborted);
+  for (const auto& told : {theirs, large, received}) expect_told(told);
+  const auto taken = message(1, Collective::recv, 2, 5);
+  cluster.settle();
+  EXPECT_TRUE(taken->done && taken->status.ok()) << "messages between others go on";
+  EXPECT_TRUE(sent->done && sent->status.ok());
+}
+
+TEST_F(EngineAbort, ends_what_is_called_later_at_once_and_keeps_nothing_of_it) {
+  abort(aborted);
+  for (int i = 0; i < 100; ++i) {
+    for (const Rank rank : {1u, 2u}) {
+      const auto ended = sum(rank, 1000);
+      expect_told(ended);
+    }
+    cluster.settle();
+  }
+  for (Rank rank = 0; rank < cluster.world(); ++rank) EXPECT_EQ(cluster.engine(rank).active(), 0u);
+  EXPECT_EQ(cluster.engine(aborted).held_bytes(), 0u);
+}
+
+TEST_F(EngineAbort, what_was_sent_before_is_enough) {
+  const auto sent = message(aborted, Collective::send, 1);
+  cluster.settle();
+  ASSERT_TRUE(sent->done);
+  abort(aborted);
+  const auto received = message(1, Collective::recv, aborted);
+  cluster.settle();
+  EXPECT_TRUE(received->done && received->status.ok()) << received->status.to_string();
+  const auto next = message(1, Collective::recv, aborted);
+  cluster.settle();
+  expect_told(next);
+}
+
+TEST_F(EngineAbort, a_receive_from_any_rank_waits_for_the_others_until_all_have) {
+  const auto waits = message(2, Collective::recv, any_source), ends = message(2, Collective::recv, any_source);
+  abort(aborted);
+  EXPECT_FALSE(waits->done);
+  message(1, Collective::send, 2);
+  cluster.settle();
+  EXPECT_TRUE(waits->done && waits->status.ok()) << waits->status.to_string();
+  EXPECT_EQ(waits->report.last_rank, 1);
+  EXPECT_FALSE(ends->done);
+  abort(1);
+  expect_told(ends);
+  EXPECT_NE(ends->status.message().find("rank 1 gave up: aborted: enough"), std::string::npos) << ends->status.to_string();
+}
+
+TEST_F(EngineAbort, is_known_to_a_group_that_is_made_later) {
+  auto& first = cluster.make_group(aborted, 9, {0, 1});
+  cluster.engine(aborted).abort_group(first, {Code::unavailable, "aborted: enough"}, cluster.now());
+  cluster.settle();
+  auto& second = cluster.make_group(1, 9, {0, 1});
+  expect_told(sum(1, second, 2));
+  EXPECT_EQ(cluster.engine(1).held_bytes(), 0u);
+}
+
+TEST_F(EngineAbort, other_groups_go_on) {
+  auto& half = cluster.make_group(aborted, 9, {0, 1});
+  auto& other_half = cluster.make_group(1, 9, {0, 1});
+  abort(aborted);
+  const auto a = sum(aborted, half, 2), b = sum(1, other_half, 2);
+  cluster.settle();
+  EXPECT_TRUE(a->done && a->status.ok() && b->done && b->status.ok()) << a->status.to_string() << b->status.to_string();
+}
+
+TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {
+  const auto waits = sum(1, 1 << 20);
+  const auto text = failure_payload({Code::unavailable, "aborted: enough"});
+  const FrameHeader right{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = all_operations, .sender = 0, .payload_bytes = static_cast<uint32_t>(text.size())};
+  const auto hear = [&](FrameHeader header, ByteView payload) {
+    header.payload_bytes = static_cast<uint32_t>(payload.size());
+    cluster.engine(1).received(0, header, {.data = payload.data(), .bytes = payload.size()});
+    cluster.settle();
+  };
+  auto other_sender = right, nobody = right, data = right, credit = right;
+  other_sender.sender = 2;
+  nobody.sender = 70'000;
+  data.kind = FrameKind::data;
+  credit.kind = FrameKind::credit;
+  credit.amount = 5;
+  for (const auto& header : {other_sender, nobody, data, credit}) hear(header, text);
+  const auto other_code = failure_payload({Code::late, "aborted: enough"});
+  for (const auto& payload : {ByteView(other_code), ByteView(text).first(3), ByteView()}) hear(right, payload);
+  EXPECT_FALSE(waits->done) << waits->status.to_string();
+  EXPECT_EQ(cluster.engine(1).counters().frames_refused, 7u);
+  hear(right, text);
+  expect_told(waits);
+}
+
+}  // namespace
+}  // namespace unisono

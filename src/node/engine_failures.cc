@@ -1,0 +1,123 @@
+// What ends before its time: which members are told, what is made of what they tell, and of links that end.
+#include "node/engine_active.h"
+
+namespace unisono {
+
+void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
+  now_ = now;
+  group.ended = why;
+  for (auto* active : active_) {
+    if (active->group == &group) active->operation.fail_and_tell(why, now);
+  }
+  any_source_.end([&](const AnySourceReceive& receive) { return receive.group == &group ? why : Status(); });
+  settle_needed_ = true;
+  settle_all();
+  if (group.lossy != nullptr) group.lossy->fail_all(why, now);
+  const auto payload = std::make_shared<Bytes>(failure_payload(why));
+  const FrameHeader header{.kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = group.self};
+  for (Rank rank = 0; rank < group.world(); ++rank) tell_member(group, rank, header, payload);
+}
+
+Bytes failure_payload(const Status& status) {
+  return std::move(ByteWriter().write(static_cast<uint8_t>(status.code())).write_string(status.message().substr(0, failure_text_max))).take();
+}
+
+// The operation is late here, and wants to know whom the others wait for.
+void Engine::inquire(Active& active) {
+  ByteWriter writer;
+  writer.write(static_cast<uint8_t>(Code::late)).write_string("its deadline has passed");
+  const auto& waits_for = active.operation.waits_for();
+  writer.write(static_cast<uint64_t>(active.operation.age()));
+  writer.write(static_cast<uint32_t>(waits_for.size()));
+  for (const auto rank : waits_for) writer.write(rank);
+  tell_members(active, std::move(writer).take());
+}
+
+void Engine::tell_members(const Active& active, Bytes bytes) {
+  const auto payload = std::make_shared<Bytes>(std::move(bytes));
+  auto header = active.operation.setup().frame;
+  header.kind = FrameKind::failed;
+  const auto& request = active.operation.setup().request;
+  const bool message = request.collective == Collective::send || request.collective == Collective::recv;
+  for (Rank rank = 0; rank < active.group->world(); ++rank) {
+    if (!message || rank == request.root) tell_member(*active.group, rank, header, payload);
+  }
+}
+
+void Engine::tell_member(const GroupCore& group, Rank rank, FrameHeader header, const std::shared_ptr<Bytes>& payload) {
+  const auto peer = group.members[rank];
+  header.payload_bytes = static_cast<uint32_t>(payload->size());
+  if (peer != self_peer && peers_[peer].lost.ok()) send_owned(peer, header, payload);
+}
+
+void Engine::received_failure(Active& active, Rank from, ByteView payload) {
+  ByteReader reader(payload);
+  const auto code = reader.read<uint8_t>();
+  const auto text = reader.read_string(failure_text_max);
+  if (code == static_cast<uint8_t>(Code::late) && reader.left() > 0) {
+    std::vector<uint32_t> waits_for;
+    const auto age = static_cast<Nanos>(reader.read<uint64_t>() & INT64_MAX);
+    for (auto count = reader.read<uint32_t>(); count > 0 && reader.ok(); --count) waits_for.push_back(reader.read<uint32_t>());
+    if (!reader.done()) {
+      ++counters_.frames_refused;
+      return;
+    }
+    active.operation.heard_late(from, age, waits_for, now_);
+    if (active.operation.take_inquiry()) inquire(active);
+    return;
+  }
+  const bool sound = reader.done() && code > 0 && code <= static_cast<uint8_t>(Code::internal);
+  active.operation.fail({sound ? static_cast<Code>(code) : Code::corrupt,
+                         "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))}, now_);
+}
+
+void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
+  const auto rank = group.rank_of(from);
+  ByteReader reader(payload);
+  const auto code = reader.read<uint8_t>();
+  const auto text = reader.read_string(failure_text_max);
+  const bool sound = header.kind == FrameKind::failed && reader.done() && code == static_cast<uint8_t>(Code::unavailable);
+  if (!sound || header.epoch != group.epoch || rank < 0 || static_cast<Rank>(rank) != header.sender) {
+    ++counters_.frames_refused;
+    return;
+  }
+  group.gave_up.resize(group.world());
+  group.gave_up[header.sender] = Status(Code::unavailable, text);
+  absent(group, header.sender);
+}
+
+const Status& Engine::absence(const GroupCore& group, Rank rank) const {
+  static const Status present;
+  if (rank == group.self) return present;
+  const auto& lost = peers_[group.members[rank]].lost;
+  return !lost.ok() || group.gave_up.empty() ? lost : group.gave_up[rank];
+}
+
+void Engine::absent(GroupCore& group, Rank rank) {
+  const auto& why = absence(group, rank);
+  for (auto* active : active_) {
+    if (active->group == &group) attempt(active->operation, [&] { active->operation.peer_lost(rank, why, now_); });
+  }
+  if (group.lossy != nullptr) group.lossy->peer_lost(rank, why, now_);
+  if (!any_source_.empty()) {
+    match_any_source(now_);  // what it sent before it went is there
+    end_any_source(now_);
+  }
+  settle_needed_ = true;
+}
+
+void Engine::lost(PeerIndex peer, const Status& why) try {
+  if (peer >= peers_.size() || !peers_[peer].lost.ok()) return;
+  peers_[peer].lost = why.ok() ? Status(Code::peer_lost, peers_[peer].label + ": link closed") : why;
+  peers_[peer].waiting.clear();
+  for (auto& [number, group] : groups_) {
+    if (const auto rank = group->rank_of(peer); rank >= 0) absent(*group, static_cast<Rank>(rank));
+  }
+  record_lost(peer, now_);
+  settle_needed_ = true;
+  if (lost_) lost_(peer, peers_[peer].lost);
+} catch (const std::bad_alloc&) {
+  must_give_up_ = true;
+}
+
+}  // namespace unisono
