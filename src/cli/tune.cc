@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/monotonic.h"
 #include "cli/progress.h"
+#include "cli/text.h"
 #include "cli/text_file.h"
 #include "cli/tune_options.h"
 #include "cli/version.h"
@@ -90,7 +91,7 @@ class Tuner {
 
 Result<Measurement> Tuner::run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations) {
   RunOptions options{.data = {.collective = collective, .world_size = group.world_size()}, .call = {.schedule = trial.kind, .slice_bytes = trial.slice_bytes},
-                     .iterations = iterations, .warmup = iterations == 1 ? 0u : 1u, .row_time = plan_.round_time, .checks = iterations == 1 ? 1u : 0u, .across = Across::max};
+                     .iterations = iterations, .warmup = iterations == 1 ? 0u : 1u, .row_time = plan_.round_time, .checks = iterations == 1 ? 1u : 0u, .across = Across::max, .on_progress = {}};
   auto measured = measure(group, options, bytes, facts_of(collective).in_place);
   progress_.update(sizes_done_, fmt::format("{} {}", facts_of(collective).name, format_bytes(bytes)), monotonic_now());
   return measured;
