@@ -128,7 +128,7 @@ Status Tuner::run_rounds(Group& group, Collective collective, uint64_t bytes, st
 }
 
 Result<Trial> Tuner::tune_size(Group& group, Collective collective, uint64_t bytes) {
-  auto trials = schedule_trials(*parse_tuned(facts_of(collective).name));
+  auto trials = schedule_trials(*parse_tuned(facts_of(collective).name), islands_);
   if (auto status = keep_possible(group, collective, bytes, trials); !status.ok()) return status;
   if (auto status = run_rounds(group, collective, bytes, trials); !status.ok()) return status;
   auto quickest = *std::min_element(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.us < b.us; });

@@ -13,11 +13,15 @@ constexpr auto no_limit = std::numeric_limits<uint64_t>::max();
 Trial trial(ScheduleKind kind, double us, uint64_t slice = 0) { return {.kind = kind, .slice_bytes = slice, .us = us, .low_us = us * 0.99, .high_us = us * 1.01}; }
 
 TEST(TunePlan, tries_the_models_choice_first_and_then_all_there_is) {
-  const auto trials = schedule_trials(unisono::Collective::all_reduce);
-  EXPECT_EQ(trials.front().kind, automatic);
-  for (const auto kind : {one_shot, two_step, halving_doubling, ring}) {
-    EXPECT_EQ(std::count_if(trials.begin(), trials.end(), [&](const Trial& each) { return each.kind == kind; }), 1) << static_cast<int>(kind);
-  }
+  const auto times = [](ScheduleKind kind, std::vector<uint32_t> islands) {
+    const auto trials = schedule_trials(unisono::Collective::all_reduce, islands);
+    EXPECT_EQ(trials.front().kind, automatic);
+    return std::count_if(trials.begin(), trials.end(), [&](const Trial& each) { return each.kind == kind; });
+  };
+  for (const auto kind : {one_shot, two_step, halving_doubling, ring}) EXPECT_EQ(times(kind, {0, 0, 1}), 1) << static_cast<int>(kind);
+  EXPECT_EQ(times(hierarchical, {0, 0, 1}), 1);
+  EXPECT_EQ(times(hierarchical, {0, 0, 0}), 0);
+  EXPECT_EQ(times(hierarchical, {0, 1, 2}), 0);
 }
 
 TEST(TunePlan, tries_slices_where_a_tensor_has_several) {

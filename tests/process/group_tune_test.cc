@@ -68,7 +68,7 @@ TEST_F(Tune, where_every_rank_has_a_network_of_its_own_connections_are_tried_too
   for (const auto* line : {"with 1 connections per pair of hosts: ", "with 2 connections per pair of hosts: "}) EXPECT_TRUE(contains(done.out, line)) << done.out;
   const auto text = read(path());
   EXPECT_TRUE(contains(text, "\nstreams ")) << text;
-  EXPECT_TRUE(contains(text, "\ngroup 1+1 auto\n")) << text;
+  EXPECT_TRUE(contains(text, "\ngroup 1+1 tcp\n")) << text;
 }
 
 TEST_F(Tune, rank_0s_file_is_chosen_by_on_all_ranks) {
