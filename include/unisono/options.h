@@ -37,6 +37,7 @@ struct Options {
   // operations all ranks, ask for it; UNISONO_DATAGRAM_CHECKSUM.
   bool datagram_checksum = false;
   uint32_t streams_per_link = 0;         // TCP connections per pair of hosts; 0 = automatic
+  std::string tuning{};                    // file that `unisono tune` wrote: rank 0's counts, for streams_per_link each process's own; UNISONO_TUNING
   std::string codec{};                     // of calls that name none: as Codec::parse reads it; UNISONO_CODEC; "" = plain. Equal on all ranks
   uint32_t compute_threads = 0;          // that encode and decode large tensors, the calling one included; UNISONO_COMPUTE_THREADS; 0 = automatic
   bool payload_checksum = false;         // CRC-32C over payloads too (headers always have one)

@@ -72,6 +72,7 @@ const std::unordered_map<std::string_view, JoinSetter>& join_setters() {
       {"rate_limit_mbps", [](Options& o, py::handle v) { o.rate_limit_mbps = v.cast<uint32_t>(); }},
       {"datagram_checksum", [](Options& o, py::handle v) { o.datagram_checksum = v.cast<bool>(); }},
       {"streams_per_link", [](Options& o, py::handle v) { o.streams_per_link = v.cast<uint32_t>(); }},
+      {"tuning", [](Options& o, py::handle v) { o.tuning = v.cast<std::string>(); }},
       {"codec", [](Options& o, py::handle v) { o.codec = py::isinstance<Codec>(v) ? v.cast<Codec>().to_string() : v.cast<std::string>(); }},
       {"compute_threads", [](Options& o, py::handle v) { o.compute_threads = v.cast<uint32_t>(); }},
       {"payload_checksum", [](Options& o, py::handle v) { o.payload_checksum = v.cast<bool>(); }},

@@ -41,6 +41,8 @@ class JoinOptions(TypedDict, total=False):
     rate_limit_mbps: int
     datagram_checksum: bool
     streams_per_link: int
+    tuning: str
+    """A file that `unisono tune` wrote; rank 0's counts."""
     codec: str | Codec
     """Of calls that name none; equal on all ranks."""
     compute_threads: int

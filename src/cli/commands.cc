@@ -15,6 +15,7 @@ constexpr Command table[] = {
     {"launch", "run a program as many ranks, here or on several hosts", run_launch, launch_syntax},
     {"bench", "measure all-reduce and its relatives, and check every result", run_bench, bench_syntax},
     {"bench compress", "compare methods that make gradients smaller: bytes, times, errors", run_compress, compress_syntax},
+    {"tune", "find out which schedules are quickest here, for groups to choose by", run_tune, tune_syntax},
     {"doctor", "examine this machine, or every pair of a group, and say what mends it", run_doctor, doctor_syntax},
     {"top", "show live what each rank does, and whom it waits for", run_top, top_syntax},
     {"explain", "say in words who holds up or broke a group", run_explain, explain_syntax},
@@ -43,6 +44,7 @@ First steps:
   unisono launch -n 4 -- ./train --epochs 3       four ranks on this machine
   unisono launch --hosts a:2,b:2 -- ./train       two ranks on each of two hosts, through ssh
   unisono bench all-reduce -n 4                   how fast is it here, and is it right?
+  unisono tune -n 4                               could it be quicker, by another schedule?
   unisono doctor --hosts a:2,b:2                  what is wrong with these machines and their links?
   unisono explain                                 why does the job hang?
   unisono launch --help                           each command explains itself

@@ -24,6 +24,7 @@ constexpr Variable variable_table[] = {
     {"UNISONO_LOSE_PER_MILLE", "For trying out losses: the transport udp loses so many of 1000 datagrams that arrive, at random; 0 to 999."},
     {"UNISONO_INTERFACE", "Name or address of the network interface to listen on."},
     {"UNISONO_STREAMS_PER_LINK", "TCP connections per pair of hosts; 0: automatic."},
+    {"UNISONO_TUNING", "A file that unisono tune wrote, by which schedules and connections are chosen."},
     {"UNISONO_CODEC", "How elements travel where a call does not say: plain, int8, int8/int4:group=64, ...; plain by default."},
     {"UNISONO_COMPUTE_THREADS", "Threads that encode and decode large tensors, the calling one included; 0: by the cores that a rank has."},
     {"UNISONO_PAYLOAD_CHECKSUM", "1: checksums over payloads, not only over headers."},

@@ -323,6 +323,7 @@ Status resolve_details(const Options& options, const Environment& environment, R
     resolved.codec = *codec;
   }
   if (auto s = resolve_number(environment, "UNISONO_STREAMS_PER_LINK", "streams_per_link", options.streams_per_link, streams_limit, resolved.streams_per_link); !s.ok()) return s;
+  resolved.tuning_file = options.tuning.empty() ? text_of(environment, "UNISONO_TUNING") : options.tuning;
   if (auto s = resolve_number(environment, "UNISONO_COMPUTE_THREADS", "compute_threads", options.compute_threads, compute_threads_limit, resolved.compute_threads); !s.ok()) return s;
   if (const auto text = lookup(environment, "UNISONO_RECORD")) {
     auto value = parse_number<uint32_t>("UNISONO_RECORD", *text, 0, record_limit);

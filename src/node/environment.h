@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "schedules/tuning.h"
 #include "unisono/options.h"
 #include "unisono/status.h"
 #include "wire/datagram.h"
@@ -53,6 +54,8 @@ struct ResolvedOptions {
   uint32_t min_world = 1;
   bool require_majority = false;
   uint32_t streams_per_link = 0;
+  std::string tuning_file;
+  Tuning tuning{};  // what it says for this transport; read when the process joins
   Codec codec{};
   uint32_t compute_threads = 0;
   bool payload_checksum = false;

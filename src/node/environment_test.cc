@@ -205,6 +205,7 @@ TEST(Environment, times_and_switches_are_checked) {
                                                     {"UNISONO_REFORM_TIMEOUT_MS", "50"},
                                                     {"UNISONO_PAYLOAD_CHECKSUM", "true"},
                                                     {"UNISONO_STREAMS_PER_LINK", "4"},
+                                                    {"UNISONO_TUNING", "/shared/job.tuning"},
                                                     {"UNISONO_CODEC", "int4:group=64"},
                                                     {"UNISONO_COMPUTE_THREADS", "3"},
                                                     {"UNISONO_LISTEN_FD", "7"}}));
@@ -213,6 +214,7 @@ TEST(Environment, times_and_switches_are_checked) {
   EXPECT_EQ(resolved.reform_timeout, Milliseconds(50));
   EXPECT_TRUE(resolved.payload_checksum);
   EXPECT_EQ(resolved.streams_per_link, 4u);
+  EXPECT_EQ(resolved.tuning_file, "/shared/job.tuning");
   EXPECT_EQ(resolved.codec, Codec::quantized(4, 64));
   EXPECT_EQ(resolved.compute_threads, 3u);
   EXPECT_EQ(resolved.listen_fd, 7);

@@ -7,6 +7,7 @@
 #include "node/agreement.h"
 #include "node/control_kind.h"
 #include "node/reforming.h"
+#include "node/tuning_file.h"
 #include "transports/shm_transport.h"
 #include "transports/tcp_transport.h"
 #include "transports/udp_transport.h"
@@ -19,6 +20,16 @@ uint64_t loss_seed(const ResolvedOptions& options, PeerId self) {
   uint64_t seed = options.join_running ? mix64(self.low ^ self.high) : options.rank;
   for (const char c : options.job) seed = mix64(seed ^ static_cast<unsigned char>(c));
   return seed;
+}
+
+// The connections of a link are the business of who makes them; schedules are rank 0's (node/agreement).
+Result<ResolvedOptions> tuned(ResolvedOptions options) {
+  if (options.tuning_file.empty()) return options;
+  const auto tuning = read_tuning(options.tuning_file);
+  if (!tuning) return tuning.status();
+  options.tuning = tuning->of(options.transport);
+  if (options.streams_per_link == 0) options.streams_per_link = tuning->streams_per_link;
+  return options;
 }
 
 Result<std::vector<Link>> make_links(const ResolvedOptions& options, PeerId self) {
@@ -175,8 +186,11 @@ Status wait_for_links(Node& node, Nanos deadline) {
   return {Code::late, "links to the other members are not up in time"};
 }
 
-Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options) {
-  const auto deadline = monotonic_now() + options.join_timeout.count() * millisecond;
+Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& given) {
+  const auto deadline = monotonic_now() + given.join_timeout.count() * millisecond;
+  const auto with_tuning = tuned(given);
+  if (!with_tuning) return with_tuning.status();
+  const auto& options = *with_tuning;
   const auto self = random_peer_id();
   if (!self) return self.status();
   auto links = make_links(options, *self);

@@ -19,6 +19,8 @@ Topology initial_topology(Node& node) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
   Topology topology{.inside = node.options().transport == "tcp" || node.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
                     .between = network_tcp_profile(cores)};
+  // Of a file that this process has read, or the rank 0 before it.
+  topology.tuning = node.options().tuning.groups.empty() ? node.engine().topology().tuning : node.options().tuning;
   topology.inside.islands_sharing = topology.between.islands_sharing = hosts_per_machine(node.roster());
   return topology;
 }

@@ -98,7 +98,18 @@ static bool sizes_are_known(const OperationRequest& q) {
   return !is_message(q) && q.collective != Collective::gather && q.collective != Collective::scatter && q.collective != Collective::all_to_all;
 }
 
-// As rates and latencies of the links say, which are equal on all ranks.
+// As a file says in which the group found it, else as rates and latencies of the links predict. Both are equal on all ranks.
+static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
+  const auto* group = request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.islands, context.world) : nullptr;
+  const auto* tuned = group == nullptr ? nullptr : group->find(request.collective, request.bytes);
+  if (tuned == nullptr) return choose(request);
+  auto wish = request;
+  wish.kind = tuned->kind;
+  if (wish.slice_bytes == 0) wish.slice_bytes = tuned->slice_bytes;
+  auto chosen = choose(wish);
+  return chosen ? std::move(chosen) : choose(request);  // it passes partial sums on where rank order is wanted
+}
+
 static Result<Choice> choose_schedule(const OperationRequest& q, const PlanContext& context, Codec& codec, std::string_view& note) {
   ChooseRequest request{.collective = q.collective,
                         .bytes = schedule_bytes(q, context.world),
@@ -111,14 +122,14 @@ static Result<Choice> choose_schedule(const OperationRequest& q, const PlanConte
                         .inside = context.topology.inside,
                         .between = context.topology.between,
                         .uneven = context.uneven};
-  if (codec.is_plain()) return choose(request);
+  if (codec.is_plain()) return choose_plain(request, context);
   const bool may_leave_out = q.schedule == ScheduleKind::automatic;
   if (may_leave_out && request.bytes < codec_elements_min * element_bytes(q.dtype)) {
     note = "fewer than 1024 elements";
     codec = {};
-    return choose(request);
+    return choose_plain(request, context);
   }
-  const auto plain = may_leave_out ? choose(request) : Result<Choice>(Choice{});
+  const auto plain = may_leave_out ? choose_plain(request, context) : Result<Choice>(Choice{});
   if (!plain) return plain;
   request.encoded = encoded(codec, q.dtype);
   auto chosen = choose(request);

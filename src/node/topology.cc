@@ -1,6 +1,8 @@
 #include "node/topology.h"
 
 #include <cmath>
+#include <span>
+#include <string>
 
 namespace unisono {
 namespace {
@@ -50,7 +52,11 @@ Bytes encode(const Topology& topology) {
   write(writer, topology.between, topology.between_measured);
   writer.write(topology.links.hosts);
   for (const auto& pair : topology.links.pairs) writer.write(pair.latency_us).write(pair.bytes_per_us);
-  return std::move(writer).take();
+  auto bytes = std::move(writer).take();
+  const auto text = topology.tuning == Tuning() ? std::string() : to_text(topology.tuning);
+  const auto tuning = std::as_bytes(std::span(text));
+  bytes.insert(bytes.end(), tuning.begin(), tuning.end());
+  return bytes;
 }
 
 std::optional<Topology> decode_topology(ByteView bytes) {
@@ -59,7 +65,7 @@ std::optional<Topology> decode_topology(ByteView bytes) {
   topology.inside = read(reader, topology.inside_measured);
   topology.between = read(reader, topology.between_measured);
   const auto hosts = reader.read<uint32_t>();
-  if (hosts > linked_hosts_max || reader.left() != HostLinks::pair_count(hosts) * 2 * sizeof(double)) return std::nullopt;
+  if (hosts > linked_hosts_max || reader.left() < HostLinks::pair_count(hosts) * 2 * sizeof(double)) return std::nullopt;
   topology.links = HostLinks(hosts);
   bool sound = is_sound(topology.inside) && is_sound(topology.between);
   for (auto& pair : topology.links.pairs) {
@@ -67,7 +73,13 @@ std::optional<Topology> decode_topology(ByteView bytes) {
     pair.bytes_per_us = reader.read<double>();
     sound = sound && not_negative(pair.latency_us) && not_negative(pair.bytes_per_us);
   }
-  return reader.done() && sound ? std::optional(topology) : std::nullopt;
+  if (!reader.ok() || !sound) return std::nullopt;
+  if (reader.left() == 0) return topology;
+  const auto rest = bytes.last(reader.left());
+  auto tuning = parse_tuning({reinterpret_cast<const char*>(rest.data()), rest.size()});
+  if (!tuning) return std::nullopt;
+  topology.tuning = *std::move(tuning);
+  return topology;
 }
 
 }  // namespace unisono

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "schedules/host_links.h"
+#include "schedules/tuning.h"
 
 namespace unisono {
 
@@ -16,6 +17,7 @@ struct Topology {
   LinkProfile between;  // between hosts
   bool inside_measured = false, between_measured = false;  // else they are starting values
   HostLinks links{};    // pair by pair; hosts are numbered as in the roster that they were measured for
+  Tuning tuning{};      // what rank 0 has read in a file: chosen before what links predict
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 

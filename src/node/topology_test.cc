@@ -38,6 +38,17 @@ TEST(Topology, links_between_hosts_arrive_too) {
   EXPECT_FALSE(decode_topology(encode(topology)).has_value());
 }
 
+TEST(Topology, what_was_tuned_arrives_too) {
+  Topology topology;
+  topology.links = HostLinks(2);
+  topology.tuning = *parse_tuning("unisono tuning 1\nstreams 2\ngroup 1+1 auto\nall_reduce max ring slice 65536\n");
+  EXPECT_EQ(decode_topology(encode(topology)), topology);
+  auto bytes = encode(topology);
+  bytes.pop_back();
+  bytes.back() = std::byte{'x'};
+  EXPECT_FALSE(decode_topology(bytes).has_value());
+}
+
 TEST(Topology, of_other_length_is_none) {
   const auto bytes = encode(Topology{});
   EXPECT_TRUE(decode_topology(bytes).has_value());

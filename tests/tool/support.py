@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
-COMMANDS = ["launch", "bench", "bench compress", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace", "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate",
+COMMANDS = ["launch", "bench", "bench compress", "tune", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace", "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate",
             "codec", "rendezvous", "completion", "man"]
 
 

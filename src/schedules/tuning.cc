@@ -1,0 +1,226 @@
+#include "schedules/tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "schedules/make.h"
+
+namespace unisono {
+namespace {
+
+constexpr std::string_view first_line = "unisono tuning 1";
+constexpr std::array tuned_collectives{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast, Collective::reduce};
+constexpr std::array transports{"auto", "shm", "tcp", "udp"};
+
+using Words = std::vector<std::string_view>;
+
+Words words_of(std::string_view line) {
+  constexpr std::string_view blanks = " \t\r";
+  line = line.substr(0, line.find('#'));
+  Words words;
+  for (size_t at = line.find_first_not_of(blanks); at != std::string_view::npos; at = line.find_first_not_of(blanks, at)) {
+    const auto end = std::min(line.find_first_of(blanks, at), line.size());
+    words.push_back(line.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const auto end = std::min(text.find(at, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// Empty: it is no placement.
+std::vector<uint32_t> islands_of(std::string_view text) {
+  std::vector<uint32_t> islands;
+  const bool by_rank = text.find(',') != std::string_view::npos;
+  uint32_t host = 0;
+  for (const auto part : split(text, by_rank ? ',' : '+')) {
+    const auto number = number_of<uint32_t>(part);
+    const bool sound = number && (by_rank ? *number < world_max : *number > 0 && *number <= world_max - islands.size());
+    if (!sound || islands.size() == world_max) return {};
+    islands.insert(islands.end(), by_rank ? 1 : *number, by_rank ? *number : host++);
+  }
+  return numbered_as_they_come(islands) == islands ? islands : std::vector<uint32_t>();
+}
+
+template <class Kind, class Kinds>
+std::optional<Kind> named(std::string_view text, const Kinds& kinds) {
+  for (const auto kind : kinds) {
+    if (text == name(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+class Reader {
+ public:
+  Status read(std::string_view text);
+  Tuning take() { return std::move(tuning_); }
+
+ private:
+  Status take_line(const Words& words);
+  Status take_streams(const Words& words);
+  Status take_group(const Words& words);
+  Status take_call(Collective collective, const Words& words);
+  Tuning tuning_;
+};
+
+Status wrong(const std::string& what) { return {Code::invalid, what}; }
+
+Status Reader::read(std::string_view text) {
+  if (text.size() > tuning_bytes_max) return wrong(std::to_string(text.size()) + " bytes are more than the " + std::to_string(tuning_bytes_max) + " that a tuning file may have");
+  size_t number = 0;
+  bool begun = false;
+  for (const auto line : split(text, '\n')) {
+    ++number;
+    const auto words = words_of(line);
+    if (words.empty()) continue;
+    if (begun) {
+      if (auto status = take_line(words); !status.ok()) return wrong("line " + std::to_string(number) + ": " + status.message());
+    } else if (words != words_of(first_line)) {
+      return wrong("it does not begin with '" + std::string(first_line) + "'");
+    }
+    begun = true;
+  }
+  return begun ? Status() : wrong("it is empty");
+}
+
+Status Reader::take_line(const Words& words) {
+  if (words[0] == "streams") return take_streams(words);
+  if (words[0] == "group") return take_group(words);
+  const auto collective = named<Collective>(words[0], tuned_collectives);
+  return collective ? take_call(*collective, words) : wrong("'" + std::string(words[0]) + "' is neither streams, group nor a collective that is tuned");
+}
+
+Status Reader::take_streams(const Words& words) {
+  const auto count = words.size() == 2 ? number_of<uint32_t>(words[1]) : std::nullopt;
+  if (!count || *count == 0 || *count > tuned_streams_max) return wrong("expected 'streams N' with 1 to " + std::to_string(tuned_streams_max));
+  tuning_.streams_per_link = *count;
+  return {};
+}
+
+Status Reader::take_group(const Words& words) {
+  TunedGroup group{.islands = words.size() == 3 ? islands_of(words[1]) : std::vector<uint32_t>()};
+  const bool known = words.size() == 3 && std::find(transports.begin(), transports.end(), words[2]) != transports.end();
+  if (group.islands.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
+  group.transport = words[2];
+  if (tuning_.of(group.transport).find(group.islands, static_cast<uint32_t>(group.islands.size())) != nullptr) return wrong("this group has been there before");
+  tuning_.groups.push_back(std::move(group));
+  return {};
+}
+
+Status Reader::take_call(Collective collective, const Words& words) {
+  const auto expected = [] { return wrong("expected 'COLLECTIVE BYTES|max SCHEDULE', perhaps with 'slice BYTES'"); };
+  if (tuning_.groups.empty()) return wrong("there is no group above it");
+  if (words.size() != 3 && (words.size() != 5 || words[3] != "slice")) return expected();
+  TunedCall call{.collective = collective};
+  if (words[1] != "max") {
+    const auto bytes = number_of<uint64_t>(words[1]);
+    if (!bytes) return expected();
+    call.bytes_max = *bytes;
+  }
+  if (words[2] != "automatic") {
+    const auto kind = named<ScheduleKind>(words[2], kinds_of(collective));
+    if (!kind) return wrong("there is no " + std::string(words[2]) + " " + name(collective));
+    call.kind = *kind;
+  }
+  if (words.size() == 5) {
+    const auto slice = number_of<uint64_t>(words[4]);
+    if (!slice || *slice == 0) return expected();
+    call.slice_bytes = *slice;
+  }
+  auto& calls = tuning_.groups.back().calls;
+  for (const auto& before : calls) {
+    if (before.collective == collective && before.bytes_max >= call.bytes_max) return wrong("no more bytes than a line above it");
+  }
+  calls.push_back(call);
+  return {};
+}
+
+}  // namespace
+
+const TunedCall* TunedGroup::find(Collective collective, uint64_t bytes) const {
+  const auto found = std::find_if(calls.begin(), calls.end(), [&](const TunedCall& call) { return call.collective == collective && bytes <= call.bytes_max; });
+  return found == calls.end() ? nullptr : &*found;
+}
+
+const TunedGroup* Tuning::find(std::span<const uint32_t> islands, uint32_t world) const {
+  if (groups.empty()) return nullptr;
+  std::vector<uint32_t> wanted(world);
+  for (uint32_t rank = 0; rank < world; ++rank) wanted[rank] = rank;
+  if (!islands.empty()) wanted = numbered_as_they_come(islands);
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.islands == wanted; });
+  return found == groups.end() ? nullptr : &*found;
+}
+
+Tuning Tuning::of(std::string_view transport) const {
+  auto part = *this;
+  std::erase_if(part.groups, [&](const TunedGroup& group) { return group.transport != transport; });
+  return part;
+}
+
+void Tuning::put(TunedGroup group) {
+  std::erase_if(groups, [&](const TunedGroup& other) { return other.transport == group.transport && other.islands == group.islands; });
+  groups.push_back(std::move(group));
+}
+
+std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> islands) {
+  std::map<uint32_t, uint32_t> seen;
+  std::vector<uint32_t> numbers;
+  for (const auto island : islands) numbers.push_back(seen.emplace(island, static_cast<uint32_t>(seen.size())).first->second);
+  return numbers;
+}
+
+std::string placement_text(std::span<const uint32_t> islands) {
+  const auto numbers = numbered_as_they_come(islands);
+  const bool neighbours = std::is_sorted(numbers.begin(), numbers.end());
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    const auto end = neighbours ? std::find_if(numbers.begin() + static_cast<std::ptrdiff_t>(i), numbers.end(), [&](uint32_t other) { return other != numbers[i]; }) - numbers.begin() : static_cast<std::ptrdiff_t>(i + 1);
+    text += (text.empty() ? "" : neighbours ? "+" : ",") + std::to_string(neighbours ? static_cast<size_t>(end) - i : numbers[i]);
+    i = static_cast<size_t>(end);
+  }
+  return text;
+}
+
+Result<Tuning> parse_tuning(std::string_view text) {
+  Reader reader;
+  if (auto status = reader.read(text); !status.ok()) return status;
+  return reader.take();
+}
+
+std::string to_text(const Tuning& tuning, std::string_view comment) {
+  std::string text = std::string(first_line) + "\n";
+  for (const auto line : split(comment, '\n')) {
+    if (!line.empty()) text += "# " + std::string(line) + "\n";
+  }
+  if (tuning.streams_per_link != 0) text += "streams " + std::to_string(tuning.streams_per_link) + "\n";
+  for (const auto& group : tuning.groups) {
+    text += "group " + placement_text(group.islands) + " " + group.transport + "\n";
+    for (const auto& call : group.calls) {
+      text += std::string(name(call.collective)) + " " + (call.bytes_max == std::numeric_limits<uint64_t>::max() ? "max" : std::to_string(call.bytes_max)) + " " +
+              (call.kind == ScheduleKind::automatic ? "automatic" : name(call.kind));
+      if (call.slice_bytes != 0) text += " slice " + std::to_string(call.slice_bytes);
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace unisono
