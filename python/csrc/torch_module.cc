@@ -188,10 +188,11 @@ PYBIND11_MODULE(_torch, m) {
 
   py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(m, "Options")
       .def(py::init([](std::chrono::milliseconds timeout, const std::string& transport, const std::string& interface, const std::string& codec, const std::string& schedule,
-                       const std::string& order, const std::string& delivery, uint32_t streams_per_link, uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
+                       const std::string& order, const std::string& delivery, const std::string& tuning, uint32_t streams_per_link, uint32_t compute_threads, uint32_t rate_limit_mbps, bool payload_checksum) {
              auto options = c10::make_intrusive<BackendOptions>(timeout);
              options->join.transport = transport;
              options->join.interface = interface;
+             options->join.tuning = tuning;
              options->join.streams_per_link = streams_per_link;
              options->join.compute_threads = compute_threads;
              options->join.rate_limit_mbps = rate_limit_mbps;
@@ -201,7 +202,7 @@ PYBIND11_MODULE(_torch, m) {
              return options;
            }),
            py::kw_only(), py::arg("timeout") = kBackendDefaultTimeout, py::arg("transport") = "", py::arg("interface") = "", py::arg("codec") = "", py::arg("schedule") = "", py::arg("order") = "",
-           py::arg("delivery") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0, py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
+           py::arg("delivery") = "", py::arg("tuning") = "", py::arg("streams_per_link") = 0, py::arg("compute_threads") = 0, py::arg("rate_limit_mbps") = 0, py::arg("payload_checksum") = false)
       .def("_copy", [](const BackendOptions& options) { return c10::make_intrusive<BackendOptions>(options); })
       .def_property("_timeout", [](const BackendOptions& options) { return options.timeout; }, [](BackendOptions& options, std::chrono::milliseconds timeout) { options.timeout = timeout; });
 

@@ -43,11 +43,15 @@ class EngineAbort : public ::testing::Test {
 };
 
 TEST_F(EngineAbort, ends_what_has_not_begun_where_it_is_called) {
-  const auto theirs = sum(1), large = sum(2, 1 << 20), received = message(1, Collective::recv, aborted, 4), sent = message(2, Collective::send, 1, 5);
+  std::vector<std::shared_ptr<Completion>> waiting{message(1, Collective::recv, aborted, 4)};
+  for (const size_t count : {8, 1 << 20}) {
+    for (const Rank rank : {1u, 2u}) waiting.push_back(sum(rank, count));
+  }
+  const auto sent = message(2, Collective::send, 1, 5);
   cluster.settle();
-  EXPECT_FALSE(theirs->done || received->done || large->done);
+  for (const auto& each : waiting) EXPECT_FALSE(each->done) << each->status.to_string();
   abort(aborted);
-  for (const auto& told : {theirs, large, received}) expect_told(told);
+  for (const auto& each : waiting) expect_told(each);
   const auto taken = message(1, Collective::recv, 2, 5);
   cluster.settle();
   EXPECT_TRUE(taken->done && taken->status.ok()) << "messages between others go on";

@@ -187,6 +187,27 @@ TEST(CallOrder, calls_with_an_id_have_no_place_in_it) {
   for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
 }
 
+TEST(LossyAbort, ends_what_the_others_call_before_and_after) {
+  LossyEngines engines({.ranks = 3});
+  Values values(3, std::vector<float>(20'000, 1));
+  Completions warm;
+  for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], lossy));
+  engines.finish(warm);
+  const Completions waiting{engines.sum(1, values[1], lossy), engines.sum(2, values[2], lossy)};
+  engines.pass(millisecond);
+  EXPECT_FALSE(waiting[0]->done || waiting[1]->done);
+  const auto started = engines.now();
+  engines.engine(0).abort_group(engines.group(0), {Code::unavailable, "aborted: enough"}, started);
+  engines.finish(waiting);
+  const Completions later{engines.sum(1, values[1], lossy), engines.sum(2, values[2], lossy)};
+  engines.finish(later);
+  EXPECT_LT(engines.now() - started, 10 * millisecond);
+  for (const auto& ended : {waiting[0], waiting[1], later[0], later[1]}) {
+    EXPECT_EQ(ended->status.code(), Code::unavailable) << ended->status.to_string();
+    EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
+  }
+}
+
 TEST(AutomaticDelivery, is_a_lossy_operation_repaired_to_completion_where_links_carry_datagrams) {
   LossyEngines engines({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 5 == 0; }});
   for (int round = 0; round < 40; ++round) {

@@ -73,6 +73,7 @@ class LossyEngines {
 
   Caller caller(Rank rank) const { return {rank, world_, 10 * second}; }
   Engine& engine(Rank rank) { return *engines_[rank]; }
+  GroupCore& group(Rank rank) { return *groups_[rank]; }
   uint64_t lossy_frames(Rank rank) const { return transports_[rank]->lossy_frames; }
   Nanos now() const { return now_; }
 

@@ -1,9 +1,12 @@
 """What Unisono's options do to torch's collectives; this backend only."""
 
+import os
+import pathlib
+
 import torch
 import torch.distributed as dist
 
-from .common import backend, check, rank, same, world
+from .common import backend, check, fails, rank, same, world
 
 
 def report():
@@ -52,6 +55,31 @@ def options_of_a_group():
         dist.all_reduce(tensor, group=group)
         same(tensor, torch.full((50_000,), float(sum(range(world())))), 0.2)
         assert unisono.torch.report(group)["codec"].startswith(codec), unisono.torch.report(group)
+
+
+@check(ranks=(2,))
+def a_group_with_a_tuning_file():
+    """Schedules are those of the file, for that group only; one that is wrong is told with its line, by all ranks."""
+    if backend() != "unisono":
+        return
+    import unisono.torch
+
+    path = pathlib.Path(os.environ["CHECK_DIRECTORY"]) / "tuning"
+    for text in ("unisono tuning 1\ngroup 2 auto\nall_reduce 1000000 ring slice 65536\n", "unisono tuning 1\ngroup of two\n"):
+        if rank() == 0:
+            path.write_text(text)
+        dist.barrier()
+        options = unisono.torch.Options(tuning=str(path), order="any")
+        if "of" in text:
+            with fails("line 2: expected 'group PLACEMENT TRANSPORT'", within_s=10, kinds=(ValueError, RuntimeError)):
+                dist.new_group(pg_options=options)
+            continue
+        tuned = dist.new_group(pg_options=options)
+        for group in (tuned, None):
+            tensor = torch.full((50_000,), float(rank() + 1))
+            dist.all_reduce(tensor, group=group)
+            same(tensor, torch.full((50_000,), 3.0))
+            assert (unisono.torch.report(group)["schedule"] == "ring") == (group is tuned), unisono.torch.report(group)
 
 
 @check(ranks=(2,))

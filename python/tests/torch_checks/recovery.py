@@ -239,6 +239,35 @@ def shrunk_twice():
     leave()
 
 
+@check(ranks=(3,), group=False, timeout_s=90)
+def an_error_of_ones_own_in_backward_then_abort():
+    """The others are told at once, with minutes left, and go on without it."""
+    if is_gloo():
+        return
+    init(timeout_s=600)
+    dist.barrier()
+    training = Training(model())
+    training.step(0)
+    kept = copy.deepcopy(training.network.module)
+    if rank() == LOST:
+
+        def stumble(*_):
+            raise ArithmeticError("of my own")
+
+        training.network.module[0].weight.register_hook(stumble)
+        with fails("of my own", within_s=15, kinds=(ArithmeticError,)):
+            training.step(1)
+        dist.group.WORLD.abort()
+    else:
+        with fails(rf"rank {LOST} gave up: aborted", within_s=15, kinds=kinds()):
+            training.step(1)
+        shrink()
+        training = Training(kept)
+        training.step(1)
+        same_as_alone(training, kept, range(1, 2))
+    leave()
+
+
 def shrunk_while_calls_wait(pairs):
     """Nobody is lost: one rank does not come. SHRINK_ABORT ends calls that wait for it, with minutes left; who is left out is told so too."""
     if is_gloo():
