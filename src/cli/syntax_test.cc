@@ -57,7 +57,7 @@ TEST(Syntax, every_command_for_people_has_one_and_the_agent_none) {
     EXPECT_FALSE(command.summary.empty() || command.usage.empty() || command.options.empty()) << command.name;
     EXPECT_EQ(command.runs_program, command.name == "launch");
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"launch", "bench", "bench compress", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace", "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate", "codec", "rendezvous", "completion", "man"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"launch", "bench", "bench compress", "tune", "doctor", "top", "explain", "trace", "metrics", "simulate", "simulate arc", "simulate averaging", "simulate loss", "simulate elastic", "simulate churn-trace", "drop-compute", "drop-compute plan", "drop-compute search", "drop-compute simulate", "codec", "rendezvous", "completion", "man"}));
 }
 
 CommandSyntax nasty() {
