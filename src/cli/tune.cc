@@ -23,7 +23,7 @@
 namespace unisono::cli {
 namespace {
 
-constexpr uint64_t stream_bytes = 16u << 20;  // of the all-reduce by which streams are compared
+constexpr uint64_t stream_bytes_max = 16u << 20;  // of the all-reduce by which streams are compared; less where all sizes are less
 
 int failed(const Group& group, const std::string& what, const Status& status) { return bench_failed(tune_text.name, group, what, status); }
 
@@ -187,9 +187,10 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
     if (!group.ok()) return Status(group.status().code(), fmt::format("a group with {} streams per link: {}", streams, group.status().message()));
     groups.push_back(*std::move(group));
   }
+  const auto bytes = std::min(stream_bytes_max, plan_.sizes.back());
   for (uint32_t round = 0; round < plan_.rounds; ++round) {
     for (size_t i = 0; i < groups.size(); ++i) {
-      const auto measured = run(groups[i], Collective::all_reduce, stream_bytes, {}, 0);
+      const auto measured = run(groups[i], Collective::all_reduce, bytes, {}, 0);
       if (!measured.ok()) return measured.status();
       times[i].push_back(measured->timing.p50_us);
     }
@@ -198,7 +199,7 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   std::vector<StreamTrial> trials;
   for (size_t i = 0; i < groups.size(); ++i) trials.push_back({.streams = plan_.streams[i], .us = summarise(times[i]).p50_us});
   chosen = best_streams(trials, plan_.gain);
-  for (const auto& trial : trials) sink_.table(fmt::format("# all_reduce of {} with {} connections per pair of hosts: {:.1f} us{}\n", format_bytes(stream_bytes), trial.streams, trial.us, trial.streams == chosen ? "  <" : ""));
+  for (const auto& trial : trials) sink_.table(fmt::format("# all_reduce of {} with {} connections per pair of hosts: {:.1f} us{}\n", format_bytes(bytes), trial.streams, trial.us, trial.streams == chosen ? "  <" : ""));
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
