@@ -242,6 +242,7 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (!with_streams.ok()) return failed(group, "streams", with_streams.status());
   const auto tuned = tuner.tune(*with_streams);
   if (!tuned.ok()) return failed(group, "measurement", tuned.status());
+  if (auto shown = show_links(plan.limits, seat, sink); !shown.ok()) return failed(group, "links", shown);
   if (group.rank() == 0) {
     if (auto written = write_file(options.output, *tuned, streams, what); !written.ok()) return failed(group, "-o", written);
     sink.table(tuned->calls.empty() ? fmt::format("# the cost model's choices are the quickest there are; {} says no more than that\n", options.output)
