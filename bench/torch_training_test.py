@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from torch_lib import processes, training_page as page  # noqa: E402
+from torch_lib import plot, processes, training_page as page  # noqa: E402
 from versus_lib import network  # noqa: E402
 
 
@@ -45,6 +45,10 @@ class Page(unittest.TestCase):
     def test_exact_gradients_are_held_against_gloo_and_others_against_seconds(self):
         rows = page.rows_of([*steps("gloo fp32", 1.1), *steps("unisono fp32", 1.0), *steps("unisono bf16", 0.9)], page.ARMS)
         self.assertEqual([one["met"] for one in page.marks_of(rows)], [True, False, None, None, None, None])
+
+    def test_every_arm_has_a_colour_of_its_own(self):
+        names = [*page.ARMS, *page.LONG_ARMS]
+        self.assertEqual(len(set(plot.colours_of(names).values())), len(names))
 
     def test_losses_are_compared_seed_by_seed(self):
         runs = [{"arm": arm, "seed": seed, "held_out_loss": loss, "loss": [loss]} for arm, seed, loss in (("fp32", 1, 2.0), ("fp32", 2, 4.0), ("int8", 1, 2.002), ("int8", 2, 4.0), ("int4, error feedback", 2, 4.4), ("ARC 0.2, error feedback", 3, 1.0))]

@@ -5,7 +5,7 @@ import math
 from versus_lib.plot import COLOURS, rectangle, text
 
 WIDTH, HEIGHT, LEFT, TOP, BELOW = 400, 280, 70, 60, 56
-MORE_COLOURS = (*COLOURS, "#e377c2", "#17becf", "#bcbd22", "#7f7f7f", "#000000", "#98c1d9", "#f4a261", "#5e548e")
+MORE_COLOURS = (*COLOURS, "#e377c2", "#17becf", "#bcbd22", "#7f7f7f", "#000000", "#98c1d9", "#f4a261", "#5e548e", "#00441b", "#00008b", "#b8860b")
 
 
 class Axis:
