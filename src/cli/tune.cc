@@ -16,9 +16,9 @@
 #include "cli/monotonic.h"
 #include "cli/progress.h"
 #include "cli/text.h"
-#include "cli/text_file.h"
 #include "cli/tune_options.h"
 #include "cli/version.h"
+#include "node/tuning_file.h"
 
 namespace unisono::cli {
 namespace {
@@ -203,19 +203,19 @@ Result<Group> Tuner::choose_streams(uint32_t& chosen) {
   return groups[static_cast<size_t>(std::find(plan_.streams.begin(), plan_.streams.end(), chosen) - plan_.streams.begin())];
 }
 
-// Beside the other groups of the file, if it is there; as a whole or not at all.
+// What the file has already; nothing if it is not there.
+Result<Tuning> tuning_before(const std::string& path) {
+  if (!std::filesystem::exists(path)) return Tuning();
+  return read_tuning(path);
+}
+
+// Beside the other groups of the file; as a whole or not at all.
 Status write_file(const std::string& path, const TunedGroup& group, uint32_t streams, const std::string& comment) {
-  Tuning tuning;
-  if (std::filesystem::exists(path)) {
-    const auto text = read_text_file(path);
-    if (!text.ok()) return text.status();
-    auto before = parse_tuning(*text);
-    if (!before.ok()) return {Code::invalid, fmt::format("{} is there and is no tuning file: {}", path, before.status().message())};
-    tuning = *std::move(before);
-  }
-  tuning.put(group);
-  if (streams != 0) tuning.streams_per_link = streams;
-  const auto text = to_text(tuning, comment);
+  auto tuning = tuning_before(path);
+  if (!tuning.ok()) return tuning.status();
+  tuning->put(group);
+  if (streams != 0) tuning->streams_per_link = streams;
+  const auto text = to_text(*tuning, comment);
   const auto whole = path + ".new";
   std::FILE* file = std::fopen(whole.c_str(), "w");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
@@ -228,6 +228,7 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   Sink sink("");
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "output", status);
+    if (const auto before = tuning_before(options.output); !before.ok()) return failed(group, "-o", before.status());
   }
   if (seat) {
     if (const auto zero = seat->start(); !zero.ok()) return failed(group, "start", zero.status());

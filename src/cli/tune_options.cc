@@ -24,9 +24,9 @@ const CommandLineText tune_text{
 Without a file a group chooses by a cost model, from latencies and rates that it measures when it forms. This command measures instead: for
 each collective and size every schedule there is, in turn, and then slices with the quickest one. What is quicker than the model's choice by
 more than --gain, in rounds whose middle halves do not overlap, goes into the file; where nothing is, the model goes on choosing. Where ranks are on
-several hosts, an all-reduce of 16 MiB tells how many connections per pair of hosts are as few as are about as quick as the best.
+several hosts, an all-reduce of the largest size, up to 16 MiB, tells how many connections per pair of hosts are as few as are about as quick as the best.
 
-The file is text: 'unisono help tune' has shown all of it that a person needs, and docs/tuning.md its lines. It is for groups of as many ranks, placed
+The file is text; docs/tuning.md says what its lines mean. It is for groups of as many ranks, placed
 on hosts in the same way, with the same transport; one file can have several, and this command leaves the others as they are. Rank 0's file counts
 for schedules, each process's own for connections.
 

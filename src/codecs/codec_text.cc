@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/split.h"
 #include "unisono/codec.h"
 
 namespace unisono {
@@ -15,16 +16,6 @@ using Spikes = StepCodec::Spikes;
 constexpr const char* kind_names[] = {"plain", "quantize", "f16", "bf16"};
 constexpr const char* metadata_names[] = {"f16", "bf16", "f32", "auto"};
 constexpr const char* spikes_names[] = {"off", "on", "auto"};
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 std::array<StepCodec*, 3> steps_of(Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }
 std::array<const StepCodec*, 3> steps_of(const Codec& codec) { return {&codec.reduce, &codec.across, &codec.gather}; }

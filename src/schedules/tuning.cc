@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "base/split.h"
 #include "schedules/make.h"
 
 namespace unisono {
@@ -34,16 +35,6 @@ std::optional<Number> number_of(std::string_view text) {
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
-
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(at, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 // Empty: it is no placement.
