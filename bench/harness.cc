@@ -72,7 +72,7 @@ class Board {
     for (uint32_t spins = 1; head_->generation.load(std::memory_order_acquire) == generation; ++spins) {
       if (head_->failed.load(std::memory_order_acquire) != 0) return false;
       if (spins % 4096 == 0) subject_->progress();
-      if (crowded_ && spins % 64 == 0) ::sched_yield();
+      if (crowded_ && spins % 4 == 0) ::sched_yield();
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif

@@ -1,4 +1,4 @@
-// Short sums without the executor: see express.h.
+// Short sums and barriers without the executor: see express.h.
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -23,42 +23,44 @@ Transport* Engine::express_route(const GroupCore& group) {
   return common != nullptr && common->looks_ahead() ? common : nullptr;
 }
 
-bool Engine::plan_express(GroupCore& group, const OperationRequest& request) try {
-  const auto bytes = request.count * element_bytes(request.dtype);
-  if (request.collective != Collective::all_reduce || !request.codec->is_plain() || request.encode_error != nullptr || request.agreement != 0 || bytes == 0 || bytes > Express::bytes_max || group.world() < 2 || group.world() > Express::world_max) {
-    return false;
-  }
+bool Engine::plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express) try {
+  const bool barrier = request.collective == Collective::barrier;
+  const auto bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
+  const bool short_sum = request.collective == Collective::all_reduce && bytes > 0 && bytes <= Express::bytes_max;
+  const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
+  if (!(barrier || short_sum) || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);
   if (!chosen || chosen->plan->kind != ScheduleKind::one_shot || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
-  group.express = {.count = request.count,
-                   .dtype = request.dtype,
-                   .op = request.op,
-                   .order = request.order,
-                   .schedule = request.schedule,
-                   .asked_slice_bytes = request.slice_bytes,
-                   .slice_bytes = chosen->slice_bytes,
-                   .plan = &plan,
-                   .header = {.kind = FrameKind::data,
-                              .epoch = group.epoch,
-                              .group = group.number,
-                              .sender = group.self,
-                              .round = static_cast<uint16_t>(plan.stages[0].round),
-                              .chunk = plan.chunks[0].chunk,
-                              .amount = descriptor.amount,
-                              .descriptor = descriptor.bits,
-                              .payload_bytes = static_cast<uint32_t>(bytes)},
-                   .report = {.operation = name(Collective::all_reduce), .schedule = name(ScheduleKind::one_shot), .world_size = group.world(), .contributors = group.world()}};
+  express = {.collective = request.collective,
+             .count = request.count,
+             .dtype = request.dtype,
+             .op = request.op,
+             .order = request.order,
+             .schedule = request.schedule,
+             .asked_slice_bytes = request.slice_bytes,
+             .slice_bytes = chosen->slice_bytes,
+             .plan = &plan,
+             .header = {.kind = FrameKind::data,
+                        .epoch = group.epoch,
+                        .group = group.number,
+                        .sender = group.self,
+                        .round = static_cast<uint16_t>(plan.stages[0].round),
+                        .chunk = plan.chunks[0].chunk,
+                        .amount = descriptor.amount,
+                        .descriptor = descriptor.bits,
+                        .payload_bytes = static_cast<uint32_t>(bytes)},
+             .report = {.operation = name(request.collective), .schedule = name(ScheduleKind::one_shot), .world_size = group.world(), .contributors = group.world()}};
   const uint64_t others = group.world() - 1;
-  auto& report = group.express.report;
+  auto& report = express.report;
   report.sent_bytes = report.received_bytes = others * (sizeof(FrameHeader) + bytes);
   report.sent_messages = report.received_messages = others;
   report.sent_payload = others * bytes;
-  report.sent_elements = others * request.count;
+  report.sent_elements = bytes == 0 ? 0 : others * request.count;
   size_t at = 0;
   for (const auto peer : group.members) {
-    if (peer != self_peer) group.express.others[at++] = peer;
+    if (peer != self_peer) express.others[at++] = peer;
   }
   return true;
 } catch (const std::bad_alloc&) {
@@ -80,18 +82,20 @@ bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
   const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
-  if (!quiet || !(group.express.serves(request) || plan_express(group, request))) return false;
+  auto& plan = request.collective == Collective::barrier ? group.express_barrier : group.express_sum;
+  if (!quiet || !(plan.serves(request) || plan_express(group, request, plan))) return false;
   e.route = express_route(group);
   if (e.route == nullptr) return false;
-  e.header = group.express.header;
+  e.header = plan.header;
   e.header.operation = group.next_operation;
   e.group = &group;
+  e.plan = &plan;
   e.request = &request;
   e.filling = 0;
-  if (!send_express(e, std::span(group.express.others).first(group.world() - 1))) return false;
+  if (!send_express(e, std::span(plan.others).first(group.world() - 1))) return false;
   ++group.next_operation;
   now_ = e.started = now;
-  e.missing = ((1u << group.world()) - 1) & ~(1u << group.self);
+  e.missing = (UINT32_MAX >> (32 - group.world())) & ~(1u << group.self);
   if (group.record != nullptr) {
     group.record->express_begun(e.header.operation, e.header.payload_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
                                                   .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(ScheduleKind::one_shot), .root = 0}, now);
@@ -117,25 +121,26 @@ Express::Found Engine::look(Express& e) {
 }
 
 void Engine::add_up(Express& e) {
-  auto& group = *e.group;
-  auto& request = *e.request;
-  const auto world = group.world();
-  e.values[group.self] = request.input;
-  const kernels::Reduction task{.dtype = request.dtype,
-                                .op = request.op,
-                                .sources = std::span(e.values).first(world),
-                                .destination = request.output,
-                                .copy = nullptr,
-                                .count = request.count,
-                                .divisor = request.op == ReduceOp::avg ? world : 1};
-  e.adding = compute_.reduce_now(task).cost;
-  for (const auto peer : std::span(group.express.others).first(world - 1)) e.route->take_next(peer);
+  const auto& request = *e.request;
+  const auto world = e.group->world();
+  if (e.header.payload_bytes > 0) {
+    e.values[e.group->self] = request.input;
+    const kernels::Reduction task{.dtype = request.dtype,
+                                  .op = request.op,
+                                  .sources = std::span(e.values).first(world),
+                                  .destination = request.output,
+                                  .copy = nullptr,
+                                  .count = request.count,
+                                  .divisor = request.op == ReduceOp::avg ? world : 1};
+    e.adding = compute_.reduce_now(task).cost;
+  }
+  e.route->take_next(std::span(e.plan->others).first(world - 1));
   ++counters_.operations_ok;
 }
 
 // A copy of what is always the same, and few words written in it: anything else takes longer than the sum of 1 KiB.
 Result<Report> Engine::report(const Express& e, Nanos now) const {
-  Result<Report> result(e.group->express.report);
+  Result<Report> result(e.plan->report);
   if (e.group->record != nullptr) e.group->record->express_ended(e.last_rank, now);
   const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
   auto& report = *result;
@@ -148,9 +153,8 @@ Result<Report> Engine::report(const Express& e, Nanos now) const {
 }
 
 std::shared_ptr<Completion> Engine::take_over(Express& e, Nanos now) {
-  const auto& plan = e.group->express;
   return guarded([&] {
-    return launch(*e.group, std::move(*e.request), {.chosen = {.plan = plan.plan, .slice_bytes = plan.slice_bytes}, .number = e.header.operation, .is_sent = true}, e.started, now);
+    return launch(*e.group, std::move(*e.request), {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes}, .number = e.header.operation, .is_sent = true}, e.started, now);
   });
 }
 

@@ -1,5 +1,5 @@
-// A short sum between processes of one host, without the executor: every rank sends its values to every other and looks at what
-// they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
+// A short sum, or a barrier, between processes of one host, without the executor: every rank sends its values to every other and looks
+// at what they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
 // anything else turns up, or it takes long, the executor takes over (Engine::take_over).
 //
 // Worth its code because the executor's generality costs more than the exchange itself: at 1 KiB and two ranks four thousand
@@ -18,12 +18,14 @@ namespace unisono {
 
 struct Express {
   static constexpr uint32_t world_max = ExpressPlan::world_max;
+  static_assert(world_max <= 32, "missing has a bit for each");
   static constexpr uint64_t bytes_max = 256u << 10;  // above it the executor's share is lost in the noise
   static constexpr uint64_t short_bytes = 4096;      // what the shared-memory transport keeps in its small slots
 
   enum class Found : uint8_t { nothing_yet, all, something_else };
 
   GroupCore* group = nullptr;
+  const ExpressPlan* plan = nullptr;
   OperationRequest* request = nullptr;
   Transport* route = nullptr;
   FrameHeader header;                         // as sent; what comes has to be its like

@@ -47,7 +47,7 @@ class ExpressTest : public ::testing::Test {
 };
 
 TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
-  for (const uint32_t world : {2u, 3u, 8u}) {
+  for (const uint32_t world : {2u, 3u, 8u, 32u}) {
     for (const size_t count : {1, 7, 256, 1024, 1025, 65536}) {
       make(world, count);
       std::vector<std::shared_ptr<Completion>> done;
@@ -70,6 +70,38 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
       EXPECT_TRUE(ours.codec == theirs.codec && ours.codec_note == theirs.codec_note);
     }
   }
+}
+
+TEST_F(ExpressTest, a_barrier_waits_for_all_and_is_the_executors) {
+  for (const uint32_t world : {2u, 3u, 32u}) {
+    make(world, 10);
+    for (Rank r = 0; r < world; ++r) sums[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
+    for (Rank r = 0; r + 1 < world; ++r) ASSERT_TRUE(begin(r)) << world;
+    EXPECT_EQ(look(0), Express::Found::nothing_yet) << "rank " << world - 1 << " has not come";
+    const auto last = cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
+    for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), Express::Found::all) << r;
+    cluster->finish({last});
+    const auto ours = cluster->engine(0).report(sums[0].express, cluster->now()).value(), theirs = last->report;
+    EXPECT_EQ(ours.operation, "barrier");
+    EXPECT_EQ(std::tuple(ours.schedule, ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
+              std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
+    EXPECT_EQ(std::tuple(ours.sent_payload, ours.sent_elements), std::tuple(theirs.sent_payload, theirs.sent_elements));
+    EXPECT_EQ(data[0], made(0, 10)) << "a barrier touches no tensor";
+  }
+}
+
+TEST_F(ExpressTest, the_executor_takes_over_a_barrier) {
+  make(3, 10);
+  for (Rank r = 0; r < 3; ++r) sums[r].request = barrier_call(cluster->caller(r), {}).value();
+  ASSERT_TRUE(begin(0));
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
+  cluster->settle();
+  EXPECT_FALSE(done[0]->done);
+  for (Rank r = 1; r < 3; ++r) done.push_back(cluster->submit(r, barrier_call(cluster->caller(r), {})));
+  cluster->finish(done);
+  for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+  EXPECT_EQ(done[0]->report.sent_messages, 2u);
 }
 
 TEST_F(ExpressTest, averages) {
@@ -199,7 +231,7 @@ TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) 
 TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
   make(2, (256 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
-  make(9, 10);
+  make(33, 10);
   EXPECT_FALSE(begin(0)) << "too many";
   make(2, 0);
   EXPECT_FALSE(begin(0)) << "nothing to send";

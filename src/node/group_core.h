@@ -23,14 +23,15 @@ namespace unisono {
 
 inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member list
 
-// What the latest short sum without the executor had in common with the next one like it (node/express.h).
+// What the latest short sum, or barrier, without the executor had in common with the next one like it (node/express.h).
 struct ExpressPlan {
-  static constexpr uint32_t world_max = 8;
+  static constexpr uint32_t world_max = 32;  // bits of Express::missing
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == Collective::all_reduce && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
+           q.collective == collective && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
   }
 
+  Collective collective = Collective::all_reduce;
   size_t count = 0;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -75,7 +76,7 @@ struct GroupCore {
   };
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
-  ExpressPlan express;
+  ExpressPlan express_sum, express_barrier;
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group

@@ -31,7 +31,7 @@ void drain(int fd) {
 
 constexpr int polls_per_reading = 16;
 constexpr int express_looks_max = 1000, express_yields_max = 50;  // some 20 us
-constexpr Nanos express_time_max = 100 * microsecond;
+constexpr Nanos express_time_max = 1000 * microsecond;
 
 void set_timer(int fd, Nanos after) {
   const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};

@@ -49,7 +49,7 @@ static_assert(sizeof(Header) == 384);
 // All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls and
 // Link::lost_at, which are each one word.
 //
-// Express operations (short sums within one host) are counted late, some at a time: those from counted to below ended are in the ring
+// Express operations (short sums and barriers within one host) are counted late, some at a time: those from counted to below ended are in the ring
 // but not in the counters yet. They send and receive the same to and from every other rank, so that they are counted once here
 // and not in the links.
 struct Totals {

@@ -133,23 +133,22 @@ void Recorder::count(const Entry& entry, Nanos waited) {
   links_[entry.awaited].waited += 1;
 }
 
-// What is not counted yet are express operations, so all_reduce that ended with ok.
+// What is not counted yet are express operations that ended with ok.
 void Recorder::count_uncounted() {
-  auto& c = collectives_[static_cast<size_t>(unisono::Collective::all_reduce)];
-  uint64_t bytes = 0, total = 0;
+  uint64_t bytes = 0;
   for (auto i = counted_; i < ended_; ++i) {
     const auto& entry = ring_[i & ring_mask_];
     const auto took = entry.ended - entry.started;
+    auto& c = collectives_[entry.kind.collective];
     bytes += entry.bytes;
-    total += static_cast<uint64_t>(took);
+    c.ended += 1;
+    c.bytes += entry.bytes;
+    c.total_ns += static_cast<uint64_t>(took);
     c.buckets[bucket_of(took)] += 1;
     links_[entry.awaited].waited_ns += static_cast<uint64_t>(took);
     links_[entry.awaited].waited += 1;
   }
   const auto operations = ended_ - counted_;
-  c.ended += operations;
-  c.bytes += bytes;
-  c.total_ns += total;
   totals_->express_messages += operations;
   totals_->express_bytes += bytes + operations * sizeof(FrameHeader);
   totals_->counted = counted_ = ended_;

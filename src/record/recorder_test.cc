@@ -79,6 +79,23 @@ TEST(Recorder, counts_express_operations_whenever_it_is_read) {
   }
 }
 
+TEST(Recorder, counts_express_operations_by_their_collective) {
+  const auto recorder = recorder_of_three();
+  const Kind kinds[] = {all_reduce_kind(), {.collective = static_cast<uint8_t>(unisono::Collective::barrier), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0}};
+  for (uint64_t i = 0; i < 2 * uncounted_max + 6; ++i) {
+    const auto at = start + static_cast<Nanos>(i) * 1000;
+    recorder->express_begun(i, i % 2 == 0 ? 1024 : 0, kinds[i % 2], at);
+    recorder->express_ended(0, at + 500);
+  }
+  const auto record = snapshot_of(*recorder);
+  ASSERT_EQ(record.collectives.size(), 2u);
+  for (const auto& c : record.collectives) {
+    EXPECT_EQ(c.ended, uncounted_max + 3);
+    EXPECT_EQ(c.bytes, c.collective == unisono::Collective::all_reduce ? (uncounted_max + 3) * 1024 : 0);
+    EXPECT_EQ(c.total_ns, (uncounted_max + 3) * 500);
+  }
+}
+
 TEST(Recorder, an_express_operation_that_was_taken_over_is_counted_once) {
   const auto recorder = recorder_of_three();
   recorder->express_begun(1, 1024, all_reduce_kind(), start);

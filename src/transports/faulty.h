@@ -57,7 +57,7 @@ class FaultyTransport final : public Transport {
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
     return broken(from) ? Next::none : inner_.next(from, expected, payload);
   }
-  void take_next(PeerIndex from) override { inner_.take_next(from), ++receive_count_; }
+  void take_next(std::span<const PeerIndex> from) override { inner_.take_next(from), receive_count_ += from.size(); }
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;

@@ -245,13 +245,15 @@ class LoopbackHub::Endpoint final : public Transport {
     return Next::expected;
   }
 
-  void take_next(PeerIndex from) override {
+  void take_next(std::span<const PeerIndex> from) override {
     const std::lock_guard lock(state_.mutex);
-    const auto next = first_from(from);
-    UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
-    count(*next);
-    state_.drop_block(next->block);
-    desk().inbox.erase(next);
+    for (const auto peer : from) {
+      const auto next = first_from(peer);
+      UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
+      count(*next);
+      state_.drop_block(next->block);
+      desk().inbox.erase(next);
+    }
   }
 
   // Sends are copies, and a placement is filled in the same poll that asked for it: nothing is ever pending.

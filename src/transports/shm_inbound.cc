@@ -118,7 +118,7 @@ Next Inbound::next(const FrameHeader& expected, const std::byte*& payload) {
 void Inbound::take_next() {
   ring_.advance();
   count(next_bytes_);
-  if (next_ref_ != 0) give_back(next_ref_);
+  if (next_ref_ != 0) releases_.push(next_ref_, publish_in_a_row);
 }
 
 bool Inbound::take_piece(Sink& sink) {
@@ -188,7 +188,7 @@ void Inbound::count(uint32_t payload_bytes) {
 
 void Inbound::give_back(uint32_t ref) {
   releases_.push(ref);
-  bell_.after_release();
+  wake_writer();
 }
 
 void Inbound::release(uint32_t ref) {

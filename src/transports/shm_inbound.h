@@ -26,9 +26,10 @@ class Inbound {
   // Takes all that has been published: there will be no next call.
   bool receive_rest(Sink& sink);
   bool ready() const;
-  // As Transport::next and take_next.
+  // As Transport::next and take_next; wake_writer() follows, after a publication_fence.
   Next next(const FrameHeader& expected, const std::byte*& payload);
   void take_next();
+  void wake_writer() { bell_.after_release(); }
   // Gives back a lent slot; also after stop().
   void release(uint32_t ref);
   // The target of a half-received frame of this operation must not be touched any more.

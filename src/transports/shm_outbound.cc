@@ -58,10 +58,10 @@ bool Outbound::take_slot(Place place, Purpose purpose, uint32_t& ref) {
   return true;
 }
 
-void Outbound::put(const FrameHeader& header, CellType type, uint32_t ref) {
+void Outbound::put(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order) {
   if (overflow_.empty() && ring_.has_room()) {
-    ring_.push(header, type, ref);
-    bell_.after_frame();
+    ring_.push(header, type, ref, order);
+    if (order == std::memory_order_seq_cst) wake_reader();
     return;
   }
   if (ring_.broken()) fault_ = "its ring index is out of range";
@@ -69,8 +69,8 @@ void Outbound::put(const FrameHeader& header, CellType type, uint32_t ref) {
   if (fault_ == nullptr) overflow_.push({header, type, ref});
 }
 
-void Outbound::publish(FrameHeader header, uint32_t ref) {
-  put(header, CellType::whole, ref);
+void Outbound::publish(const FrameHeader& header, uint32_t ref, std::memory_order order) {
+  put(header, CellType::whole, ref, order);
   ++host_.counters.sent_frames;
   host_.counters.sent_bytes += sizeof(FrameHeader) + header.payload_bytes;
   sent_bytes_ += sizeof(FrameHeader) + header.payload_bytes;
@@ -135,7 +135,7 @@ bool Outbound::pump() {
     overflow_.pop();
     moved = true;
   }
-  if (moved) bell_.after_frame();
+  if (moved) wake_reader();
   if (ring_.broken()) fault_ = "its ring index is out of range";
   while (!pending_.empty() && fault_ == nullptr && open()) {
     Pending& pending = pending_.front();

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -32,8 +33,12 @@ class Outbound {
   size_t room();
   // As Transport::send.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
-  // A whole frame whose payload (if any) lies in a slot that this link holds.
-  void publish(FrameHeader header, uint32_t ref);
+  // A whole frame whose payload (if any) lies in a slot that this link holds. publish_in_a_row: the reader is not woken by it, but by
+  // wake_reader() after a publication_fence.
+  void publish(const FrameHeader& header, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
+  void wake_reader() { bell_.after_frame(); }
+  // One will follow.
+  void prefetch() const { ring_.prefetch(); }
   // A slot could not be had for this link; `shared` slots beyond the guarantees would be needed. service() tells when to ask again.
   void want(Place place, Purpose purpose, uint32_t shared);
   // The ring was full.
@@ -80,7 +85,7 @@ class Outbound {
     uint32_t shared = 0;
   };
 
-  void put(const FrameHeader& header, CellType type, uint32_t ref);
+  void put(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
   bool take_slot(Place place, Purpose purpose, uint32_t& ref);
   bool copy_whole(const FrameHeader& header, const std::byte* data);
   bool push_piece(Pending& pending);

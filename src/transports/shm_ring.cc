@@ -34,14 +34,14 @@ bool RingWriter::has_room() {
   return tail_ - head_ < count_;
 }
 
-void RingWriter::push(const FrameHeader& header, CellType type, uint32_t ref) {
+void RingWriter::push(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order) {
   auto words = std::bit_cast<Words>(header);
   Cell& cell = cells_[tail_ & (count_ - 1)];
   ++tail_;
   words[0] = (words[0] & ~low) | tail_;
   words[7] = (words[7] & low) | static_cast<uint64_t>(static_cast<uint32_t>(type) << lap_shift | ref) << 32;
   for (int i = 1; i < 8; ++i) cell.words[i].store(words[i], std::memory_order_relaxed);
-  cell.words[0].store(words[0], std::memory_order_seq_cst);
+  cell.words[0].store(words[0], order);
 }
 
 Next RingReader::compare(const FrameHeader& expected, uint32_t& ref) const {
@@ -72,8 +72,8 @@ bool RingReader::pop(Entry& entry) {
   return true;
 }
 
-void ReleaseWriter::push(uint32_t ref) {
-  entries_[tail_ & (count_ - 1)].store(lap_of(tail_, count_) << lap_shift | ref, std::memory_order_seq_cst);
+void ReleaseWriter::push(uint32_t ref, std::memory_order order) {
+  entries_[tail_ & (count_ - 1)].store(lap_of(tail_, count_) << lap_shift | ref, order);
   ++tail_;
 }
 

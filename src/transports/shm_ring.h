@@ -3,7 +3,9 @@
 // Both publish by a number inside the entry itself (sequence, lap), so the reader touches one cache line per entry and no
 // shared index. The frame ring can be full: its writer looks at the reader's head, which lies in the reader's arena, only when
 // its last known value says so. The release ring cannot: what is given back was held, and that is bounded by quota.
-// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake).
+// Publishing is a seq_cst store, because the writer then looks whether the reader sleeps (shm_transport.cc, wake). Who publishes to
+// several readers in a row uses release stores, and one fence for all: each seq_cst store waits until its
+// line has come from the other core.
 #pragma once
 
 #include <atomic>
@@ -25,6 +27,15 @@ struct Entry {
   uint32_t ref = 0;  // of the payload
 };
 
+// How several publications in a row are stored, and what comes between the last and the looks whether their readers sleep.
+#if defined(__SANITIZE_THREAD__)  // it knows no fences
+inline constexpr auto publish_in_a_row = std::memory_order_seq_cst;
+inline void publication_fence() {}
+#else
+inline constexpr auto publish_in_a_row = std::memory_order_release;
+inline void publication_fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+#endif
+
 class RingWriter {
  public:
   RingWriter() = default;
@@ -33,7 +44,9 @@ class RingWriter {
   bool has_room();
   // The reader's head was nonsense.
   bool broken() const { return broken_; }
-  void push(const FrameHeader& header, CellType type, uint32_t ref);
+  // The next push writes there.
+  void prefetch() const { __builtin_prefetch(&cells_[tail_ & (count_ - 1)], 1); }
+  void push(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
 
  private:
   Cell* cells_ = nullptr;
@@ -73,7 +86,7 @@ class ReleaseWriter {
  public:
   ReleaseWriter() = default;
   ReleaseWriter(std::atomic<uint32_t>* entries, uint32_t count) : entries_(entries), count_(count) {}
-  void push(uint32_t ref);
+  void push(uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
 
  private:
   std::atomic<uint32_t>* entries_ = nullptr;

@@ -165,16 +165,25 @@ void ShmTransport::commit(const Slot& slot, const FrameHeader& header) {
   }
   shm::SlotPool& pool = host_.pool(place);
   const shm::SlotPool::Holders holders = pool.holders(shm::ref_index(ref));
+  holders_.clear();
   for (size_t word = 0; word < holders.size(); ++word) {
     for (uint64_t bits = holders[word]; bits != 0; bits &= bits - 1) {
       const auto region = static_cast<uint16_t>(word * 64 + static_cast<size_t>(std::countr_zero(bits)));
-      Link& link = *links_[region];
-      const bool up = link.stage == Link::Stage::up;
-      if (up) link.outbound->publish(copy, copy.payload_bytes > 0 ? ref : 0);
+      const bool up = links_[region]->stage == Link::Stage::up;
+      if (up) holders_.push_back(region);
       if (!up || copy.payload_bytes == 0) (void)pool.give_back(shm::ref_index(ref), region);
     }
   }
+  publish(copy, copy.payload_bytes > 0 ? ref : 0);
   pool.end_writing(shm::ref_index(ref));
+}
+
+// To holders_.
+void ShmTransport::publish(const FrameHeader& header, uint32_t ref) {
+  if (holders_.size() == 1) return links_[holders_.front()]->outbound->publish(header, ref);
+  for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref, shm::publish_in_a_row);
+  shm::publication_fence();
+  for (const uint16_t region : holders_) links_[region]->outbound->wake_reader();
 }
 
 void ShmTransport::abandon(const Slot& slot) {
@@ -195,10 +204,12 @@ bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 
 bool ShmTransport::send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
   uint32_t ref = 0;
-  const bool quickly = header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && hold(peers) && take_slot(Place::small, Purpose::contribution, ref);
+  const bool quickly = header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && hold(peers) &&
+                       (header.payload_bytes == 0 || take_slot(Place::small, Purpose::contribution, ref));
   if (!quickly) return Transport::send_copies(peers, header, payload);
-  std::memcpy(host_.arena.slot(Place::small, shm::ref_index(ref)), payload, header.payload_bytes);
-  for (const uint16_t region : holders_) links_[region]->outbound->publish(header, ref);
+  for (const uint16_t region : holders_) links_[region]->outbound->prefetch();
+  if (ref != 0) std::memcpy(host_.arena.slot(Place::small, shm::ref_index(ref)), payload, header.payload_bytes);
+  publish(header, ref);
   return true;
 }
 
@@ -207,10 +218,14 @@ Next ShmTransport::next(PeerIndex from, const FrameHeader& expected, const std::
   return link == nullptr ? Next::none : link->inbound->next(expected, payload);
 }
 
-void ShmTransport::take_next(PeerIndex from) {
-  Link* link = up_link(from);
-  UNISONO_CHECK(link != nullptr);
-  link->inbound->take_next();
+void ShmTransport::take_next(std::span<const PeerIndex> from) {
+  for (const PeerIndex peer : from) {
+    Link* link = up_link(peer);
+    UNISONO_CHECK(link != nullptr);
+    link->inbound->take_next();
+  }
+  shm::publication_fence();
+  for (const PeerIndex peer : from) up_link(peer)->inbound->wake_writer();
 }
 
 void ShmTransport::release(const View& view) {

@@ -58,7 +58,7 @@ class ShmTransport final : public Transport, public Connector {
   bool looks_ahead() const override { return !options_.payload_checksum; }
   bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) override;
   Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override;
-  void take_next(PeerIndex from) override;
+  void take_next(std::span<const PeerIndex> from) override;
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
@@ -88,6 +88,7 @@ class ShmTransport final : public Transport, public Connector {
   Link* up_link(PeerIndex peer) const;
   bool hold(std::span<const PeerIndex> peers);
   bool take_slot(shm::Place place, shm::Purpose purpose, uint32_t& ref);
+  void publish(const FrameHeader& header, uint32_t ref);
   void want_slots(shm::Place place, shm::Purpose purpose);
   bool poll_link(Link& link, Sink& sink);
   bool report_sent(Sink& sink);

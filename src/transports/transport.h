@@ -95,8 +95,12 @@ class Transport {
   // For who exchanges short frames and waits for them: without slots, views and upcalls. What looks_ahead() is true for is memory,
   // where looking costs next to nothing; elsewhere next() never finds what is expected.
   virtual bool looks_ahead() const { return false; }
-  // Copies a payload of at least one byte and sends it to all of `peers`. False, and nothing is sent, where acquire() gives null.
+  // Copies a payload and sends it to all of `peers`. False, and nothing is sent, where acquire() gives null.
   virtual bool send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
+    if (header.payload_bytes == 0) {
+      for (const auto peer : peers) send(peer, header, {}, 0);
+      return true;
+    }
     const auto slot = acquire(peers, header.payload_bytes, false);
     if (!slot) return false;
     std::memcpy(slot.data, payload, header.payload_bytes);
@@ -104,10 +108,10 @@ class Transport {
     return true;
   }
   // Shows the next frame from the peer, which stays where it is. `expected`: it is that one in all but magic and checksums, whole,
-  // and its payload is there to be read. `other` frames are poll()'s. take_next() takes the one that was expected; its payload must
+  // and its payload is there to be read. `other` frames are poll()'s. take_next() takes those that were expected; their payloads must
   // not be read after that. Between the two, poll() must not be called.
   virtual Next next(PeerIndex /*from*/, const FrameHeader& /*expected*/, const std::byte*& /*payload*/) { return Next::none; }
-  virtual void take_next(PeerIndex /*from*/) {}
+  virtual void take_next(std::span<const PeerIndex> /*from*/) {}
   // The memory of pending sends with these ids (id & mask == match), and of placements promised for frames of this group and
   // operation, must not be touched after this call: what is half sent is copied, what is half received is thrown away.
   // Neither sent() nor received() is called for them afterwards.

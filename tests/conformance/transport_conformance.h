@@ -44,6 +44,8 @@ namespace unisono::conformance {
   X(counters_of_both_sides_agree)                           \
   X(a_sleeper_is_woken_by_a_frame)                          \
   X(a_sleeper_is_woken_by_room)                             \
+  X(sleepers_are_woken_by_copies)                           \
+  X(a_sleeper_is_woken_by_what_is_taken)                    \
   X(a_frame_that_is_there_prevents_sleep)                   \
   X(a_second_link_to_a_peer_is_refused)                     \
   X(every_link_describes_itself)

@@ -136,7 +136,8 @@ inline void what_is_looked_at_is_what_comes(Cluster& cluster) {
       ASSERT_EQ(transport.next(0, expected(taken), payload), Next::expected);
       EXPECT_TRUE(same({payload, payloads[taken].size()}, payloads[taken]));
     }
-    transport.take_next(0);
+    const PeerIndex from[] = {0};
+    transport.take_next(from);
   }
   if (!transport.looks_ahead()) {
     EXPECT_NE(transport.next(0, expected(0), payload), Next::expected);

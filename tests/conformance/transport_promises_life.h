@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 #include <poll.h>
@@ -139,6 +140,56 @@ inline void a_sleeper_is_woken_by_a_frame(Cluster& cluster) {
     ASSERT_EQ(woken, 1) << "slept through frame " << round;
     cluster.at(1).disarm();
     ASSERT_TRUE(players.until([&] { return players[1].frames.size() == round + 1; }));
+  }
+}
+
+inline void sleepers_are_woken_by_copies(Cluster& cluster) {
+  if (cluster.at(0).slot_bytes() == 0) return;
+  Players players(cluster);
+  std::vector<PeerIndex> others(cluster.size() - 1);
+  std::iota(others.begin(), others.end(), PeerIndex{1});
+  for (uint64_t round = 0; round < 20; ++round) {
+    const auto payload = pattern(round % 2 == 0 ? 100 : 0, test_seed());
+    for (int turn = 0; turn < 10; ++turn) players.turn_all();
+    for (const auto peer : others) {
+      if (!fall_asleep(cluster.at(peer), players[peer])) return;
+    }
+    std::thread sender([&] { EXPECT_TRUE(cluster.at(0).send_copies(others, data_header(round, payload.size()), payload.data())); });
+    for (const auto peer : others) EXPECT_EQ(wait_for(cluster.at(peer), 20'000), 1) << peer << " slept through frame " << round;
+    sender.join();
+    for (const auto peer : others) {
+      cluster.at(peer).disarm();
+      ASSERT_TRUE(players.until([&] { return players[peer].frames.size() == round + 1; }));
+    }
+  }
+}
+
+// Who looks ahead gives slots back as poll's receivers do.
+inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
+  if (!cluster.at(1).looks_ahead() || cluster.at(0).slot_bytes() == 0) return;
+  Players players(cluster);
+  const auto payload = pattern(100, test_seed());
+  const PeerIndex to[] = {1}, from[] = {0};
+  uint64_t sent = 0, taken = 0;
+  for (int round = 0; round < 5; ++round) {
+    while (sent < 100'000 && cluster.at(0).send_copies(to, data_header(sent, payload.size()), payload.data())) ++sent;
+    ASSERT_LT(sent, 100'000u) << "there is no end to the room";
+    players.turn(0);
+    if (!fall_asleep(cluster.at(0), players[0])) return;
+    std::thread receiver([&] {
+      const std::byte* found = nullptr;
+      for (; taken < sent; ++taken) {
+        ASSERT_EQ(cluster.at(1).next(0, data_header(taken, payload.size()), found), Next::expected) << taken;
+        ASSERT_TRUE(same({found, payload.size()}, payload));
+        cluster.at(1).take_next(from);
+      }
+    });
+    EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room, round " << round;
+    receiver.join();
+    cluster.at(0).disarm();
+    players[0].rooms.clear();
+    players.turn(0);
+    EXPECT_GT(players[0].rooms[1], 0);
   }
 }
 

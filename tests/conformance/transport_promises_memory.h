@@ -37,7 +37,10 @@ inline void copies_reach_several_peers_or_nobody(Cluster& cluster) {
   Players players(cluster);
   std::vector<PeerIndex> others(cluster.size() - 1);
   std::iota(others.begin(), others.end(), PeerIndex{1});
-  const auto payload_of = [](size_t i) { return pattern(i % 3 == 0 ? 1 : i % 3 == 1 ? 1000 : 5000, test_seed() + i); };
+  const auto payload_of = [](size_t i) { 
+    constexpr size_t sizes[] = {1, 1000, 5000, 0};
+    return pattern(sizes[i % 4], test_seed() + i);
+  };
   const auto send = [&](size_t i) {
     auto payload = payload_of(i);
     const bool sent = cluster.at(0).send_copies(others, data_header(i, payload.size()), payload.data());
