@@ -17,6 +17,7 @@
 #include "transport_promises_data.h"
 #include "transport_promises_life.h"
 #include "transport_promises_memory.h"
+#include "transport_promises_sleep.h"
 
 namespace unisono::conformance {
 
