@@ -23,6 +23,10 @@ struct FlowLimits {
   uint64_t staging_bytes = 96u << 20;
 };
 
+// How long an operation that has no room waits for those before it: this part of its time-out, at most so long.
+inline constexpr int patience_part = 4;
+inline constexpr Nanos patience_max = second;
+
 // Messages that wait for room or a grant, as a list in Operation::items_.
 struct SendQueue {
   int32_t head = -1, tail = -1;

@@ -177,14 +177,30 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
 
 // There is no room. The partner may hold all that can be lent to it, with messages that wait for others: of later lanes, while all wait for
 // what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until there is room, to keep
-// copies instead, also of what is on its way.
+// copies instead, also of what is on its way. What all ranks begin in one order they mostly finish in that order: there the first one
+// pleads, and the others wait for its room, if it does not take too long.
 void Operation::plead(Rank to) {
   auto& flow = flows_[to];
   if (flow.pleaded || port_->slot_bytes(to) == 0) return;
+  if (!setup_.is_next) {
+    if (becomes_next_at_ == never) becomes_next_at_ = now_ + std::min(setup_.request.timeout / patience_part, patience_max);
+    return;
+  }
   const bool another = flow.send_used == 0 || !setup_.hold_lent;
   if (!bring_oldest_forward(flow.contributions) && !another) return;
   flow.pleaded = true;
   port_->plead(to, std::exchange(flow.pleaded_ever, true));
+}
+
+void Operation::becomes_next(Nanos now) {
+  setup_.is_next = true;
+  becomes_next_at_ = never;
+  if (done_) return;
+  now_ = now;
+  for (const auto to : plan_->partners) {
+    if (flows_[to].waits_to_send()) pump(to);
+  }
+  run(now);
 }
 
 void Operation::copy_out(Rank from) {

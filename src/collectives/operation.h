@@ -40,6 +40,7 @@ struct OperationSetup {
   Codec codec{};                  // that is used; the request's is this one
   std::string_view codec_note = {};  // why it is not the codec that was asked for; static text
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
+  bool is_next = true;            // nothing that all ranks began before it is in flight here
 };
 
 // How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
@@ -93,10 +94,8 @@ class Operation {
   // awaited: the first awaited_told_max ranks that it waits for, ascending; also of one that has failed.
   Progress progress(std::vector<Rank>& awaited) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
-  // To and from one of the plan's partners.
-  // False: there was no memory to begin with it, and neither flows nor progress are its own.
-  bool is_prepared() const { return prepared_; }
-  const Flow& flow(Rank partner) const { return flows_[partner]; }
+  bool is_prepared() const { return prepared_; }  // false: there was no memory to begin with it, and neither flows nor progress are its own
+  const Flow& flow(Rank partner) const { return flows_[partner]; }  // to and from one of the plan's partners
   Rank last_rank() const { return last_rank_; }  // whose first message came last; UINT32_MAX: none was awaited
   std::string label() const;  // "all_reduce 17"
   // CallDescriptor that every message must carry.
@@ -105,7 +104,9 @@ class Operation {
   bool needs(Rank peer) const;
   // True where this rank found the failure itself, so that the others have to be told.
   bool failure_is_ours() const { return failure_is_ours_; }
-  void set_hold_lent(bool hold) { setup_.hold_lent = hold; }
+  void may_hold_lent() { setup_.hold_lent = true; }
+  void becomes_next(Nanos now);  // OperationSetup::is_next
+  Nanos becomes_next_at() const { return becomes_next_at_; }
 
  private:
   struct Lane {
@@ -236,7 +237,7 @@ class Operation {
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;
-  Nanos inquiry_ends_ = 0;
+  Nanos inquiry_ends_ = 0, becomes_next_at_ = never;
   std::vector<uint32_t> waits_for_;      // ranks, of which messages are missing here
   std::vector<Rank> waiter_of_;          // by rank: who said first that it waits for it
   std::vector<bool> spoke_;              // by rank: said whom it waits for

@@ -26,6 +26,7 @@ void Operation::start(Port& port, Nanos now) {
   started_ = now_ = now;
   ended_ = last_first_arrival_ = now;
   first_send_ = last_receive_ = 0;
+  becomes_next_at_ = never;
   done_ = running_ = prepared_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = lanes_begin_errors_ = false;
   status_ = {};
   counts_ = {};

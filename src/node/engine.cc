@@ -311,7 +311,9 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.frame.sender = group.self;
   setup.number = message ? (what.number & 0xFFFFFFFF) : (what.number & ~user_id_bit);
   setup.is_sent = what.is_sent;
-  setup.hold_lent = active_.empty();
+  const bool in_order = is_in_order(what.number);
+  setup.is_next = !in_order || next_of(group) == nullptr;
+  setup.hold_lent = in_order || active_.empty();
   setup.request = std::move(request);
   setup.request.codec = &setup.codec;
   active_.push_back(&active);
@@ -356,6 +358,12 @@ void Engine::give_up() {
   }
 }
 
+// The first of the operations of the group that all ranks begin in the same order.
+Engine::Active* Engine::next_of(const GroupCore& group) const {
+  const auto next = std::ranges::find_if(active_, [&](const Active* active) { return active->group == &group && is_in_order(active->number); });
+  return next == active_.end() ? nullptr : *next;
+}
+
 bool Engine::has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const {
   if (operation & message_id_bit) {
     const auto source = static_cast<Rank>(operation >> 47 & 0x7FFF);
@@ -391,7 +399,11 @@ void Engine::settle(Active& active) {
   completion->status = op.status();
   completion->done = true;
   std::erase(active_, &active);
-  if (!active_.empty()) active_.front()->operation.set_hold_lent(true);
+  if (!active_.empty()) active_.front()->operation.may_hold_lent();
+  if (auto* next = is_in_order(active.number) ? next_of(group) : nullptr; next != nullptr && next->number > active.number) {
+    attempt(next->operation, [&] { next->operation.becomes_next(now_); });
+    settle_needed_ = true;
+  }
   ++active.generation;
   free_slots_.push_back(active.slot);
 }
@@ -422,6 +434,10 @@ bool Engine::poll_all(Nanos now) {
   bool progress = false;
   for (auto* transport : transports_) progress |= transport->poll(now, *this);
   for (auto* active : active_) {
+    if (now >= active->operation.becomes_next_at()) {
+      attempt(active->operation, [&] { active->operation.becomes_next(now); });
+      settle_needed_ = progress = true;
+    }
     if (now >= active->operation.deadline_at()) {
       attempt(active->operation, [&] { active->operation.deadline(now); });
       if (active->operation.take_inquiry()) inquire(*active);
@@ -444,7 +460,7 @@ Nanos Engine::next_deadline() const {
   if (gave_up_) return never;
   Nanos next = active_.empty() ? never : wind_down_by_;
   next = std::min(next, any_source_.next_deadline());
-  for (const auto* active : active_) next = std::min(next, active->operation.deadline_at());
+  for (const auto* active : active_) next = std::min({next, active->operation.deadline_at(), active->operation.becomes_next_at()});
   for (const auto* transport : transports_) next = std::min(next, transport->next_deadline());
   for (const auto& [number, group] : groups_) {
     if (group->lossy != nullptr) next = std::min(next, group->lossy->next_deadline());

@@ -59,7 +59,7 @@ class Engine final : public Sink {
 
   // An operation that may be so small that it needs no executor. False: submit it. Else look until all is found (then it is done, and
   // report says what happened), or give it to the executor, whose completion it then has: at the first look that finds something
-  // else, or when the caller would rather not look on. No other call may come between, so it is for callers who wait.
+  // else, or when the caller would rather not look on. No other call may come between.
   bool begin_express(Express& express, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
   Express::Found look(Express& express);
   // Of one that is done; to be asked for once, as it is written down then.
@@ -190,6 +190,7 @@ class Engine final : public Sink {
   void replay_unexpected(Active& active);
   void keep_unexpected(PeerIndex from, const FrameHeader& header, const View& view);
   bool has_ended(const GroupCore& group, uint64_t operation, PeerIndex from) const;
+  Active* next_of(const GroupCore& group) const;
   void received_data(PeerIndex from, const FrameHeader& header, const View& view);
   void copy_out(PeerIndex from);
   void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
@@ -209,8 +210,7 @@ class Engine final : public Sink {
   void tell_member(const GroupCore& group, Rank rank, FrameHeader header, const std::shared_ptr<Bytes>& payload);
   void send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload);
 
-  static constexpr Nanos observe_every = 10 * millisecond;
-  static constexpr Nanos news_age_max = 10 * millisecond;  // older than that, and an operation begins with a poll
+  static constexpr Nanos observe_every = 10 * millisecond, news_age_max = 10 * millisecond;  // news older than that: an operation begins with a poll
 
   EngineLimits limits_;
   Compute& compute_;

@@ -35,5 +35,35 @@ TEST(EngineRoom, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   EXPECT_EQ(cluster.engine(0).held_bytes() + cluster.engine(1).held_bytes(), 0u);
 }
 
+// Two sums begun by ranks 0 and 1 that wait for rank 2. ids: by the caller, or 0 for the order of calls. What ranks 0 and 1 hold in
+// memory of their own then, beside what is lent to them.
+size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
+  constexpr size_t elements = 3000;
+  TestCluster cluster(3, {}, {}, 3);
+  std::vector<std::vector<int32_t>> data(6);
+  std::vector<std::shared_ptr<Completion>> done;
+  const auto begin = [&](Rank r, size_t which) {
+    auto& tensor = data[2 * r + which];
+    tensor.assign(elements, static_cast<int32_t>(r + 1));
+    const auto request = all_reduce_call(cluster.caller(r), std::span<const int32_t>(tensor), std::span<int32_t>(tensor), {.schedule = ScheduleKind::two_step});
+    done.push_back(cluster.submit(r, request, which == 0 ? first_id : second_id));
+  };
+  for (const Rank r : {0u, 1u}) {
+    for (const size_t which : {0u, 1u}) begin(r, which);
+  }
+  cluster.settle();
+  const size_t held = cluster.engine(0).held_bytes() + cluster.engine(1).held_bytes();
+  for (const size_t which : {0u, 1u}) begin(2, which);
+  cluster.finish(done);
+  for (const auto& tensor : data) EXPECT_EQ(tensor, std::vector<int32_t>(elements, 6));
+  for (Rank r = 0; r < 3; ++r) EXPECT_EQ(cluster.engine(r).held_bytes(), 0u);
+  return held;
+}
+
+TEST(EngineRoom, what_waits_in_operations_that_all_begin_in_one_order_stays_where_it_was_lent) {
+  EXPECT_EQ(held_while_waiting(0, 0), 0u);
+  EXPECT_GE(held_while_waiting(7, 8), 2 * 1000 * sizeof(int32_t)) << "others may have begun 8 first, and nothing more fits before it is through";
+}
+
 }  // namespace
 }  // namespace unisono

@@ -103,6 +103,7 @@ struct GroupCore {
 // Operation numbers: by order of calls (no high bit), by the user (bit 62), point to point (bit 63).
 inline constexpr uint64_t user_id_bit = uint64_t{1} << 62;
 inline constexpr uint64_t message_id_bit = uint64_t{1} << 63;
+constexpr bool is_in_order(uint64_t number) { return (number & (user_id_bit | message_id_bit)) == 0; }
 inline constexpr uint64_t all_operations = UINT64_MAX;  // in a failed frame: its sender has aborted the group
 constexpr uint64_t message_key(Rank source, Rank destination, uint32_t tag) {
   return uint64_t{source} << 40 | uint64_t{destination} << 16 | tag;
