@@ -62,6 +62,7 @@ struct SimulateOptions {
   std::string trace;
   std::string progress = "auto";
   uint32_t ranks_per_host = 1;
+  uint32_t message_us = 0;
   uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
   uint32_t jobs = 1;
   uint32_t failures_max = 20;
@@ -95,6 +96,7 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   add_choice(app, o.schedule, {.names = "--schedule", .value = "NAME", .meaning = "schedule of all-reduce", .words = all_reduce_schedules(), .fallback = "auto"});
   app.add_option("--slice", o.slice, "all-reduce: bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--ranks-per-host", o.ranks_per_host, "all-reduce: how many ranks share a host [1]")->type_name("N");
+  app.add_option("--message-us", o.message_us, "what handing a message over costs, for choosing schedules; dear messages of short sums are relayed [automatic]")->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
   app.add_option("--fail-receive", o.fail_receive, "the N-th frame that arrives cuts its link [none]")->type_name("N");
   app.add_option("--fail-room", o.fail_room, "the N-th question for room is answered with no [none]")->type_name("N");
@@ -138,6 +140,7 @@ Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
   s.dtype = *dtype;
   s.op = *op;
   s.ranks_per_host = std::max(1u, o.ranks_per_host);
+  s.message_us = o.message_us;
   s.fail_send = o.fail_send;
   s.fail_receive = o.fail_receive;
   s.fail_room = o.fail_room;

@@ -267,10 +267,10 @@ std::byte* Operation::place(Rank from, const FrameHeader& header) {
   const auto& lane = lanes_[message.lane];
   const auto& stage = plan_->stages[message.stage];
   Piece piece{.bytes = header.payload_bytes};
-  const bool may_overwrite = lane.stage == message.stage && lane.entered && lane.sends_pending == 0;
+  const bool may_overwrite = plan_->relayed || (lane.stage == message.stage && lane.entered && lane.sends_pending == 0);
   std::byte* target = nullptr;
   if (!stage.reduces && may_overwrite && !is_encoded(stage)) {
-    target = output(lane);
+    target = landing(lane, stage);
   } else {
     target = port_->stage(header.payload_bytes);
     piece.staged = true;
@@ -340,7 +340,10 @@ bool Operation::combine(uint32_t index) {
   if (is_encoded(stage)) return decode_lane(index);
   const auto& piece = arrivals_.piece(lane.arrivals + stage.recv_before);
   lane.combined = true;
-  if (piece.data != output(lane) && piece.bytes > 0) {
+  if (plan_->relayed) {
+    if (piece.data != landing(lane, stage) && piece.bytes > 0) kernels::copy(landing(lane, stage), piece.data, piece.bytes);
+    if (lane.stage + 1 == plan_->chunks[lane.chunk].stage_end && !add_relayed(index)) return false;
+  } else if (piece.data != output(lane) && piece.bytes > 0) {
     lane.computing = !port_->copy(output(lane), piece.data, piece.bytes, index);
     if (lane.computing) return false;
   }

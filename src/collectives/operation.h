@@ -12,36 +12,16 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
-#include "codecs/codec.h"
 #include "collectives/arrival_map.h"
-#include "collectives/flow.h"
-#include "collectives/plan.h"
+#include "collectives/operation_setup.h"
 #include "collectives/port.h"
 #include "collectives/progress.h"
-#include "collectives/request.h"
 #include "unisono/report.h"
 
 namespace unisono {
-
-struct OperationSetup {
-  OperationRequest request;
-  const Plan* plan = nullptr;     // outlives the operation
-  Rank self = 0;
-  uint32_t world = 1;
-  uint64_t slice_bytes = 256u << 10;
-  FlowLimits limits;
-  FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
-  uint64_t number = 0;            // as people are told it
-  bool is_sent = false;           // the first stage's messages are on their way already; only for plans of one lane
-  Codec codec{};                  // that is used; the request's is this one
-  std::string_view codec_note = {};  // why it is not the codec that was asked for; static text
-  bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory
-  bool is_next = true;            // nothing that all ranks began before it is in flight here
-};
 
 // How long past its deadline an operation asks around who is to blame, where that cannot be known without asking.
 inline constexpr Nanos inquiry_time = 50 * millisecond;
@@ -149,8 +129,11 @@ class Operation {
   size_t lane_bytes(const Lane& lane) const { return lane.elements * element_size_; }
   const WireCodec& codec_of(const Stage& stage) const { return codecs_[static_cast<size_t>(plan_->step_of(stage.round))]; }
   bool is_encoded(const Stage& stage) const { return coded_ && !codec_of(stage).is_plain(); }
-  size_t message_bytes(const Lane& lane, const Stage& stage) const { return coded_ ? codec_of(stage).message_bytes(lane.elements) : lane_bytes(lane); }
-  size_t lane_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
+  size_t message_bytes(const Lane& lane, const Stage& stage) const { return coded_ ? codec_of(stage).message_bytes(lane.elements) : lane_bytes(lane) * stage.blocks; }
+  size_t slice_offset(const Lane& lane) const { return static_cast<size_t>(lane.slice) * slice_elements_ * element_size_; }
+  size_t lane_offset(const Lane& lane) const { return plan_->relayed ? slice_offset(lane) * setup_.world : slice_offset(lane); }
+  // Where what comes in this stage goes, if it is not added.
+  std::byte* landing(const Lane& lane, const Stage& stage) const { return output(lane) + stage.position * lane_bytes(lane); }
   const std::byte* value(const Lane& lane) const;
   std::byte* output(const Lane& lane) const;
 
@@ -175,6 +158,8 @@ class Operation {
   void enter(uint32_t lane);
   bool combine(uint32_t lane);
   bool reduce_lane(uint32_t lane);
+  void begin_relay();
+  bool add_relayed(uint32_t lane);
   void send_together(uint32_t lane, const Stage& stage);
   PortSlot acquire_for(const Stage& stage, size_t bytes, bool result);
   PortSlot acquire_result(uint32_t lane);

@@ -42,6 +42,7 @@ void Operation::start(Port& port, Nanos now) {
   const auto share = setup_.limits.staging_bytes / std::max<size_t>(1, plan_->partners.size());
   setup_.limits.window_bytes = std::max<uint64_t>({setup_.limits.window_bytes, share, 2 * slice_elements_ * element_size_});
   make_lanes();
+  if (plan_->relayed) begin_relay();
   prepared_ = true;
   if (lanes_left_ == 0) return finish({});
   if (setup_.is_sent) count_as_sent(0, plan_->stages[lanes_[0].stage]);
@@ -117,7 +118,10 @@ void Operation::prepare_memory() {
     places_.push_back(place_of(request, chunk.chunk, plan_->partition(unit_elements_), setup_.self, setup_.world));
     if (chunk.recv_count > 0 && places_.back().output == nullptr) scratch_bytes += places_.back().elements * element_size_;
   }
-  if (scratch_bytes > 0) {
+  if (plan_->relayed) {
+    scratch_.resize(places_[0].elements * element_size_ * setup_.world);
+    places_[0].output = scratch_.data();
+  } else if (scratch_bytes > 0) {
     scratch_.resize(scratch_bytes);
     size_t at = 0;
     for (size_t i = 0; i < places_.size(); ++i) {
@@ -174,7 +178,7 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
   flow.send_used += bytes;
   ++flow.sent_messages;
   counts_.sent_payload += bytes > 0 && is_encoded(stage) && codec_of(stage).quantizes() ? bytes - quantized_header_bytes : bytes;
-  counts_.sent_elements += lane.elements;
+  counts_.sent_elements += lane.elements * stage.blocks;
   counts_.sent_bytes += bytes + sizeof(FrameHeader);
   if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
@@ -263,7 +267,7 @@ Report Operation::report(Nanos now) const {
   auto report = counts_;
   report.operation = name(setup_.request.collective);
   report.number = setup_.number;
-  report.schedule = plan_->chunks.empty() ? "none" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
+  report.schedule = plan_->chunks.empty() ? "none" : plan_->relayed ? "one_shot_relayed" : !plan_->fitted ? name(plan_->kind) : plan_->shares.empty() ? "ring_fitted" : "two_step_fitted";
   report.codec = setup_.codec;
   report.codec_note = setup_.codec_note;
   report.passes = coded_ ? passes() : 0;

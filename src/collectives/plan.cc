@@ -4,6 +4,8 @@
 #include <string>
 #include <tuple>
 
+#include "schedules/relay.h"
+
 namespace unisono {
 namespace {
 
@@ -79,6 +81,25 @@ int64_t Plan::find(uint32_t chunk) const {
   return it != chunks.end() && it->chunk == chunk ? it - chunks.begin() : -1;
 }
 
+static void fill_partners(Plan& plan) {
+  plan.partners = plan.peers;
+  std::sort(plan.partners.begin(), plan.partners.end());
+  plan.partners.erase(std::unique(plan.partners.begin(), plan.partners.end()), plan.partners.end());
+}
+
+Plan relayed_plan(Rank self, uint32_t world) {
+  Plan plan{.kind = ScheduleKind::one_shot, .chunk_count = 1, .shares = {}, .direct = true, .relayed = true, .chunks = {}, .order = {0}, .stages = {}, .peers = {}, .partners = {}};
+  for (const auto& round : relay_rounds(self, world)) {
+    const auto number = static_cast<uint32_t>(plan.stages.size());
+    plan.peers.insert(plan.peers.end(), {round.to, round.from});
+    plan.stages.push_back({.round = number, .send_begin = 2 * number, .send_end = 2 * number + 1, .recv_begin = 2 * number + 1, .recv_end = 2 * number + 2, .recv_before = number, .blocks = round.blocks, .position = round.position});
+  }
+  const auto rounds = static_cast<uint32_t>(plan.stages.size());
+  plan.chunks.push_back({.chunk = 0, .stage_begin = 0, .stage_end = rounds, .recv_count = rounds, .send_count = rounds});
+  fill_partners(plan);
+  return plan;
+}
+
 Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world) {
   auto flat = flatten(schedule, self, world);
   if (!flat) return flat.status();
@@ -101,9 +122,7 @@ Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world) {
     plan.chunks.push_back(chunk);
   }
   fill_order(*flat, plan);
-  plan.partners = plan.peers;
-  std::sort(plan.partners.begin(), plan.partners.end());
-  plan.partners.erase(std::unique(plan.partners.begin(), plan.partners.end()), plan.partners.end());
+  fill_partners(plan);
   return plan;
 }
 

@@ -26,6 +26,7 @@ struct Stage {
   uint32_t recv_begin = 0, recv_end = 0;  // in Plan::peers, ascending
   uint32_t recv_before = 0;               // receives of this chunk in earlier stages
   bool reduces = false;                   // receives are added; otherwise there is one and it replaces the value
+  uint32_t blocks = 1, position = 0;      // of a relayed plan: what is sent, and as much comes, and where that goes
 };
 
 struct ChunkPlan {
@@ -43,6 +44,7 @@ struct Plan {
   std::vector<uint32_t> shares{}; // of the chunks in the tensor; empty: equal
   bool direct = false;
   bool fitted = false;            // to uneven links
+  bool relayed = false;           // schedules/relay.h: a lane's value has a block per rank, which are added at the end
   std::vector<ChunkPlan> chunks;  // only those this rank touches, ascending by number
   std::vector<uint32_t> order;    // indices into chunks: the order in which to start them, as the schedule gives it
   std::vector<Stage> stages;
@@ -60,5 +62,7 @@ struct Plan {
 
 // Fails with internal if the schedule mixes adding and copying of one chunk in one round, or names ranks >= world.
 Result<Plan> compile(const Schedule& schedule, Rank self, uint32_t world);
+// Of a one-shot all-reduce whose values are passed on.
+Plan relayed_plan(Rank self, uint32_t world);
 
 }  // namespace unisono

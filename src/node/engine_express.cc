@@ -30,7 +30,7 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
   if (!(barrier || short_sum) || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);
-  if (!chosen || chosen->plan->kind != ScheduleKind::one_shot || bytes > chosen->slice_bytes) return false;
+  if (!chosen || chosen->plan->kind != ScheduleKind::one_shot || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
   express = {.collective = request.collective,

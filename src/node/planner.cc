@@ -49,7 +49,7 @@ Order order_of(const OperationRequest& q, const PlanContext& context) {
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
   const bool rooted = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce ||
                       q.collective == Collective::gather || q.collective == Collective::scatter;
-  return uint64_t{rooted ? q.root : 0} << 17 | uint64_t{choice.fitted} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
+  return uint64_t{rooted ? q.root : 0} << 18 | uint64_t{choice.relayed} << 17 | uint64_t{choice.fitted} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
          static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
 }
 
@@ -149,6 +149,7 @@ Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& con
     choice.inner = chosen->inner;
     choice.outer = chosen->outer;
     choice.fitted = chosen->fitted;
+    choice.relayed = chosen->relayed;
     choice.slice_bytes = chosen->slice_bytes;
   } else if (q.slice_bytes != 0) {
     choice.slice_bytes = q.slice_bytes;
@@ -165,6 +166,7 @@ Result<PlanChoice> choose_plan(const OperationRequest& q, const PlanContext& con
 
 Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, const PlanContext& context) {
   if (is_message(q)) return message_plan(q.collective, q.root);
+  if (choice.relayed) return relayed_plan(context.self, context.world);
   auto schedule = make_schedule({.collective = q.collective,
                                  .kind = choice.kind,
                                  .world = context.world,

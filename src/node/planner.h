@@ -17,6 +17,7 @@ struct PlanChoice {
   ScheduleKind kind = ScheduleKind::two_step;
   ScheduleKind inner = ScheduleKind::automatic, outer = ScheduleKind::automatic;  // of a hierarchical schedule
   bool fitted = false;  // to uneven links
+  bool relayed = false; // values are passed on
   uint64_t slice_bytes = 256u << 10;
   Codec codec{};                   // plain if the one that was asked for is left out
   std::string_view codec_note{};   // why; static text

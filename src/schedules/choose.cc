@@ -6,6 +6,7 @@
 
 #include "schedules/hierarchical.h"
 #include "schedules/make.h"
+#include "schedules/relay.h"
 
 namespace unisono {
 namespace {
@@ -58,6 +59,8 @@ class Chooser {
     return request_.uneven != nullptr && !wished() && UnevenLinks::can_fit(request_.collective, kind);
   }
 
+  bool may_relay() const;
+
   const ChooseRequest& request_;
   const Islands islands_;
   uint32_t largest_ = 0;
@@ -77,7 +80,8 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .inner = candidate.inner,
                                    .outer = candidate.outer,
                                    .islands = islands_,
-                                   .world = request_.world});
+                                   .world = request_.world,
+                                   .relayed = candidate.relayed});
   LinkProfile between = request_.between;
   double wire_us = -1;
   if (request_.uneven != nullptr) {
@@ -190,6 +194,13 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
   return nullptr;
 }
 
+// Where messages are dear and ranks are many. The gain has to be worth more than the estimate's error.
+bool Chooser::may_relay() const {
+  const bool alike = islands_.size() == 1 || islands_.size() == request_.world;
+  return request_.collective == Collective::all_reduce && !wished() && !request_.encoded && alike && request_.uneven == nullptr &&
+         request_.world > 3 && request_.bytes > 0 && request_.bytes * request_.world <= relay_bytes_max;
+}
+
 Candidate Chooser::consider(ScheduleKind kind) const {
   auto candidate = kind == hierarchical ? best_hierarchical() : Candidate{.kind = kind};
   if (kind != hierarchical) candidate.predicted_us = predict(candidate);
@@ -197,6 +208,11 @@ Candidate Chooser::consider(ScheduleKind kind) const {
     Candidate fitted{.kind = kind, .fitted = true};
     fitted.predicted_us = predict(fitted);
     if (nanoseconds(fitted.predicted_us) < nanoseconds(candidate.predicted_us)) candidate = fitted;
+  }
+  if (kind == one_shot && may_relay()) {
+    Candidate relayed{.kind = kind, .relayed = true};
+    relayed.predicted_us = predict(relayed);
+    if (nanoseconds(relayed.predicted_us * 1.2) < nanoseconds(candidate.predicted_us)) candidate = relayed;
   }
   candidate.excluded = exclusion(candidate);
   return candidate;
@@ -227,6 +243,7 @@ std::string Chooser::reason(const Choice& choice) const {
                      name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
   if (choice.fitted) text += " fitted to the links";
+  if (choice.relayed) text += " relayed";
   std::snprintf(number, sizeof(number), " %.1f us", choice.predicted_us);
   text += number;
   if (wished()) text += ", as asked for";
@@ -252,6 +269,7 @@ Result<Choice> Chooser::run() {
   choice.inner = best->inner;
   choice.outer = best->outer;
   choice.fitted = best->fitted;
+  choice.relayed = best->relayed;
   choice.predicted_us = best->predicted_us;
   choice.slice_bytes = request_.slice_bytes != 0 ? request_.slice_bytes : static_cast<uint64_t>(std::max(1.0, slice_of(*best)));
   choice.reason = reason(choice);

@@ -49,6 +49,7 @@ struct Candidate {
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: the best of all combinations
   ScheduleKind outer = ScheduleKind::automatic;
   bool fitted = false;                           // to uneven links
+  bool relayed = false;                          // one_shot: values are passed on (schedules/relay.h)
   double predicted_us = 0;
   const char* excluded = nullptr;                // why it does not take part, or null
 };
@@ -60,6 +61,7 @@ struct Choice {
   ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical
   ScheduleKind outer = ScheduleKind::automatic;
   bool fitted = false;  // to uneven links
+  bool relayed = false;
   uint64_t slice_bytes = 0;
   double predicted_us = 0;
   uint32_t candidate_count = 0;

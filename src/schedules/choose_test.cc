@@ -226,6 +226,32 @@ TEST(Choose, prefers_direct_schedules_for_16_bit_floats) {
                        2 * static_cast<double>(request.bytes) / request.inside.reduce_bytes_per_us);
 }
 
+// Many ranks to whom messages are dear.
+TEST(Choose, relays_short_sums_where_that_saves_messages_that_cost_something) {
+  const auto request_of = [](const std::vector<uint32_t>& islands, uint64_t bytes) {
+    return ChooseRequest{.bytes = bytes, .world = static_cast<uint32_t>(islands.size()), .islands = islands, .order = Order::in_rank_order, .inside = loopback_tcp_profile(2), .between = network_tcp_profile(2)};
+  };
+  const auto crowd = hosts(1, 16), pair = hosts(1, 2), many = hosts(100, 1), mixed = hosts(8, 2);
+  const auto choice = must_choose(request_of(crowd, 1024));
+  EXPECT_EQ(choice.kind, one_shot);
+  EXPECT_TRUE(choice.relayed) << choice.reason;
+  EXPECT_NE(choice.reason.find("one_shot relayed"), std::string::npos) << choice.reason;
+  EXPECT_TRUE(must_choose(request_of(many, 1024)).relayed);
+  EXPECT_FALSE(must_choose(request_of(pair, 1024)).relayed);
+  EXPECT_FALSE(must_choose(request_of(mixed, 1024)).relayed) << "islands of several ranks";
+  EXPECT_FALSE(must_choose(request_of(crowd, 64u << 10)).relayed) << "a MiB at each";
+  EXPECT_FALSE(must_choose(request_of(crowd, 0)).relayed);
+  auto other = request_of(crowd, 1024);
+  other.kind = one_shot;
+  EXPECT_FALSE(must_choose(other).relayed) << "it was asked for as it is";
+  other = request_of(crowd, 1024);
+  other.encoded = encoded_to(0.25, 0.25);
+  EXPECT_FALSE(must_choose(other).relayed);
+  other = request_of(crowd, 1024);
+  other.inside = shared_memory_profile(2);
+  EXPECT_FALSE(must_choose(other).relayed) << must_choose(other).reason;
+}
+
 TEST(Choose, grants_a_wish_and_says_so) {
   const auto islands = hosts(1, 4);
   auto request = on_one_host(64, islands);

@@ -248,13 +248,13 @@ LinkProfile shared_memory_profile(uint32_t cores) {
 }
 
 LinkProfile loopback_tcp_profile(uint32_t cores) {
-  return {.latency_us = 5,
+  return {.latency_us = 1,
           .bytes_per_us = 6'000,
           .per_message_cpu_us = 0.5,
-          .per_batch_cpu_us = 2.5,
+          .per_batch_cpu_us = 6.5,
           .reduce_bytes_per_us = 20'000,
           .slice_bytes = 256 * 1024,
-          .switch_us = 40,
+          .switch_us = 8,
           .cores = cores,
           .copied_by_cores = true};
 }
@@ -277,6 +277,7 @@ LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed) {
   if (link.copied_by_cores) {
     const double factor = speed.latency_us / (link.latency_us + work);
     for (auto* price : {&link.latency_us, &link.per_batch_cpu_us, &link.per_message_cpu_us}) *price *= factor;
+    if (!link.shares_payloads) link.switch_us *= factor;  // the kernel's work, as the rest
   } else {
     link.latency_us = std::max(0.0, speed.latency_us - work);
     if (link.host_bytes_per_us > 0) link.host_bytes_per_us = speed.bytes_per_us;
@@ -318,9 +319,15 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
   return {};
 }
 
+Traffic relayed_traffic(uint32_t world) {
+  if (world <= 1) return {};
+  const double n = world, rounds = log2_ceil(world);
+  return {.rounds = rounds, .batches = rounds, .messages = rounds, .bytes = n - 1, .written = n - 1, .reduced = n - 1, .total = n * (n - 1)};
+}
+
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
-  const auto whole = traffic(request.collective, request.kind, request.world);
+  const auto whole = request.relayed ? relayed_traffic(request.world) : traffic(request.collective, request.kind, request.world);
   if (request.islands.size() <= 1 || request.world <= 1)
     return {.inside = whole, .between = {}, .island_bytes_inside = whole.total};
   if (request.kind == ring) return ring_load(whole, request);

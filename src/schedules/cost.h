@@ -56,6 +56,8 @@ struct Traffic {
 };
 // Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);
+// Of a one-shot all-reduce whose values are passed on (schedules/relay.h).
+Traffic relayed_traffic(uint32_t world);
 
 // The traffic divided between the links inside islands and those between them.
 struct Load {
@@ -73,6 +75,7 @@ struct LoadRequest {
   ScheduleKind outer = ScheduleKind::two_step;
   const Islands& islands;
   uint32_t world = 1;
+  bool relayed = false;  // only where all ranks are on one island, or each on its own
 };
 Load load(const LoadRequest& request);
 

@@ -54,6 +54,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   c.processes = peers;
   c.seed = seed;
   c.topology = {shared_memory_profile(2), network_tcp_profile(2)};
+  if (s.message_us != 0) c.topology.between.per_batch_cpu_us = s.message_us;
   if (s.kind == ScenarioKind::all_reduce) {
     // Time enough on the slowest links for what all send together; without faults nothing should ever need it.
     plan.fault_request.timeout = 2 * second + static_cast<Nanos>(s.bytes) * peers / 10;

@@ -62,6 +62,18 @@ TEST(Scenario, all_reduce_under_any_fault_ends_right_or_with_the_name_of_who_is_
                   seed_count(25));
 }
 
+// Where messages are dear, values are passed on: who waits for a rank is not who is late.
+TEST(Scenario, relayed_sums_end_right_or_with_the_name_of_who_is_to_blame) {
+  for (const auto faults : {FaultProfile::none, FaultProfile::stop, FaultProfile::kill, FaultProfile::mixed}) {
+    for (const uint32_t peers : {7u, 9u}) {
+      const ScenarioSettings settings{.kind = ScenarioKind::all_reduce, .peers = peers, .faults = faults, .bytes = 2000, .order = Order::in_rank_order, .message_us = 100};
+      EXPECT_EQ(run_scenario(settings, 0).schedule, "one_shot_relayed");
+      expect_passed(settings, seed_count(25));
+      expect_passed({.kind = ScenarioKind::random, .peers = peers, .faults = faults, .message_us = 100}, seed_count(25));
+    }
+  }
+}
+
 // Large runs share memory between sender and receiver and poll more rarely; that path is checked here. 1024 peers are for
 // the command line.
 TEST(Scenario, a_large_all_reduce_succeeds_with_the_schedules_that_are_made_for_it) {

@@ -66,6 +66,7 @@ Status apply(SettingsLine& line, const std::string& word, const std::string& val
   if (word == "--schedule") return put(s.schedule, named<ScheduleKind>(word, value, 8));
   if (word == "--slice") return put_number(s.slice_bytes, word, value, 16u << 20);
   if (word == "--ranks-per-host") return put_number(s.ranks_per_host, word, value, peers_max);
+  if (word == "--message-us") return put_number(s.message_us, word, value, 1'000'000);
   if (word == "--fail-send") return put_number(s.fail_send, word, value, UINT64_MAX);
   if (word == "--fail-receive") return put_number(s.fail_receive, word, value, UINT64_MAX);
   if (word == "--fail-room") return put_number(s.fail_room, word, value, UINT64_MAX);
@@ -104,6 +105,7 @@ std::string to_text(const SettingsLine& line) {
   add("--schedule", s.schedule, defaults.schedule, by_name);
   add("--slice", s.slice_bytes, defaults.slice_bytes, plain);
   add("--ranks-per-host", s.ranks_per_host, defaults.ranks_per_host, plain);
+  add("--message-us", s.message_us, defaults.message_us, plain);
   add("--fail-send", s.fail_send, 0u, plain);
   add("--fail-receive", s.fail_receive, 0u, plain);
   add("--fail-room", s.fail_room, 0u, plain);

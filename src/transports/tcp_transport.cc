@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t control_tag = UINT64_MAX;
 constexpr PeerIndex peers_max = 1u << 16;
 // Up to here a failing read per stream is cheaper than epoll_wait and a read for those that it names.
-constexpr size_t direct_streams_max = 8;
+constexpr size_t direct_streams_max = 3;
 // While links are in use and nothing is being connected, new connections can wait for a few polls.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
