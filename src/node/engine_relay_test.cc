@@ -12,11 +12,11 @@ namespace {
 constexpr auto relayed = "one_shot_relayed";
 
 // Where a message costs so much that fewer of them pay.
-std::unique_ptr<TestCluster> cluster_of(uint32_t world) {
+std::unique_ptr<TestCluster> cluster_of(uint32_t world, const Tuning& tuning = {}) {
   auto cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, 1);
   auto between = network_tcp_profile(2);
   between.per_batch_cpu_us = 100;
-  for (Rank r = 0; r < world; ++r) cluster->engine(r).set_topology({shared_memory_profile(2), between});
+  for (Rank r = 0; r < world; ++r) cluster->engine(r).set_topology({.inside = shared_memory_profile(2), .between = between, .tuning = tuning});
   return cluster;
 }
 
@@ -102,6 +102,21 @@ TEST(EngineRelay, is_for_few_bytes_of_many_ranks) {
   EXPECT_EQ(sum(3, DType::f32, 100, {}, true).report.schedule, "one_shot");
   EXPECT_NE(sum(9, DType::f32, 10'000, {}, true).report.schedule, relayed) << "360 kB at each";
   EXPECT_EQ(sum(9, DType::f32, 0, {}, true).report.schedule, "one_shot");
+}
+
+// A tuning file knows only what can be asked for.
+TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
+  const auto schedule_of = [](ScheduleKind tuned) {
+    TunedGroup group{.islands = {0, 1, 2, 3, 4, 5, 6, 7}, .calls = {{.kind = tuned}}};
+    const auto cluster = cluster_of(8, {.groups = {group}});
+    std::vector<std::vector<float>> data(8, std::vector<float>(10, 1));
+    std::vector<std::shared_ptr<Completion>> done;
+    for (Rank r = 0; r < 8; ++r) done.push_back(cluster->submit(r, all_reduce_call(cluster->caller(r), std::span<const float>(data[r]), std::span<float>(data[r]), {})));
+    cluster->finish(done);
+    return std::string(done[0]->report.schedule);
+  };
+  EXPECT_EQ(schedule_of(ScheduleKind::one_shot), relayed);
+  EXPECT_EQ(schedule_of(ScheduleKind::two_step), "two_step");
 }
 
 TEST(EngineRelay, a_dead_rank_is_named_by_those_who_wait_for_it_and_the_others_are_told) {

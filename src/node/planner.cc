@@ -103,6 +103,10 @@ static Result<Choice> choose_plain(const ChooseRequest& request, const PlanConte
   const auto* group = request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.islands, context.world) : nullptr;
   const auto* tuned = group == nullptr ? nullptr : group->find(request.collective, request.bytes);
   if (tuned == nullptr) return choose(request);
+  if (tuned->kind == ScheduleKind::one_shot) {
+    auto relayed = choose(request);  // which is one_shot made quicker, and not among what was measured
+    if (relayed && relayed->relayed) return relayed;
+  }
   auto wish = request;
   wish.kind = tuned->kind;
   if (wish.slice_bytes == 0) wish.slice_bytes = tuned->slice_bytes;
