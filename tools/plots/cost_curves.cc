@@ -88,6 +88,7 @@ std::string cell(const Place& place, uint64_t bytes) {
   const auto choice = ask(place, bytes);
   std::string text = name(choice.kind);
   if (choice.kind == ScheduleKind::hierarchical) text += std::string(" (") + name(choice.inner) + ", " + name(choice.outer) + ")";
+  if (choice.relayed) text += ", relayed";
   char number[32];
   std::snprintf(number, sizeof(number), choice.predicted_us < 100 ? " %.1f" : " %.0f", choice.predicted_us);
   return text + number;
