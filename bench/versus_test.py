@@ -47,7 +47,7 @@ def comparison(records, probes=(), names=("unisono", "openmpi", "mpich"), works=
 
 LIMITS = {"hand_over_us": 0.1, "tcp_byte_us": 5.0, "workers": 2,
           "sizes": {"1024": {"copy_gbs": 100.0, "copy_workers_gbs": 200.0, "tcp_exchange_us": 5.0},
-                    "67108864": {"copy_gbs": 20.0, "copy_workers_gbs": 20.0, "tcp_exchange_us": 24000.0}}}
+                    "67108864": {"copy_gbs": 20.0, "copy_workers_gbs": 20.0, "tcp_exchange_us": 24000.0, "slot_exchange_us": 10000.0}}}
 
 
 class Summary(unittest.TestCase):
@@ -143,6 +143,18 @@ class Marks(unittest.TestCase):
         self.assertAlmostEqual(row["comparisons"][1]["ratio"], 1.2)
         self.assertTrue(row["comparisons"][0]["met"])
 
+    def test_the_machines_own_limit_is_enough_where_that_is_said(self):
+        for network, us, met in (("10 Gbit/s", 1300.0, True), ("10 Gbit/s", 1400.0, False), ("1 Gbit/s", 1300.0, False)):
+            case = f"tcp n=4, {network}"
+            made = comparison([record("unisono", us, case=case, work=Work("all_reduce", 64 << 20))], (),
+                              ("unisono",), [Work("all_reduce", 64 << 20)], "limited", (4,), ("tcp",))
+            made.goodputs = {case: [{"round": 0, "one_mbs": 1.5 * (64 << 20) / 800, "ring_mbs": 1.5 * (64 << 20) / 1200}]}
+            row, = [row for row in summarise.summarise(made, None) if row["network"] == network]
+            compared = row["comparisons"][0]
+            self.assertLess(compared["ratio"], compared["mark"])
+            self.assertEqual(compared["met"], met, (network, us))
+            self.assertEqual("of the machine's own" in report.mark_text(compared), network == "10 Gbit/s")
+
     def test_an_idle_group_must_use_nothing(self):
         for cpu, switches, met in ((0.049, 0.0, True), (0.051, 0.0, False), (0.0, 1.0, False)):
             idle = {"seconds": 5, "cpu_percent_max": cpu, "switches_per_second_max": switches}
@@ -236,6 +248,17 @@ class Limits(unittest.TestCase):
         self.assertAlmostEqual(self.limit("shm", 4, "all_gather")[0], us * 5 / 8)
         self.assertAlmostEqual(self.limit("shm", 4, "broadcast")[0], us / 2)
 
+    def test_what_ranks_exchange_through_memory_is_told_where_it_was_measured(self):
+        def exchange(transport, n, collective="all_reduce", size=64 << 20, cores=2):
+            return summarise.exchange_us(LIMITS, Case(transport, n, cores), Work(collective, size), size)
+        self.assertEqual(exchange("shm", 2), 10000.0)
+        self.assertEqual(exchange("shm", 4), 30000.0)
+        self.assertEqual(exchange("shm", 2, "broadcast"), 5000.0)
+        for unknown in (exchange("tcp", 2), exchange("shm", 2, size=1024), exchange("shm", 2, cores=1)):
+            self.assertIsNone(unknown)
+        row = {"limit_us": 6000.0, "limit": "memory", "exchange_us": 10000.0}
+        self.assertEqual(report.limit_text(row), "6.00 ms memory, exchange 10.0 ms")
+
     def test_loopback_must_move_two_tensors_per_rank_but_one(self):
         self.assertEqual(self.limit("tcp", 2)[0], 24000.0)
         self.assertEqual(self.limit("tcp", 4)[0], 72000.0)
@@ -244,7 +267,7 @@ class Limits(unittest.TestCase):
 
     def test_the_best_of_several_measurements_counts(self):
         slow = {"hand_over_us": 9, "tcp_byte_us": 9, "workers": 2,
-                "sizes": {size: {"copy_gbs": 1, "copy_workers_gbs": 1, "tcp_exchange_us": 1e9} for size in LIMITS["sizes"]}}
+                "sizes": {size: {name: 1 if name.endswith("_gbs") else 1e9 for name in row} for size, row in LIMITS["sizes"].items()}}
         self.assertEqual(machine.best_limits([slow, LIMITS, None]), LIMITS)
         self.assertIsNone(machine.best_limits([None]))
 

@@ -41,7 +41,15 @@ def mark_text(comparison):
     if comparison["mark"] is None:
         return text
     verdict = {True: "met", False: "missed", None: "open"}[comparison["met"]]
+    if "of_own_limit" in comparison:
+        verdict += f": {comparison['of_own_limit']:.2f} of the machine's own"
     return f"{text} ({comparison['mark']:.2f} {verdict})"
+
+
+def limit_text(row):
+    """ "1.59 ms memory", and for shared memory what exchanging the bytes takes by itself. """
+    text = f"{time_text(row['limit_us'])} {row['limit']}".strip()
+    return f"{text}, exchange {time_text(row['exchange_us'])}" if row.get("exchange_us") else text
 
 
 def p99_text(row, name):
@@ -61,7 +69,7 @@ def table(rows, names):
         line += [mark_text(comparison) for comparison in row["comparisons"]]
         first = next((one for one in row["comparisons"] if one["against"] not in (BOUND, RING)), None)
         line += [p99_text(row, first["ours"]) if first else "-", p99_text(row, first["against"]) if first else "-",
-                 f"{time_text(row['limit_us'])} {row['limit']}".strip()]
+                 limit_text(row)]
         if bounded:
             bound = row["bound"]
             line.append(f"{time_text(bound[RING])} {bound['ring_mbs'] * 8 / 1000:.2f} Gbit/s" if bound else "-")
@@ -154,7 +162,7 @@ def marks_of(data):
             what = f"{row['case']} {row['collective'].replace('_', '-')} {bytes_text(row['bytes'])}"
             ratio = "-" if comparison["ratio"] is None else ratio_text(comparison)
             ours = row["cells"].get(comparison["ours"], {}).get("median_us")
-            limit = f"{time_text(ours)}, limit {time_text(row['limit_us'])} {row['limit']}"
+            limit = f"{time_text(ours)}, limit {limit_text(row)}"
             if row["bound"]:
                 limit += f", machine's own {time_text(row['bound'][RING])}"
             found.append((what, comparison["title"], ratio, f"{comparison['mark']:.2f}", comparison["met"], limit))

@@ -27,6 +27,15 @@ def limit_us(limits, case, work, n_bytes):
     return max(traffic, limits["tcp_byte_us"]), "loopback"
 
 
+def exchange_us(limits, case, work, n_bytes):
+    """What two cores take to bring the bytes that must cross between ranks from one to the other through memory, and nothing else; None: not known.
+    No limit: a rank whose core has the bytes already, or who shares a core with their owner, needs less."""
+    row = limits["sizes"][str(n_bytes)] if limits else {}
+    if case.transport != "shm" or min(case.n, case.cores) < 2 or row.get("slot_exchange_us", -1) < 0:
+        return None
+    return work.crossing(case.n) / work.bytes / 2 * row["slot_exchange_us"]
+
+
 def rounds_off(comparison, case):
     return {probe["round"] for probe in comparison.probes if probe["case"] == str(case) and probe["off"]}
 
@@ -110,6 +119,9 @@ def compare(wanted, case, work, cells, bound):
         result["ratio"] = reference / ours
         if result["mark"] is not None and (result["ratio"] >= result["mark"] or not result["more_than"]):
             result["met"] = result["ratio"] >= result["mark"]
+        if result["met"] is False and case.network in wanted.own_limit:
+            result["of_own_limit"] = bound[RING] / ours
+            result["met"] = result["of_own_limit"] >= result["mark"]
     return result
 
 
@@ -126,7 +138,8 @@ def summarise(comparison, limits):
                 limit_us(limits, case, work, work.bytes_of(first))
             rows.append({"case": str(case), "transport": case.transport, "n": case.n, "network": case.network,
                          "collective": work.collective, "bytes": work.bytes, "cells": cells, "comparisons": comparisons,
-                         "bound": bound, "limit_us": floor, "limit": why})
+                         "bound": bound, "limit_us": floor, "limit": why,
+                         "exchange_us": exchange_us(limits, case, work, work.bytes_of(first))})
     return rows
 
 
