@@ -4,9 +4,8 @@
 // pieces, through slots kept for results: the receiver takes pieces out at once, so they never wait for anything else. A
 // frame that has begun arrives whole, also after cancel(), which copies what is still to be moved.
 //
-// A payload written into a slot by acquire and read there by the receiver crosses without any copy. For send(), reading the
-// sender's memory from the receiver (process_vm_readv) was measured and left out: the kernel moves 2.5 GB/s at 64 KiB and
-// 4-6 GB/s above, one core's memcpy 20 GB/s and more, and the two copies through slots overlap.
+// A payload written into a slot by acquire and read there by the receiver crosses without any copy. Reading the sender's memory
+// from the receiver (process_vm_readv) was built, measured and left out: docs/decisions/0005-how-shared-memory-is-written.md.
 #pragma once
 
 #include <array>
