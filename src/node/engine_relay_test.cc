@@ -28,6 +28,7 @@ Bytes values_of(Rank rank, DType dtype, size_t count) {
   std::vector<float> values(count);
   for (auto& value : values) value = static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1p-53 - 0.5) * (random.below(2) == 0 ? 1e-2f : 1e2f);
   Bytes bytes(count * element_bytes(dtype));
+  if (count == 0) return bytes;
   if (dtype == DType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());
   else kernels::convert(dtype, bytes.data(), DType::f32, reinterpret_cast<const std::byte*>(values.data()), count);
   return bytes;
