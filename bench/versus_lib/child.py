@@ -54,9 +54,11 @@ def run(commands, limit_seconds):
     with tempfile.TemporaryFile(mode="w+") as sink:
         try:
             for command in commands:
+                # A group of its own, to be ended with all its children; not a session: Linux schedules sessions against each other
+                # (autogroup), and ranks in one each could not yield to each other, while those of an mpirun can.
                 processes.append(subprocess.Popen(
                     command.argv, env={**os.environ, **command.env}, stdin=subprocess.DEVNULL, stdout=sink,
-                    stderr=subprocess.STDOUT, start_new_session=True))
+                    stderr=subprocess.STDOUT, preexec_fn=os.setpgrp))
             status = wait(processes, start + limit_seconds, limit_seconds)
             stopped_at = time.monotonic()
         finally:
