@@ -75,6 +75,7 @@ int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const 
   socket = Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.open()) return errno;
   set_stream_options(socket.get());
+  begin_without_pacing(socket.get());
   for (const auto& source : request_.sources) {
     const bool same_kind = source.family() == address.family() && source.is_link_local() == address.is_link_local() &&
                            source.is_loopback() == address.is_loopback() && source.scope() == address.scope();

@@ -59,6 +59,7 @@ int TcpListener::listen_at(const TcpAddress& where, bool dual) {
     (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, dual ? &off : &on, sizeof on);
   }
   if (::bind(socket.get(), address.get(), address.bytes) != 0) return errno;
+  begin_without_pacing(socket.get());
   if (::listen(socket.get(), backlog) != 0) return errno;
   port_ = local_address(socket.get()).port();
   sockets_.push_back(std::move(socket));

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "transports/tcp_endpoint.h"
 
 namespace unisono {
 namespace {
@@ -45,18 +46,20 @@ void set_stream_options(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-void set_congestion_control(int socket) {
-  sockaddr_storage here{}, there{};
-  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_bytes) != 0 ||
-      ::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_bytes) != 0 || here.ss_family != there.ss_family) {
-    return;
-  }
-  const bool same = here.ss_family == AF_INET
-                        ? reinterpret_cast<sockaddr_in&>(here).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(there).sin_addr.s_addr
-                        : std::memcmp(&reinterpret_cast<sockaddr_in6&>(here).sin6_addr, &reinterpret_cast<sockaddr_in6&>(there).sin6_addr, sizeof(in6_addr)) == 0;
+void begin_without_pacing(int socket) {
   constexpr char reno[] = "reno";
-  if (same) (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof reno - 1);
+}
+
+void set_congestion_control(int socket) {
+  const auto peer = remote_address(socket);
+  if (peer.bytes > 0 && local_address(socket).same_host(peer)) return begin_without_pacing(socket);
+  // What a socket has that nobody has asked for anything.
+  const Descriptor fresh(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  char name[16] = {};  // the kernel's TCP_CA_NAME_MAX
+  socklen_t bytes = sizeof name;
+  if (!fresh.open() || ::getsockopt(fresh.get(), IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return;
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, static_cast<socklen_t>(::strnlen(name, bytes)));
 }
 
 bool host_is_silent(int socket, Nanos silence) {

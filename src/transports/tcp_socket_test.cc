@@ -27,9 +27,11 @@ struct Connection {
     else reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_loopback;
     auto* where = reinterpret_cast<sockaddr*>(&address);
     EXPECT_EQ(::bind(door.get(), where, bytes), 0);
+    begin_without_pacing(door.get());
     EXPECT_EQ(::listen(door.get(), 1), 0);
     EXPECT_EQ(::getsockname(door.get(), where, &bytes), 0);
     dialled = Descriptor(::socket(family, SOCK_STREAM, 0));
+    begin_without_pacing(dialled.get());
     EXPECT_EQ(::connect(dialled.get(), where, bytes), 0);
     accepted = Descriptor(::accept(door.get(), nullptr, nullptr));
   }
@@ -39,7 +41,9 @@ struct Connection {
 TEST(TcpSocket, inside_one_host_nothing_paces) {
   for (const int family : {AF_INET, AF_INET6}) {
     const Connection connection(family);
+    // Already when they are made: pacing that was on once stays on.
     for (const auto* end : {&connection.dialled, &connection.accepted}) {
+      EXPECT_EQ(congestion_control(*end), "reno");
       set_congestion_control(end->get());
       EXPECT_EQ(congestion_control(*end), "reno");
     }
@@ -49,6 +53,8 @@ TEST(TcpSocket, inside_one_host_nothing_paces) {
 TEST(TcpSocket, elsewhere_the_machines_choice_stands) {
   const Descriptor alone(::socket(AF_INET, SOCK_STREAM, 0));
   const auto before = congestion_control(alone);
+  begin_without_pacing(alone.get());
+  EXPECT_EQ(congestion_control(alone), "reno");
   set_congestion_control(alone.get());
   EXPECT_EQ(congestion_control(alone), before);
 }
