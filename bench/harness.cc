@@ -170,6 +170,7 @@ class JobRun {
     timed_ = 0;
     for (uint32_t call = 0; call < warm_up + calls; ++call) {
       count_call();
+      if (!options_.keeps_input) renew_input(job_, place_, buffers_);
       if (auto status = subject_.barrier(); !status.ok()) return status;
       if (subject_.rank() == 0) decide_stop(call, warm_up, microseconds_since(start), microseconds_since(first_timed));
       if (!board_.meet()) return others_failed();
@@ -284,6 +285,9 @@ Result<BenchOptions> parse_options(int argc, char** argv) {
   options.board = argument(argc, argv, "--board", "");
   if (options.board.empty()) return Status(Code::invalid, "--board: a path that all ranks share, new for every run");
   options.seconds = std::atof(argument(argc, argv, "--seconds", "2").c_str());
+  const auto input = argument(argc, argv, "--input", "new");
+  if (input != "new" && input != "kept") return Status(Code::invalid, "--input " + input + ": new or kept");
+  options.keeps_input = input == "kept";
   options.idle_seconds = std::atof(argument(argc, argv, "--idle", "0").c_str());
   options.calls_max = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--calls", "0").c_str()));
   options.limit_seconds = static_cast<uint32_t>(std::atoi(argument(argc, argv, "--limit", "120").c_str()));

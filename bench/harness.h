@@ -38,6 +38,7 @@ struct BenchOptions {
   std::vector<Job> jobs;
   std::string board;              // path of the shared file, new for every run
   double seconds = 2;             // per job; at least calls_min calls are timed whatever they take
+  bool keeps_input = false;       // the same input lies there for every call; else it is written anew before each: see renew_input()
   double idle_seconds = 0;        // after the jobs: what doing nothing costs for so long
   uint32_t calls_max = 0;         // per job; 0 = by size
   uint32_t limit_seconds = 120;   // the process ends itself after that
@@ -46,7 +47,7 @@ struct BenchOptions {
 
 inline constexpr uint32_t calls_min = 4;
 
-// Reads --plan, --board, --seconds, --idle, --calls, --limit; leaves the rest of argv alone.
+// Reads --plan, --board, --seconds, --input new|kept, --idle, --calls, --limit; leaves the rest of argv alone.
 Result<BenchOptions> parse_options(int argc, char** argv);
 // The process will end: by alarm after the limit, and by signal if the parent dies. No run is left behind spinning.
 void end_in_time(const BenchOptions& options);

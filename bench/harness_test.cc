@@ -194,6 +194,15 @@ TEST(Harness, options_come_from_the_command_line) {
   EXPECT_EQ(options->jobs.size(), 2u);
   EXPECT_EQ(options->board, "unused");
   EXPECT_EQ(options->idle_seconds, 5);
+  EXPECT_FALSE(options->keeps_input);
+  for (const char* how : {"new", "kept", "none"}) {
+    std::string word = how;
+    char input[] = "--input";
+    char* more[] = {program, board, path, input, word.data()};
+    const auto read = parse_options(5, more);
+    if (word == "none") EXPECT_EQ(read.status().code(), Code::invalid);
+    else EXPECT_EQ(read.ok() && read->keeps_input, word == "kept");
+  }
   EXPECT_EQ(parse_options(3, arguments).status().code(), Code::invalid) << "without a board";
 }
 

@@ -156,6 +156,16 @@ void fill_for_timing(const Job& job, const Place& place, const Buffers& buffers)
   }
 }
 
+void renew_input(const Job& job, const Place& place, const Buffers& buffers) {
+  const bool is_written_by_calls = job.collective == Collective::all_reduce || (job.collective == Collective::broadcast && place.rank != broadcast_root);
+  if (is_written_by_calls) return;
+  const size_t bytes = job.parts * input_elements(job, place.world_size) * element_bytes(job.element);
+  for (size_t i = 0; i < bytes; i += 64) {
+    auto* line = reinterpret_cast<volatile std::byte*>(buffers.input + i);
+    *line = *line;
+  }
+}
+
 Status verify(const Job& job, const Place& place, const Buffers& buffers, const Tolerance& tolerance) {
   for (uint32_t part = 0; part < job.parts; ++part) {
     const auto* memory = buffers.output + part * job.bytes;

@@ -112,6 +112,20 @@ TEST(Job, what_is_timed_sums_to_zero) {
   }
 }
 
+TEST(Job, an_input_written_anew_holds_what_it_held) {
+  for (const auto collective : every_collective) {
+    const Job job{.collective = collective, .bytes = 4096};
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      Memory memory(job);
+      fill(job, {rank, 2}, memory.buffers(job));
+      const auto input = memory.input, output = memory.output;
+      renew_input(job, {rank, 2}, memory.buffers(job));
+      EXPECT_EQ(memory.input, input) << name(collective);
+      EXPECT_EQ(memory.output, output) << name(collective);
+    }
+  }
+}
+
 TEST(Plan, names_collectives_elements_parts_sizes_and_algorithms) {
   const auto jobs = parse_plan("1024,all_gather/65536=ring+any,bf16/8x4096,reduce_scatter/f16/12");
   ASSERT_TRUE(jobs.ok()) << jobs.status().to_string();

@@ -386,6 +386,12 @@ class Settings(unittest.TestCase):
         self.assertEqual(picked, [b, c, a])
         self.assertEqual(compare.Comparison.pick([a, b], {}), [a])
 
+    def test_only_the_suite_of_kept_inputs_keeps_them(self):
+        for suite in suites.EVERY:
+            made = comparison([], [probe(0)], suite.contenders, suite.works, suite.name)
+            words = made.arguments(suite.works, Contender.parse("unisono"), Variant("x"), "folder", 5)
+            self.assertEqual("kept" in words, suite.name == "kept_inputs", suite.name)
+
     def test_pinned_ranks_get_a_core_each(self):
         cores = sorted(os.sched_getaffinity(0))
         started = peers.commands(Contender.parse("unisono:pinned"), ["program"], Case("shm", 2, 2), Variant("x"), [], "folder")

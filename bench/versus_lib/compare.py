@@ -58,7 +58,8 @@ class Comparison:
 
     def arguments(self, works, contender, variant, folder, limit):
         plan = ",".join(work.entry(contender, variant.algorithm) for work in works)
-        return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5)]
+        kept = ["--input", "kept"] if self.suite.keeps_input else []
+        return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5), *kept]
 
     def launch(self, contender, case, variant, works, seconds, calls, limit):
         """As launch_once, and once more if the cores were apart before or after it and have been together at another time."""

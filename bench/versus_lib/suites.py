@@ -36,6 +36,17 @@ class Suite:
     n: tuple = (2, 4)
     networks: tuple = ("",)
     idle: bool = False
+    keeps_input: bool = False  # the same input for every call, as it lies in the caches; else the caller writes it before each
+
+
+COPYING = "fp32. The size means the same for all, as in nccl-tests: the larger of a rank's two buffers, that is the input " \
+          "of reduce_scatter, the output of all_gather, either buffer of all_to_all, the tensor of broadcast; a block is " \
+          "that ÷ n. Broadcast is in place and from rank 0, the others are not in place; Gloo's reduce-scatter is, and is " \
+          "charged with the copy of its block. "
+
+
+def others(sizes):
+    return tuple(Work(collective, size) for collective in ("reduce_scatter", "all_gather", "all_to_all", "broadcast") for size in sizes)
 
 
 def all_reduces(sizes):
@@ -82,13 +93,12 @@ EVERY = (
           ("unisono", "unisono:pinned"), (Comparison("unisono:pinned", "unisono", "unpinned ÷ pinned", everywhere(0.66)),),
           all_reduces(SIZES), n=(2,)),
     Suite("collectives", "The other collectives",
-          "fp32. The size means the same for all, as in nccl-tests: the larger of a rank's two buffers, that is the input "
-          "of reduce_scatter, the output of all_gather, either buffer of all_to_all, the tensor of broadcast; a block is "
-          "that ÷ n. Broadcast is in place and from rank 0, the others are not in place; Gloo's reduce-scatter is, and is "
-          "charged with the copy of its block.",
-          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),),
-          tuple(Work(collective, size) for collective in ("reduce_scatter", "all_gather", "all_to_all", "broadcast")
-                for size in (64 * KIB, MIB, 16 * MIB))),
+          COPYING + "Each rank writes its input anew before every call, outside the time measured, as a caller with new data does.",
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), others((64 * KIB, MIB, 16 * MIB))),
+    Suite("kept_inputs", "The other collectives, with inputs that never change",
+          COPYING + "The inputs are written once for all calls, as nccl-tests and OSU do: who reads its peer's memory has it in its own "
+          "cache from the call before, which no caller with new data does.",
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), others((64 * KIB, MIB, 16 * MIB)), keeps_input=True),
     Suite("dtypes", "16-bit floats",
           "All-reduce in place of the same number of elements: 4 Mi, that is 16 MiB of fp32, 8 MiB of bf16 and fp16. The "
           "mark of 0.6 of fp32's time is a ratio of 1.67.",
