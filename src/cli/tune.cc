@@ -216,6 +216,7 @@ Status write_file(const std::string& path, const TunedGroup& group, uint32_t str
   tuning->put(group);
   if (streams != 0) tuning->streams_per_link = streams;
   const auto text = to_text(*tuning, comment);
+  if (text.size() > tuning_bytes_max) return {Code::invalid, fmt::format("with this group {} would have {} bytes, of {} that a tuning file may have: name another with -o", path, text.size(), tuning_bytes_max)};
   const auto whole = path + ".new";
   std::FILE* file = std::fopen(whole.c_str(), "w");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();

@@ -34,16 +34,26 @@ Exit code: 0; 1 if an operation failed, a result was wrong or the file cannot be
 
 namespace {
 
-constexpr const char* tuned_names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"};
 constexpr size_t usual_collectives = 4;
+
+// As they are typed.
+std::vector<std::string> tuned_names() {
+  std::vector<std::string> names;
+  for (const auto collective : tuned_collectives) {
+    names.emplace_back(unisono::name(collective));
+    std::replace(names.back().begin(), names.back().end(), '_', '-');
+  }
+  return names;
+}
 
 Status set_collectives(const TuneOptions& options, TunePlan& plan) {
   auto names = options.collectives;
-  if (names.empty()) names.assign(tuned_names, tuned_names + usual_collectives);
+  const auto tuned = tuned_names();
+  if (names.empty()) names.assign(tuned.begin(), tuned.begin() + usual_collectives);
   for (const auto& name : names) {
     const auto collective = parse_collective(name);
     if (!collective.ok()) return collective.status();
-    if (!parse_tuned(facts_of(*collective).name)) return invalid(fmt::format("there is nothing to choose for {}; these are tuned: {}", name, fmt::join(tuned_names, ", ")));
+    if (!parse_tuned(facts_of(*collective).name)) return invalid(fmt::format("there is nothing to choose for {}; these are tuned: {}", name, fmt::join(tuned, ", ")));
     if (std::find(plan.collectives.begin(), plan.collectives.end(), *collective) != plan.collectives.end()) return invalid(name + " is named twice");
     plan.collectives.push_back(*collective);
   }
@@ -72,14 +82,14 @@ Status set_streams(const TuneOptions& options, TunePlan& plan) {
 }  // namespace
 
 std::optional<unisono::Collective> parse_tuned(std::string_view name) {
-  for (const auto collective : {unisono::Collective::all_reduce, unisono::Collective::reduce_scatter, unisono::Collective::all_gather, unisono::Collective::broadcast, unisono::Collective::reduce}) {
+  for (const auto collective : tuned_collectives) {
     if (name == unisono::name(collective)) return collective;
   }
   return std::nullopt;
 }
 
 void add_tune_options(CLI::App& app, TuneOptions& options) {
-  set_choices(*app.add_option("collective", options.collectives, "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")->type_name(""), {std::begin(tuned_names), std::end(tuned_names)});
+  set_choices(*app.add_option("collective", options.collectives, "what to tune; default: all-reduce, reduce-scatter, all-gather, broadcast")->type_name(""), tuned_names());
   app.add_option("-o,--output", options.output, "the file; what it has of other groups stays [unisono.tuning]")->type_name("FILE");
   app.add_option("-b,--begin", options.sizes.begin, "smallest size [1K]")->type_name("SIZE");
   app.add_option("-e,--end", options.sizes.end, "largest size; its winner also serves larger ones [16M]")->type_name("SIZE");

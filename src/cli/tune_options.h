@@ -45,7 +45,7 @@ struct TunePlan {
 // invalid: which option is wrong and what it takes.
 Result<TunePlan> make_tune_plan(const TuneOptions& options);
 
-// The collective as the library names it; nothing if it is not tuned: where sizes are not known to all ranks nothing is chosen by them.
+// The collective as the library names it; nothing if it is not tuned.
 std::optional<unisono::Collective> parse_tuned(std::string_view name);
 
 }  // namespace unisono::cli

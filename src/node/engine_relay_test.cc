@@ -120,7 +120,7 @@ TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
   EXPECT_EQ(schedule_of(ScheduleKind::two_step), "two_step");
 }
 
-// Seven of eight ranks begin the sum of 10 elements each.
+// Seven of eight ranks begin the sum of 10 elements each; of 8 all.
 std::vector<std::shared_ptr<Completion>> all_but(Rank silent, TestCluster& cluster, std::vector<float>& data, const CallOptions& options) {
   std::vector<std::shared_ptr<Completion>> done;
   for (Rank r = 0; r < 8; ++r) {
@@ -142,6 +142,39 @@ TEST(EngineRelay, a_dead_rank_is_named_by_those_who_wait_for_it_and_the_others_a
     EXPECT_EQ(completion->status.code(), Code::peer_lost);
     EXPECT_NE(completion->status.message().find("rank 5 was lost"), std::string::npos) << completion->status.to_string();
   }
+}
+
+// Wherever it dies: also when it has sent what it had in some rounds, and not in others.
+TEST(EngineRelay, a_rank_that_dies_between_rounds_leaves_right_sums_or_its_name) {
+  constexpr Rank victim = 5;
+  bool some_failed = false, some_finished = false, both = false;
+  for (size_t polls = 0;; ++polls) {
+    const auto cluster = cluster_of(8);
+    std::vector<float> data(8 * 10, 1);
+    auto done = all_but(8, *cluster, data, {});
+    for (size_t poll = 0; poll < polls; ++poll) cluster->engine(static_cast<Rank>(poll % 8)).poll(cluster->now());
+    const bool over = std::all_of(done.begin(), done.end(), [](const auto& completion) { return completion->done; });
+    cluster->hub().kill(victim);
+    cluster->settle();
+    size_t finished = 0;
+    for (Rank r = 0; r < 8; ++r) {
+      if (r == victim) continue;
+      ASSERT_TRUE(done[r]->done) << "rank " << r << " waits, after " << polls << " polls";
+      EXPECT_EQ(cluster->engine(r).held_bytes(), 0u);
+      if (done[r]->status.ok()) {
+        ++finished;
+        for (size_t i = 0; i < 10; ++i) EXPECT_EQ(data[10 * r + i], 8) << "rank " << r << " after " << polls << " polls";
+      } else {
+        EXPECT_EQ(done[r]->status.code(), Code::peer_lost);
+        EXPECT_NE(done[r]->status.message().find("rank 5 was lost"), std::string::npos) << done[r]->status.to_string();
+      }
+    }
+    some_failed |= finished < 7;
+    some_finished |= finished > 0;
+    both |= finished > 0 && finished < 7;
+    if (over) break;
+  }
+  EXPECT_TRUE(some_failed && some_finished && both) << "no death came between";
 }
 
 TEST(EngineRelay, a_silent_rank_is_to_blame_not_those_who_wait_for_it) {

@@ -89,8 +89,8 @@ void Node::part() {
 Node::Entry::~Entry() {
   const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
   if ((undriven && node_.resting_) || node_.forgets_links()) node_.call_background();
-  // A sleeping driver must learn of an earlier deadline.
-  const bool earlier = node_.sleeping_ && node_.engine_.next_deadline() < node_.sleeps_until_;
+  // A sleeping driver must learn of an earlier deadline, and of what the kernel did not take at once.
+  const bool earlier = node_.sleeping_ && (node_.engine_.next_deadline() < node_.sleeps_until_ || node_.lingers());
   node_.announce();
   const auto notices = node_.take_notices();
   lock_.unlock();
@@ -189,9 +189,11 @@ void Node::set_local_world(uint32_t processes) {
 
 void Node::wake() { notify(wake_fd_); }
 
-bool Node::forgets_links() const {
-  return resting_ && !rests_on_links_ && std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->lingers(); });
+bool Node::lingers() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->lingers(); });
 }
+
+bool Node::forgets_links() const { return resting_ && !rests_on_links_ && lingers(); }
 
 void Node::call_background() {
   const auto now = monotonic_now();

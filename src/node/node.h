@@ -157,7 +157,8 @@ class Node {
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest);
   void wake();
   void call_background();
-  // Links still have something to write, and the background thread sleeps without looking at them.
+  bool lingers() const;  // links still have something to write
+  // They have, and the background thread sleeps without looking at them.
   bool forgets_links() const;
   void background();
   void part();

@@ -13,7 +13,6 @@ namespace unisono {
 namespace {
 
 constexpr std::string_view first_line = "unisono tuning 1";
-constexpr std::array tuned_collectives{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast, Collective::reduce};
 constexpr std::array transports{"auto", "shm", "tcp", "udp"};
 
 using Words = std::vector<std::string_view>;

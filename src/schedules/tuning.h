@@ -11,6 +11,7 @@
 // For a call the first line counts whose bytes are enough. Where there is none, or the schedule cannot serve the call, the cost model chooses.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -25,6 +26,8 @@ namespace unisono {
 
 inline constexpr size_t tuning_bytes_max = 64u << 10;  // of a file
 inline constexpr uint32_t tuned_streams_max = 16;
+// Where sizes are not known to all ranks nothing is chosen by them.
+inline constexpr std::array tuned_collectives{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::broadcast, Collective::reduce};
 
 struct TunedCall {
   Collective collective = Collective::all_reduce;

@@ -1,8 +1,10 @@
 // `unisono tune` with real ranks, and what groups make of its file.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -23,8 +25,8 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-Words tune(const Words& more) {
-  Words words{UNISONO_TOOL, "tune", "--rounds", "1", "--round-time", "1ms"};
+Words tune(const Words& more, const std::string& rounds = "1") {
+  Words words{UNISONO_TOOL, "tune", "--rounds", rounds, "--round-time", "1ms"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -114,6 +116,43 @@ TEST_F(Tune, what_is_no_tuning_file_is_not_written_over) {
   EXPECT_TRUE(contains(done.error, "the tuning file '" + path() + "': it does not begin with")) << done.error;
   EXPECT_EQ(read(path()), "my diary\n");
   EXPECT_FALSE(contains(done.out, "all_reduce")) << "it was measured first\n" << done.out;
+}
+
+TEST_F(Tune, a_file_that_would_be_too_large_to_be_read_is_not_written) {
+  std::string full = "unisono tuning 1\n";
+  for (int a = 1; full.size() < 65'400; ++a) full += "group " + std::to_string(a) + "+99 auto\nall_reduce max ring slice 1048576\n";
+  write(full);
+  const auto done = run(tune({"all-reduce", "-n", "2", "--sizes", "1K", "-o", path()}));
+  EXPECT_EQ(done.code, 1) << done.out;
+  EXPECT_TRUE(contains(done.error, path() + " would have 65") && contains(done.error, "65536 that a tuning file may have")) << done.error;
+  EXPECT_EQ(read(path()), full);
+}
+
+// The process of the job that has this variable and is this rank.
+pid_t pid_of_rank(const std::string& job, int rank) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::stringstream text;
+    text << std::ifstream(entry.path() / "environ").rdbuf();
+    const auto variables = '\0' + text.str();
+    if (variables.find('\0' + job + '\0') == std::string::npos) continue;
+    if (variables.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos) return std::stoi(entry.path().filename());
+  }
+  return -1;
+}
+
+TEST_F(Tune, a_killed_rank_is_named_and_the_file_stays_as_it_was) {
+  const std::string before = "unisono tuning 1\ngroup 7 auto\nreduce max tree\n", job = "UNISONO_TEST_JOB=" + path();
+  write(before);
+  ChildProcess job_of_three(tune({"-n", "3", "-o", path()}, "1000"), {.environment = {job}});
+  ASSERT_TRUE(job_of_three.wait_for("# 3 ranks as 3")) << job_of_three.error();
+  const auto victim = pid_of_rank(job, 1);
+  ASSERT_GT(victim, 1);
+  ::kill(victim, SIGKILL);
+  const auto done = job_of_three.wait();
+  EXPECT_FALSE(done.timed_out);
+  EXPECT_NE(done.code, 0);
+  EXPECT_TRUE(contains(done.error, "rank 1")) << done.error;
+  EXPECT_EQ(read(path()), before);
 }
 
 }  // namespace

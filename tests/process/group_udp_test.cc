@@ -334,8 +334,10 @@ TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) 
   expect_all_ok(group.ask_all("all_reduce:count=262144,iters=25,tolerance=1000000,lossy=1"));
   lose(hosts, 10);
   ASSERT_EQ(hosts.trouble(), "");
+  constexpr double enough = 5 * 723;
   double expected = 0, missing = 0;
-  for (int round = 0; round < 20; ++round) {
+  // On busy cores most streams are cut: then more rounds.
+  for (int round = 0; round < 20 || (round < 100 && expected < enough); ++round) {
     const auto lines = group.ask_all("all_reduce:count=262144,hash=1,tolerance=1000000,lossy=loss_budget~0.5,seed=" + std::to_string(round));
     expect_all_ok(lines);
     for (const auto& line : lines) {
@@ -348,7 +350,7 @@ TEST_F(LossyHosts, lossy_sums_are_the_same_on_all_ranks_and_lack_what_was_lost) 
     }
   }
   std::printf("    %.0f of %.0f datagrams missing: %.2f %%\n", missing, expected, 100 * missing / expected);
-  ASSERT_GT(expected, 5 * 723) << "hardly any rank heard all streams to their end";
+  ASSERT_GT(expected, enough) << "hardly any rank heard all streams to their end";
   EXPECT_NEAR(missing / expected, 0.1, 4 * std::sqrt(0.1 * 0.9 / expected));
   group.finish();
 }
