@@ -11,7 +11,7 @@ int main() {
   if (group->rank() == 0) {  // before the sum: whoever has its result may leave, and has no link then
     for (const auto& member : group->members()) std::printf("rank %u: %s\n", member.rank, member.link.c_str());
   }
-  std::vector<unisono::bfloat16> values(1 << 20);
+  std::vector<unisono::bfloat16> values(4 << 20);
   auto report = group->all_reduce(std::span<unisono::bfloat16>(values));
   if (!report) return std::fprintf(stderr, "%s\n", report.status().to_string().c_str()), 1;
   if (group->rank() == 0) {

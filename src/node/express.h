@@ -19,7 +19,7 @@ namespace unisono {
 struct Express {
   static constexpr uint32_t world_max = ExpressPlan::world_max;
   static_assert(world_max <= 32, "missing has a bit for each");
-  static constexpr uint64_t bytes_max = 256u << 10;  // above it the executor's share is lost in the noise
+  static constexpr uint64_t bytes_max = exchange_bytes_max;
   static constexpr uint64_t short_bytes = 4096;      // what the shared-memory transport keeps in its small slots
 
   enum class Found : uint8_t { nothing_yet, all, something_else };

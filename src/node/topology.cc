@@ -9,32 +9,23 @@ namespace {
 
 enum ProfileFlags : uint8_t { measured = 1, copied_by_cores = 2, shares_payloads = 4 };
 
+constexpr double LinkProfile::*numbers[] = {&LinkProfile::latency_us, &LinkProfile::bytes_per_us, &LinkProfile::host_bytes_per_us, &LinkProfile::per_message_cpu_us,
+                                            &LinkProfile::per_batch_cpu_us, &LinkProfile::handling_us, &LinkProfile::reduce_bytes_per_us, &LinkProfile::slice_bytes,
+                                            &LinkProfile::switch_us};
+
 void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
-  for (const double field : {link.latency_us, link.bytes_per_us, link.host_bytes_per_us, link.per_message_cpu_us,
-                             link.per_batch_cpu_us, link.reduce_bytes_per_us, link.slice_bytes, link.switch_us}) {
-    writer.write(field);
-  }
+  for (const auto number : numbers) writer.write(link.*number);
   uint8_t flags = is_measured ? measured : 0;
   if (link.copied_by_cores) flags |= copied_by_cores;
   if (link.shares_payloads) flags |= shares_payloads;
   writer.write(link.cores).write(link.islands_sharing).write(flags);
 }
 
-bool positive(double field) { return std::isfinite(field) && field > 0; }
 bool not_negative(double field) { return std::isfinite(field) && field >= 0; }
-
-// Nothing that a cost could be computed from is missing.
-bool is_sound(const LinkProfile& link) {
-  return not_negative(link.latency_us) && positive(link.bytes_per_us) && not_negative(link.host_bytes_per_us) && not_negative(link.per_message_cpu_us) &&
-         not_negative(link.per_batch_cpu_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && not_negative(link.switch_us) && link.cores > 0 && link.islands_sharing > 0;
-}
 
 LinkProfile read(ByteReader& reader, bool& is_measured) {
   LinkProfile link;
-  for (auto* field : {&link.latency_us, &link.bytes_per_us, &link.host_bytes_per_us, &link.per_message_cpu_us,
-                      &link.per_batch_cpu_us, &link.reduce_bytes_per_us, &link.slice_bytes, &link.switch_us}) {
-    *field = reader.read<double>();
-  }
+  for (const auto number : numbers) link.*number = reader.read<double>();
   link.cores = reader.read<uint32_t>();
   link.islands_sharing = reader.read<uint32_t>();
   const auto flags = reader.read<uint8_t>();
@@ -67,7 +58,7 @@ std::optional<Topology> decode_topology(ByteView bytes) {
   const auto hosts = reader.read<uint32_t>();
   if (hosts > linked_hosts_max || reader.left() < HostLinks::pair_count(hosts) * 2 * sizeof(double)) return std::nullopt;
   topology.links = HostLinks(hosts);
-  bool sound = is_sound(topology.inside) && is_sound(topology.between);
+  bool sound = is_usable(topology.inside) && is_usable(topology.between);
   for (auto& pair : topology.links.pairs) {
     pair.latency_us = reader.read<double>();
     pair.bytes_per_us = reader.read<double>();

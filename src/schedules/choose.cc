@@ -19,15 +19,6 @@ constexpr ScheduleKind outer_kinds[] = {one_shot, two_step, halving_doubling, ri
 // Doubles that differ in the last bit must not decide. Whole nanoseconds do; what does not fit is beyond any deadline.
 int64_t nanoseconds(double us) { return us > 9e15 ? INT64_MAX : static_cast<int64_t>(std::llround(us * 1000)); }
 
-bool is_usable(const LinkProfile& link) {
-  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
-  const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
-  return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) &&
-         link.slice_bytes < 0x1p62 && not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) &&
-         not_negative(link.per_message_cpu_us) && not_negative(link.per_batch_cpu_us) && not_negative(link.switch_us) &&
-         link.cores > 0 && link.islands_sharing > 0;
-}
-
 class Chooser {
  public:
   explicit Chooser(const ChooseRequest& request)
@@ -121,7 +112,7 @@ Chooser::Fractions Chooser::fractions(const Candidate& candidate) const {
 
 Load Chooser::shrunk(Load load, const Candidate& candidate) const {
   const auto shrink = [](Traffic& part, double& island_bytes, double by) {
-    for (auto* bytes : {&part.bytes, &part.written, &part.reduced, &part.total, &island_bytes}) *bytes *= by;
+    for (auto* bytes : {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &island_bytes}) *bytes *= by;
   };
   const auto by = fractions(candidate);
   shrink(load.inside, load.island_bytes_inside, by.inside);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "schedules/hierarchical.h"
 #include "schedules/team.h"
@@ -19,12 +20,16 @@ Traffic half(Half which, ScheduleKind kind, uint32_t size) {
   const double n = size;
   const double rounds = half_rounds(kind, size);
   const bool gathers = which == Half::all_gather;
+  const bool at_once = kind != halving_doubling && kind != ring;
   return {.rounds = rounds,
           .batches = kind == halving_doubling ? rounds : n - 1,
           .messages = n - 1,
           .bytes = (n - 1) / n,
-          .written = gathers && kind != halving_doubling && kind != ring ? 1 / n : (n - 1) / n,
+          .written = gathers && at_once ? 1 / n : (n - 1) / n,
+          .read = (n - 1) / n,
+          .shared = gathers && at_once && size > 2 ? (n - 1) / n : 0,
           .reduced = gathers ? 0 : (n - 1) / n,
+          .summed = gathers ? 0 : at_once ? 1 / n : (n - 1) / n,
           .total = n - 1};
 }
 
@@ -34,8 +39,12 @@ Traffic sum(const Traffic& a, const Traffic& b) {
           .batches = a.batches + b.batches,
           .messages = a.messages + b.messages,
           .bytes = a.bytes + b.bytes,
+          .alike = a.alike + b.alike,
           .written = a.written + b.written,
+          .read = a.read + b.read,
+          .shared = a.shared + b.shared,
           .reduced = a.reduced + b.reduced,
+          .summed = a.summed + b.summed,
           .total = a.total + b.total};
 }
 
@@ -43,18 +52,20 @@ Traffic both_halves(ScheduleKind kind, uint32_t size) {
   return sum(half(Half::reduce_scatter, kind, size), half(Half::all_gather, kind, size));
 }
 
-struct Each {
-  double bytes = 0, written = 0, reduced = 0;
-};
-Traffic all_to_each(uint32_t size, const Each& each) {
+Traffic one_round(uint32_t size, double bytes) {
   const double n = size;
-  return {.rounds = 1,
-          .batches = n - 1,
-          .messages = n - 1,
-          .bytes = each.bytes,
-          .written = each.written,
-          .reduced = each.reduced,
-          .total = n * each.bytes};
+  return {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = bytes, .written = bytes, .read = bytes, .total = n * bytes};
+}
+
+// The same to all others.
+Traffic exchange(uint32_t size, double tensors) {
+  const double n = size, bytes = (n - 1) * tensors;
+  auto result = one_round(size, bytes);
+  result.alike = n - 1;
+  result.written = result.summed = tensors;
+  result.shared = size > 2 ? bytes : 0;
+  result.reduced = bytes;
+  return result;
 }
 
 // Broadcast and reduce. The busiest rank is the root.
@@ -68,7 +79,10 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
             .messages = n - 1,
             .bytes = n - 1,
             .written = 1,
+            .read = reduces ? n - 1 : 1,
+            .shared = !reduces && world > 2 ? 1.0 : 0,
             .reduced = reduces ? n - 1 : 0,
+            .summed = reduces ? 1.0 : 0,
             .total = n - 1};
   }
   if (kind == tree)
@@ -77,7 +91,9 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
             .messages = height,
             .bytes = height,
             .written = reduces ? 1 : height,
+            .read = reduces ? height : 1,
             .reduced = reduces ? height : 0,
+            .summed = reduces ? height : 0,
             .total = n - 1};
   if (!reduces)
     return {.rounds = 1.0 + half_rounds(kind, world - 1),
@@ -85,9 +101,11 @@ Traffic rooted(Collective collective, ScheduleKind kind, uint32_t world) {
             .messages = n - 1,
             .bytes = 1,
             .written = 1,
+            .read = 1,
+            .shared = world > 3 ? half(Half::all_gather, kind, world - 1).shared : 0,
             .total = n - 1};
   return sum(half(Half::reduce_scatter, kind, world),
-             {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = (n - 1) / n, .written = 1 / n, .total = (n - 1) / n});
+             {.rounds = 1, .batches = n - 1, .messages = n - 1, .bytes = (n - 1) / n, .written = 1 / n, .read = (n - 1) / n, .total = (n - 1) / n});
 }
 
 // Gather and scatter. In a tree the blocks far from the root travel several times, but not over the root's link.
@@ -100,6 +118,7 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
                  .messages = n - 1,
                  .bytes = (n - 1) / n,
                  .written = gathers ? 1 / n : (n - 1) / n,
+                 .read = gathers ? (n - 1) / n : 1 / n,
                  .total = (n - 1) / n};
   if (kind == direct) return result;
   result.rounds = result.batches = height;
@@ -107,7 +126,8 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   for (uint32_t position = 1; position < world; ++position) {
     const double below = std::min(1u << std::countr_zero(position), world - position) / n;
     result.total += below;
-    if (gathers) result.written = std::max(result.written, below);
+    auto& far_from_root = gathers ? result.written : result.read;
+    far_from_root = std::max(far_from_root, below);
   }
   return result;
 }
@@ -129,8 +149,12 @@ Traffic scaled(Traffic one, double part) {
           .batches = one.batches * part,
           .messages = one.messages * part,
           .bytes = one.bytes * part,
+          .alike = one.alike * part,
           .written = one.written * part,
+          .read = one.read * part,
+          .shared = one.shared * part,
           .reduced = one.reduced * part,
+          .summed = one.summed * part,
           .total = one.total * part};
 }
 
@@ -193,9 +217,7 @@ Load hierarchical_load(const LoadRequest& request) {
     const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
     const auto whole = traffic(Collective::all_reduce, request.outer, island_count);
     result.between = scaled(whole, owned);
-    result.between.bytes = whole.bytes * owned / units;
-    result.between.written = whole.written * owned / units;
-    result.between.reduced = whole.reduced * owned / units;
+    for (auto bytes : {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed}) result.between.*bytes = whole.*bytes * owned / units;
     result.island_bytes_between = whole.bytes;
   }
   result.island_bytes_inside = result.inside.total;
@@ -203,13 +225,17 @@ Load hierarchical_load(const LoadRequest& request) {
 }
 
 // What the cores do for the bytes: on a network they add; on one host they also copy. Into shared memory and out of it, each at
-// the rate; what is added straight from there is not copied out before, but the rank's own values are read with it. Through the
-// kernel, in and out together at the rate.
-double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes) {
+// the rate; what is added straight from there is not copied out before, but each sum takes a rank's own values and a place. A payload that
+// several ranks of one core read comes from the other core once, and then from this one's cache, as far as it holds them all. Through the kernel, in and out together
+// at the rate.
+double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
+  constexpr double own_part = 0.25, cached_part = 1.0 / 6, cache_bytes = 1 << 20;  // fitted to measurements, as the profiles are
   const double adding = part.reduced * bytes / link.reduce_bytes_per_us;
   if (!link.copied_by_cores) return adding;
-  if (link.shares_payloads) return (part.written + part.bytes + part.reduced * 3 / 4) * bytes / link.bytes_per_us;
-  return adding + part.bytes * bytes / link.bytes_per_us;
+  if (!link.shares_payloads) return adding + part.bytes * bytes / link.bytes_per_us;
+  const double stays = std::min(1.0, cache_bytes / std::max(1.0, part.shared * bytes));
+  const double cached = part.shared * (1 - 1 / crowd) * (1 - cached_part) * stays;
+  return (part.written + part.read - cached + part.summed * own_part) * bytes / link.bytes_per_us;
 }
 
 double wire_us(const Traffic& part, const LinkProfile& link, double bytes, double island_bytes) {
@@ -228,17 +254,29 @@ double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
 double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
   const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us) + filling_us(part, link, bytes);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
-  const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + byte_work_us(part, link, bytes);
+  const bool exchanges = part.alike > 0 && bytes <= static_cast<double>(exchange_bytes_max);
+  const double handled = exchanges ? messages * (1 - part.alike / part.messages) : messages;
+  const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + handled * link.handling_us + byte_work_us(part, link, bytes, crowd);
   return latency + work * crowd;
 }
 
 }  // namespace
+
+bool is_usable(const LinkProfile& link) {
+  const auto positive = [](double value) { return std::isfinite(value) && value > 0; };
+  const auto not_negative = [](double value) { return std::isfinite(value) && value >= 0; };
+  return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && link.slice_bytes < 0x1p62 &&
+         not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) && not_negative(link.per_message_cpu_us) &&
+         not_negative(link.per_batch_cpu_us) && not_negative(link.handling_us) && not_negative(link.switch_us) && link.cores > 0 &&
+         link.islands_sharing > 0;
+}
 
 LinkProfile shared_memory_profile(uint32_t cores) {
   return {.latency_us = 0.4,
           .bytes_per_us = 20'000,
           .per_message_cpu_us = 0.15,
           .per_batch_cpu_us = 0.05,
+          .handling_us = 0.8,
           .reduce_bytes_per_us = 20'000,
           .slice_bytes = 256 * 1024,
           .switch_us = 4,
@@ -277,6 +315,7 @@ LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed) {
   if (link.copied_by_cores) {
     const double factor = speed.latency_us / (link.latency_us + work);
     for (auto* price : {&link.latency_us, &link.per_batch_cpu_us, &link.per_message_cpu_us}) *price *= factor;
+    link.handling_us *= std::clamp(factor, 0.5, 2.0);  // work of the core itself: two ranks that have to share one may take long to answer each other
     if (!link.shares_payloads) link.switch_us *= factor;  // the kernel's work, as the rest
   } else {
     link.latency_us = std::max(0.0, speed.latency_us - work);
@@ -295,7 +334,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
   const double n = world;
   switch (collective) {
     case Collective::all_reduce:
-      if (kind == one_shot) return all_to_each(world, {.bytes = n - 1, .written = 1, .reduced = n - 1});
+      if (kind == one_shot) return exchange(world, 1);
       return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
     case Collective::reduce_scatter:
     case Collective::all_gather: {
@@ -307,9 +346,9 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
     case Collective::gather:
     case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
     case Collective::all_to_all:
-      return kind == direct ? all_to_each(world, {.bytes = (n - 1) / n, .written = (n - 1) / n}) : Traffic{};
+      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
     case Collective::barrier: {
-      if (kind == one_shot) return all_to_each(world, {});
+      if (kind == one_shot) return exchange(world, 0);
       const double rounds = log2_ceil(world);
       return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
     }
@@ -322,7 +361,7 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
 Traffic relayed_traffic(uint32_t world) {
   if (world <= 1) return {};
   const double n = world, rounds = log2_ceil(world);
-  return {.rounds = rounds, .batches = rounds, .messages = rounds, .bytes = n - 1, .written = n - 1, .reduced = n - 1, .total = n * (n - 1)};
+  return {.rounds = rounds, .batches = rounds, .messages = rounds, .bytes = n - 1, .written = n - 1, .read = n - 1, .reduced = n - 1, .summed = 1, .total = n * (n - 1)};
 }
 
 Load load(const LoadRequest& request) {

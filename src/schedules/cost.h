@@ -18,6 +18,7 @@ struct LinkProfile {
   double host_bytes_per_us = 0;    // that all ranks of an island can send together; 0 = no common limit. Not if copied_by_cores
   double per_message_cpu_us = 0;   // to make and to serve one message
   double per_batch_cpu_us = 0;     // to hand messages of one round to one peer: a system call on TCP, little in shared memory
+  double handling_us = 0;          // more for each message that an operation's executor handles than a bare exchange takes
   double reduce_bytes_per_us = 1;  // incoming bytes that one core adds
   double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
   double switch_us = 0;            // added to the latency for each rank above one per core: the receiver must be scheduled
@@ -27,6 +28,9 @@ struct LinkProfile {
   bool shares_payloads = false;    // one copy serves all receivers of a payload, and they add straight from it: shared memory
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
+
+// Up to so many bytes a one-shot within a host goes without the executor (node/express.h); above them the executor's share is lost in the noise.
+inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 
 struct LinkSpeed {
   double latency_us = 0;    // half a round trip of a few bytes, with the work of sending and receiving them
@@ -39,6 +43,9 @@ LinkProfile measured_profile(const LinkProfile& start, const LinkSpeed& speed);
 // What the profile predicts: of a measured one, what was measured.
 LinkSpeed speed_of(const LinkProfile& link);
 
+// Nothing that a cost could be computed from is missing.
+bool is_usable(const LinkProfile& link);
+
 // Starting points, for use until links are measured: shared memory, TCP over the loopback interface, TCP at 10 Gbit/s.
 LinkProfile shared_memory_profile(uint32_t cores);
 LinkProfile loopback_tcp_profile(uint32_t cores);
@@ -50,8 +57,12 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
+  double alike = 0;     // messages of an exchange in which every rank sends the same to all others
   double written = 0;   // bytes sent, those of a payload for several peers in one round only once
+  double read = 0;      // bytes received
+  double shared = 0;    // of them those of payloads that others get, too
   double reduced = 0;   // bytes added
+  double summed = 0;    // bytes of sums made of them: of what arrives in one round for one chunk, one
   double total = 0;     // bytes sent by all ranks together
 };
 // Of every kind but hierarchical; zeros for a world of one and for combinations that do not exist.
