@@ -218,7 +218,7 @@ class Operation {
   kernels::BlockCounts encoding_;
   size_t lanes_left_ = 0;
   uint32_t oldest_ = 0;                  // the first lane that is not finished; lanes have one order on all ranks
-  bool done_ = true, running_ = false, prepared_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
+  bool done_ = true, running_ = false, prepared_ = false, copied_local_ = false, failure_is_ours_ = false, answered_ = false, inquiring_ = false, inquiry_due_ = false;
   Status status_;
   Nanos started_ = 0, ended_ = 0, now_ = 0;
   Report counts_;

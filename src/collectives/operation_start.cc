@@ -1,6 +1,7 @@
 // Beginning and end of an operation: memory, lanes, local copies, widening of 16-bit values, giving everything back.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "collectives/operation.h"
@@ -27,7 +28,7 @@ void Operation::start(Port& port, Nanos now) {
   ended_ = last_first_arrival_ = now;
   first_send_ = last_receive_ = 0;
   becomes_next_at_ = never;
-  done_ = running_ = prepared_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = lanes_begin_errors_ = false;
+  done_ = running_ = prepared_ = copied_local_ = failure_is_ours_ = widened_ = answered_ = inquiring_ = inquiry_due_ = lanes_begin_errors_ = false;
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
@@ -58,6 +59,7 @@ void Operation::start(Port& port, Nanos now) {
     }
   }
   run(now);
+  if (!done_) copy_local();
 }
 
 // A schedule that is not direct passes partial sums on; 16-bit values would be rounded at every hop. Such a run works on an fp32 copy
@@ -183,8 +185,9 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
   if (counts_.sent_messages++ == 0) first_send_ = now_;
 }
 
-// Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when all else is done.
+// Blocks that a rank keeps for itself are in no schedule: they are copied here, once, when what it sends is on its way.
 void Operation::copy_local() {
+  if (std::exchange(copied_local_, true)) return;
   const auto& q = setup_.request;
   const bool blocks = q.collective == Collective::gather || q.collective == Collective::scatter || q.collective == Collective::all_to_all ||
                       q.collective == Collective::all_gather || q.collective == Collective::reduce_scatter;
