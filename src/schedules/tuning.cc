@@ -110,7 +110,8 @@ Status Reader::take_group(const Words& words) {
   const bool known = words.size() == 3 && std::find(transports.begin(), transports.end(), words[2]) != transports.end();
   if (group.islands.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
   group.transport = words[2];
-  if (tuning_.of(group.transport).find(group.islands, static_cast<uint32_t>(group.islands.size())) != nullptr) return wrong("this group has been there before");
+  const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) { return other.transport == group.transport && other.islands == group.islands; });
+  if (twice) return wrong("this group has been there before");
   tuning_.groups.push_back(std::move(group));
   return {};
 }
