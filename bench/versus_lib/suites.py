@@ -45,8 +45,7 @@ COPYING = "fp32. The size means the same for all, as in nccl-tests: the larger o
           "charged with the copy of its block. "
 
 
-def others(sizes):
-    return tuple(Work(collective, size) for collective in ("reduce_scatter", "all_gather", "all_to_all", "broadcast") for size in sizes)
+OTHERS = tuple(Work(collective, size) for collective in ("reduce_scatter", "all_gather", "all_to_all", "broadcast") for size in (64 * KIB, MIB, 16 * MIB))
 
 
 def all_reduces(sizes):
@@ -94,11 +93,11 @@ EVERY = (
           all_reduces(SIZES), n=(2,)),
     Suite("collectives", "The other collectives",
           COPYING + "Each rank writes its input anew before every call, outside the time measured, as a caller with new data does.",
-          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), others((64 * KIB, MIB, 16 * MIB))),
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), OTHERS),
     Suite("kept_inputs", "The other collectives, with inputs that never change",
           COPYING + "The inputs are written once for all calls, as nccl-tests and OSU do: who reads its peer's memory has it in its own "
           "cache from the call before, which no caller with new data does.",
-          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), others((64 * KIB, MIB, 16 * MIB)), keeps_input=True),
+          LIBRARIES, (Comparison("unisono", BEST_PEER, "best peer ÷ ours", everywhere(1.0)),), OTHERS, keeps_input=True),
     Suite("dtypes", "16-bit floats",
           "All-reduce in place of the same number of elements: 4 Mi, that is 16 MiB of fp32, 8 MiB of bf16 and fp16. The "
           "mark of 0.6 of fp32's time is a ratio of 1.67.",
