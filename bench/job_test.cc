@@ -1,6 +1,8 @@
 #include "job.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -124,6 +126,24 @@ TEST(Job, an_input_written_anew_holds_what_it_held) {
       EXPECT_EQ(memory.output, output) << name(collective);
     }
   }
+}
+
+// A page that cannot be written ends a process that writes it.
+TEST(JobDeathTest, an_input_is_written_on_every_page) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  constexpr size_t pages = 3;
+  const Job job{.collective = Collective::all_gather, .bytes = 2 * pages * page};
+  auto* memory = static_cast<std::byte*>(::mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  std::vector<std::byte> output(job.bytes);
+  const Buffers buffers{.input = memory, .output = output.data()};
+  renew_input(job, {0, 2}, buffers);
+  for (size_t i = 0; i < pages; ++i) {
+    ASSERT_EQ(::mprotect(memory + i * page, page, PROT_READ), 0);
+    EXPECT_DEATH(renew_input(job, {0, 2}, buffers), "") << "page " << i;
+    ASSERT_EQ(::mprotect(memory + i * page, page, PROT_READ | PROT_WRITE), 0);
+  }
+  ::munmap(memory, pages * page);
 }
 
 TEST(Plan, names_collectives_elements_parts_sizes_and_algorithms) {

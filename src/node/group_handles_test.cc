@@ -1,9 +1,12 @@
 // What Group and Work promise their users, with real nodes in threads of this process.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -55,6 +58,19 @@ std::vector<Group> groups(int32_t world, const std::shared_ptr<MemoryStore>& sto
     if (group.ok()) all.push_back(std::move(*group));
   }
   return all;
+}
+
+// Until this thread of this process waits for something.
+bool sleeps(pid_t thread) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (std::chrono::steady_clock::now() < until) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    const std::string line(std::istreambuf_iterator<char>(file), {});
+    const auto name_end = line.rfind(')');
+    if (name_end != std::string::npos && line.compare(name_end, 4, ") S ") == 0) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 TEST(GroupHandles, processes_meet_by_a_store) {
@@ -112,6 +128,27 @@ TEST(GroupHandles, a_notice_comes_once_for_each_operation_whoever_drives) {
   for (auto& work : works) EXPECT_TRUE(work.wait().ok());
   for (const auto& count : told) EXPECT_EQ(count, 1);
   for (const auto& tensor : tensors) EXPECT_EQ(tensor, std::vector<float>(3000, 2.0F));
+}
+
+// The kernel takes a part of the message at once. The rest is for the thread that drives, which sleeps until the other rank sends; that waits for the message.
+TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_sent) {
+  for (const auto* transport : {"tcp", "shm"}) {
+    auto all = groups(2, std::make_shared<MemoryStore>(), transport);
+    ASSERT_EQ(all.size(), 2u);
+    std::vector<float> sent(16 << 20, 1.0F), received(16 << 20), answer(1);
+    std::promise<pid_t> sleeper;
+    std::thread waiting([&] {
+      sleeper.set_value(::gettid());
+      EXPECT_TRUE(all[0].recv(std::span<float>(answer), 1, 2).ok()) << transport;
+    });
+    ASSERT_TRUE(sleeps(sleeper.get_future().get()));
+    auto work = all[0].send_async(std::span<const float>(sent), 1, 1);
+    EXPECT_TRUE(all[1].recv(std::span<float>(received), 0, 1, {.timeout = patience}).ok()) << transport;
+    EXPECT_TRUE(all[1].send(std::span<const float>(received.data(), 1), 0, 2).ok());
+    waiting.join();
+    EXPECT_TRUE(work.wait().ok());
+    EXPECT_EQ(received, sent);
+  }
 }
 
 TEST(GroupHandles, a_notice_about_what_is_done_comes_at_once) {

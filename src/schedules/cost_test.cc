@@ -58,6 +58,19 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   return result;
 }
 
+// Messages of each rank in rounds in which every rank sends the whole tensor to every other.
+double count_alike(const std::vector<Schedule>& schedules) {
+  const auto world = schedules.size();
+  std::map<uint32_t, std::set<std::pair<Rank, Rank>>> pairs;
+  for (Rank sender = 0; sender < world; ++sender) {
+    for (const auto& step : schedules[sender].steps) {
+      if (step.op == Op::send && step.chunks.begin == 0 && step.chunks.end == schedules[sender].chunk_count) pairs[step.round].emplace(sender, step.peer);
+    }
+  }
+  const auto full = std::count_if(pairs.begin(), pairs.end(), [&](const auto& round) { return round.second.size() == world * (world - 1); });
+  return static_cast<double>(full) * static_cast<double>(world - 1);
+}
+
 // Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
 Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& islands = {}, bool inside = false) {
   Traffic result;
@@ -81,6 +94,7 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
+  result.alike = count_alike(schedules);
   return result;
 }
 
@@ -89,6 +103,7 @@ void expect_equal(const Traffic& formula, const Traffic& counted, const std::str
   EXPECT_DOUBLE_EQ(formula.batches, counted.batches) << what << " batches";
   EXPECT_DOUBLE_EQ(formula.messages, counted.messages) << what << " messages";
   EXPECT_NEAR(formula.bytes, counted.bytes, 1e-9) << what << " bytes";
+  EXPECT_DOUBLE_EQ(formula.alike, counted.alike) << what << " alike";
   EXPECT_NEAR(formula.written, counted.written, 1e-9) << what << " written";
   EXPECT_NEAR(formula.reduced, counted.reduced, 1e-9) << what << " reduced";
   EXPECT_NEAR(formula.read, counted.read, 1e-9) << what << " read";
