@@ -446,7 +446,7 @@ void Operation::finish_lane(uint32_t index) {
   auto& lane = lanes_[index];
   const auto& place = places_[lane.chunk];
   if (!lane.has_output && place.wanted && place.input != nullptr && place.output != place.input && lane_bytes(lane) > 0) {
-    kernels::copy(output(lane), value(lane), lane_bytes(lane));
+    port_->copy_now(output(lane), value(lane), lane_bytes(lane));
   }
   drop_message(index);
   lane.finished = true;

@@ -196,7 +196,7 @@ void Operation::copy_local() {
   if (plan_->find(chunk) >= 0) return;
   const auto place = place_of(q, chunk, {.chunks = blocks ? setup_.world : 1}, setup_.self, setup_.world);
   if (!place.wanted || place.input == nullptr || place.output == nullptr || place.input == place.output) return;
-  kernels::copy(place.output, place.input, place.elements * element_bytes(q.dtype));
+  port_->copy_now(place.output, place.input, place.elements * element_bytes(q.dtype));
 }
 
 void Operation::narrow() {

@@ -61,6 +61,8 @@ class Port {
   // Arithmetic: true if done at once, else Operation::computed(lane) follows. The task's sources are valid until then.
   virtual bool reduce(const kernels::Reduction& task, uint32_t lane) = 0;
   virtual bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) = 0;
+  // What this rank keeps of its own. Always done at once.
+  virtual void copy_now(void* destination, const void* source, size_t bytes) = 0;
   // Likewise; encoding is always done at once. Counts are added to.
   virtual void encode(const EncodeTask& task, kernels::BlockCounts& counts) = 0;
   virtual bool decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) = 0;

@@ -165,18 +165,26 @@ std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours)
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
   const auto size = element_bytes(q.dtype);
   switch (q.collective) {
-    case Collective::reduce_scatter:
-    case Collective::all_gather: {
-      const auto& counts = q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
-      if (counts.empty()) return q.count * world * size;
-      uint64_t total = 0;
-      for (const auto c : counts) total += c;
-      return total * size;
-    }
+    case Collective::reduce_scatter: return block_begin(q.send_counts, q.count, world) * size;
+    case Collective::all_gather: return block_begin(q.recv_counts, q.count, world) * size;
     case Collective::gather:
     case Collective::scatter:
     case Collective::all_to_all: return 0;  // sizes are not known to all: the choice must not depend on them
     default: return q.count * size;
+  }
+}
+
+uint64_t memory_bytes(const OperationRequest& q, uint32_t world, Rank self) {
+  const auto size = element_bytes(q.dtype);
+  const auto sent = block_begin(q.send_counts, q.count, world), received = block_begin(q.recv_counts, q.count, world);
+  const auto kept = [&](const std::vector<size_t>& counts) { return q.in_place_blocks ? 0 : block_count(counts, q.count, self); };
+  switch (q.collective) {
+    case Collective::reduce_scatter: return (sent + kept(q.send_counts)) * size;
+    case Collective::all_gather: return (received + kept(q.recv_counts)) * size;
+    case Collective::all_to_all: return (sent + received) * size;
+    case Collective::gather: return (self == q.root ? received + kept(q.recv_counts) : q.count) * size;
+    case Collective::scatter: return (self == q.root ? sent + kept(q.send_counts) : q.count) * size;
+    default: return q.count * size * (q.input != nullptr && q.output != nullptr && q.input != q.output ? 2 : 1);
   }
 }
 

@@ -95,5 +95,31 @@ TEST(Request, a_difference_is_told_in_words) {
   EXPECT_NE(text.find("barrier"), std::string::npos) << text;
 }
 
+TEST(Request, memory_is_that_of_this_ranks_input_and_output) {
+  std::vector<std::byte> memory(2);
+  const auto* input = memory.data();
+  auto* output = memory.data() + 1;
+  const auto bytes = [&](OperationRequest q, Rank self) {
+    q.count = 100;
+    q.input = input;
+    if (q.output == nullptr) q.output = output;
+    return memory_bytes(q, 3, self);
+  };
+  using enum Collective;
+  EXPECT_EQ(bytes({.collective = all_reduce}, 0), 800u);
+  EXPECT_EQ(bytes({.collective = all_reduce, .dtype = DType::bf16, .output = memory.data()}, 0), 200u) << "in place";
+  EXPECT_EQ(bytes({.collective = reduce_scatter}, 0), 1600u);
+  EXPECT_EQ(bytes({.collective = reduce_scatter, .in_place_blocks = true}, 0), 1200u);
+  EXPECT_EQ(bytes({.collective = reduce_scatter, .send_counts = {1, 2, 4}}, 2), 44u);
+  EXPECT_EQ(bytes({.collective = all_gather}, 0), 1600u);
+  EXPECT_EQ(bytes({.collective = all_gather, .recv_counts = {1, 2, 4}}, 1), 36u);
+  EXPECT_EQ(bytes({.collective = all_to_all}, 0), 2400u);
+  EXPECT_EQ(bytes({.collective = all_to_all, .send_counts = {1, 2, 4}, .recv_counts = {8, 16, 32}}, 0), 252u);
+  EXPECT_EQ(bytes({.collective = gather, .root = 1}, 0), 400u);
+  EXPECT_EQ(bytes({.collective = gather, .root = 1}, 1), 1600u);
+  EXPECT_EQ(bytes({.collective = scatter, .send_counts = {1, 2, 4}, .root = 1}, 1), 36u);
+  EXPECT_EQ(memory_bytes({.collective = send, .input = input, .count = 100}, 3, 0), 400u);
+}
+
 }  // namespace
 }  // namespace unisono

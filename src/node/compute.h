@@ -32,6 +32,13 @@ class Compute {
   }
   virtual Computed copy(void* destination, const void* source, size_t bytes, uint64_t id) = 0;
   // Always done at once.
+  virtual Computed copy_now(void* destination, const void* source, size_t bytes) {
+    kernels::copy(destination, source, bytes);
+    return {};
+  }
+  // Inputs and outputs of all operations that have begun and not ended.
+  virtual void in_flight(uint64_t) {}
+  // Always done at once.
   virtual Computed encode(const EncodeTask& task, kernels::BlockCounts& counts) {
     unisono::encode(task, counts);
     return {};

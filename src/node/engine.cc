@@ -316,7 +316,9 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   setup.hold_lent = in_order || active_.empty();
   setup.request = std::move(request);
   setup.request.codec = &setup.codec;
+  active.memory_bytes = memory_bytes(setup.request, setup.world, setup.self);
   active_.push_back(&active);
+  compute_.in_flight(in_flight_bytes_ += active.memory_bytes);
   if (group.record != nullptr) record_begin(active, what.is_sent, started);
   attempt(active.operation, [&] { active.operation.start(active.port, started); });
   if (!group.violation.ok()) active.operation.fail_and_tell(std::exchange(group.violation, {}), now);
@@ -349,6 +351,7 @@ void Engine::give_up() {
     completion->done = true;
   }
   active_.clear();
+  in_flight_bytes_ = 0;
   any_source_.end([](const AnySourceReceive&) { return no_memory_left(); });
   for (PeerIndex peer = 0; peer < peers_.size(); ++peer) {
     auto& p = peers_[peer];
@@ -399,6 +402,7 @@ void Engine::settle(Active& active) {
   completion->status = op.status();
   completion->done = true;
   std::erase(active_, &active);
+  compute_.in_flight(in_flight_bytes_ -= active.memory_bytes);
   if (!active_.empty()) active_.front()->operation.may_hold_lent();
   if (auto* next = is_in_order(active.number) ? next_of(group) : nullptr; next != nullptr && next->number > active.number) {
     attempt(next->operation, [&] { next->operation.becomes_next(now_); });

@@ -118,6 +118,7 @@ class Engine final : public Sink {
   const EngineCounters& counters() const { return counters_; }
   // Bytes of staged and unexpected messages held now; 0 when nothing is in flight.
   size_t held_bytes() const { return pool_.used_bytes(); }
+  uint64_t in_flight_bytes() const { return in_flight_bytes_; }
 
   // Sink.
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
@@ -238,13 +239,12 @@ class Engine final : public Sink {
   Nanos now_ = 0;
   Nanos wind_down_by_ = never;
   Status wind_down_why_;
-  Nanos observe_at_ = 0;
+  Nanos observe_at_ = 0, polled_ = 0;  // polled_: when news were last asked for
   std::vector<Rank> awaited_;           // of observe and record_end; large enough for all groups, as is
   std::vector<record::Moved> moved_;
-  Nanos polled_ = 0;  // when news were last asked for
-  bool settle_needed_ = false;
+  uint64_t in_flight_bytes_ = 0;  // of active_: their memory_bytes
+  bool settle_needed_ = false, must_give_up_ = false, gave_up_ = false;
   const std::shared_ptr<Completion> no_memory_;  // of operations that could not even be refused
-  bool must_give_up_ = false, gave_up_ = false;
 };
 
 }  // namespace unisono

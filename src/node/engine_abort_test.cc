@@ -67,6 +67,7 @@ TEST_F(EngineAbort, ends_what_is_called_later_at_once_and_keeps_nothing_of_it) {
     }
     cluster.settle();
   }
+  for (Rank rank = 0; rank < cluster.world(); ++rank) EXPECT_EQ(cluster.engine(rank).in_flight_bytes(), 0u);
   for (Rank rank = 0; rank < cluster.world(); ++rank) EXPECT_EQ(cluster.engine(rank).active(), 0u);
   EXPECT_EQ(cluster.engine(aborted).held_bytes(), 0u);
 }

@@ -35,6 +35,7 @@ class Engine::OperationPort final : public Port {
   std::string place(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;
+  void copy_now(void* destination, const void* source, size_t bytes) override;
   void encode(const EncodeTask& task, kernels::BlockCounts& counts) override;
   bool decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) override;
   bool fold(const FoldTask& task, kernels::BlockCounts& counts, uint32_t lane) override;
@@ -79,6 +80,7 @@ struct Engine::Active {
   uint32_t generation = 0;
   GroupCore* group = nullptr;
   uint64_t number = 0;
+  uint64_t memory_bytes = 0;
   Nanos compute = 0, encoding = 0, summing = 0, decoding = 0;  // the last three are in the first
   OperationPort port;
   Operation operation;

@@ -79,6 +79,10 @@ bool Engine::OperationPort::copy(void* destination, const void* source, size_t b
   return computed.done;
 }
 
+void Engine::OperationPort::copy_now(void* destination, const void* source, size_t bytes) {
+  active_.compute += engine_.compute_.copy_now(destination, source, bytes).cost;
+}
+
 void Engine::OperationPort::encode(const EncodeTask& task, kernels::BlockCounts& counts) {
   const auto cost = engine_.compute_.encode(task, counts).cost;
   active_.compute += cost;

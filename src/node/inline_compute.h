@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "node/compute.h"
 #include "node/crew.h"
+#include "node/result_stores.h"
 #include "node/slot_stores.h"
 
 namespace unisono {
@@ -35,9 +36,12 @@ class InlineCompute final : public Compute {
     if (computed.cost > 0) stores_.filled(2 * bytes, computed.cost);
     return computed;
   }
-  Computed copy(void* destination, const void* source, size_t bytes, uint64_t) override {
+  Computed copy(void* destination, const void* source, size_t bytes, uint64_t) override { return copy_now(destination, source, bytes); }
+  Computed copy_now(void* destination, const void* source, size_t bytes) override {
+    if (results_.past_caches(bytes)) return timed(2 * bytes, true, [&] { kernels::stream_copy(destination, source, bytes); });
     return timed(2 * bytes, true, [&] { kernels::copy(destination, source, bytes); });
   }
+  void in_flight(uint64_t bytes) override { results_.in_flight(bytes); }
 
   Computed encode(const EncodeTask& task, kernels::BlockCounts& counts) override {
     return timed(2 * task.count * element_bytes(task.dtype), false, [&] {
@@ -57,6 +61,7 @@ class InlineCompute final : public Compute {
 
   // Threads beside the driving one.
   void hire(uint32_t helpers) { crew_.hire(helpers); }
+  void share_cache(uint32_t processes, uint32_t processors) { results_.share(read_shared_cache(), processes, processors); }
 
  private:
   // Elements, times messages that are added: some 10 us of work.
@@ -89,6 +94,7 @@ class InlineCompute final : public Compute {
   }
 
   SlotStores stores_;
+  ResultStores results_;
   Crew crew_;
   std::mutex counting_;
 };

@@ -184,6 +184,7 @@ void Node::set_local_world(uint32_t processes) {
   yield_ = processes > cores || usable < 2;
   // Who trains on processors wants most of them for that, and a helper that has to share its core is worse than none.
   const uint32_t automatic = std::clamp(usable / std::max(1u, processes) / 4, 1u, 4u);
+  compute_.share_cache(processes, cores);
   compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
 }
 
