@@ -57,7 +57,7 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
-  double alike = 0;     // messages of an exchange in which every rank sends the whole tensor to all others
+  double alike = 0;     // messages of a one-shot exchange in which every rank sends the whole tensor to all others
   double written = 0;   // bytes sent, those of a payload for several peers in one round only once
   double read = 0;      // bytes received
   double shared = 0;    // of them those of payloads that others get, too

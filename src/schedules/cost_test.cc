@@ -94,7 +94,7 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
-  result.alike = count_alike(schedules);
+  if (request.kind == one_shot) result.alike = count_alike(schedules);  // others go by the executor
   return result;
 }
 
