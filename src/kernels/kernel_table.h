@@ -25,6 +25,7 @@ struct KernelTable {
   ConvertFunction f32_from_f16 = nullptr;
   ConvertFunction f16_from_f32 = nullptr;
   CopyFunction stream_copy = nullptr;  // past the caches; for sizes far above a vector's
+  CopyFunction line_copy = nullptr;    // through them; likewise
   double (*sketch)(const SketchTask& task) = nullptr;
   double (*weighted_mean)(const WeightedMeanTask& task) = nullptr;  // count > 0, at least one source
 };

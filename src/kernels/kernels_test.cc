@@ -307,17 +307,38 @@ TEST_P(EachTarget, copies_every_size_and_alignment) {
   for (const size_t at : {0, 1, 17, 63}) check(large, 3, at);
 }
 
-TEST(StreamCopy, copies_every_small_size_and_alignment_on_every_target) {
+// Where the processor's own copying is slow.
+TEST_P(EachTarget, copies_to_what_begins_a_little_after_the_source_within_a_page) {
+  constexpr size_t page = 4096;
+  Bytes source(4 * page);
+  for (auto& byte : source) byte = static_cast<std::byte>(random_.next() >> 56);
+  for (const size_t bytes : {size_t{2048}, size_t{2049}, size_t{4096}, 3 * page - 1, 3 * page}) {
+    for (size_t after = 0; after < 34; ++after) {
+      Bytes target(6 * page, std::byte{0x5A});
+      const auto gap = (reinterpret_cast<uintptr_t>(source.data()) - reinterpret_cast<uintptr_t>(target.data())) % page;
+      const size_t at = gap + after;
+      auto expected = target;
+      std::memcpy(expected.data() + at, source.data(), bytes);
+      kernels::copy(target.data() + at, source.data(), bytes);
+      ASSERT_EQ(target, expected) << bytes << " bytes, " << after << " after";
+    }
+  }
+}
+
+TEST(LineCopy, copies_every_small_size_and_alignment_on_every_target) {
   Random random(seed);
   for (const auto* table : runnable_tables()) {
     for (size_t bytes = 0; bytes < 400; ++bytes) {
-      Bytes source(bytes + 70), target(bytes + 200, std::byte{0x5A});
+      Bytes source(bytes + 70);
       for (auto& byte : source) byte = static_cast<std::byte>(random.next() >> 56);
-      const size_t from_at = random.below(70), to_at = random.below(70);
-      Bytes expected = target;
-      if (bytes > 0) std::memcpy(expected.data() + to_at, source.data() + from_at, bytes);
-      table->stream_copy(target.data() + to_at, source.data() + from_at, bytes);
-      ASSERT_EQ(target, expected) << bytes;
+      for (const auto copy : {table->stream_copy, table->line_copy}) {
+        Bytes target(bytes + 200, std::byte{0x5A});
+        const size_t from_at = random.below(70), to_at = random.below(70);
+        Bytes expected = target;
+        if (bytes > 0) std::memcpy(expected.data() + to_at, source.data() + from_at, bytes);
+        copy(target.data() + to_at, source.data() + from_at, bytes);
+        ASSERT_EQ(target, expected) << bytes;
+      }
     }
   }
 }

@@ -48,7 +48,7 @@ constexpr KernelTable make_table() {
   table.bf16_from_f32 = convert_by_reference<DType::bf16, DType::f32>;
   table.f32_from_f16 = convert_by_reference<DType::f32, DType::f16>;
   table.f16_from_f32 = convert_by_reference<DType::f16, DType::f32>;
-  table.stream_copy = plain_copy;
+  table.stream_copy = table.line_copy = plain_copy;
   table.sketch = sketch_reference;
   table.weighted_mean = weighted_mean_reference;
   return table;
@@ -354,19 +354,23 @@ void convert_with(void* destination, const void* source, size_t count) {
   std::memcpy(to + i * Conversion::to_bytes, output, (count - i) * Conversion::to_bytes);
 }
 
-void stream_copy(void* destination, const void* source, size_t bytes) {
+// By whole cache lines of the destination.
+template <bool past_caches>
+void copy_lines(void* destination, const void* source, size_t bytes) {
   auto* to = static_cast<uint8_t*>(destination);
   const auto* from = static_cast<const uint8_t*>(source);
   const size_t head = (0 - reinterpret_cast<uintptr_t>(to)) % 64;
   if (bytes < head + 64) return static_cast<void>(std::memcpy(to, from, bytes));
   std::memcpy(to, from, head);
   size_t at = head;
-  for (; at + 64 <= bytes; at += 64) {  // whole cache lines: a line written in part is read from memory first
+  for (; at + 64 <= bytes; at += 64) {  // what is streamed in part is read from memory first
     for (size_t part = 0; part < 64; part += vector_bytes) {
-      hn::Stream(hn::LoadU(Tag<uint8_t>(), from + at + part), Tag<uint8_t>(), to + at + part);
+      const auto vector = hn::LoadU(Tag<uint8_t>(), from + at + part);
+      if constexpr (past_caches) hn::Stream(vector, Tag<uint8_t>(), to + at + part);
+      else hn::Store(vector, Tag<uint8_t>(), to + at + part);
     }
   }
-  hwy::FlushStream();
+  if constexpr (past_caches) hwy::FlushStream();
   std::memcpy(to + at, from + at, bytes - at);
 }
 
@@ -426,7 +430,8 @@ constexpr KernelTable make_table() {
   table.bf16_from_f32 = convert_with<Bf16FromF32>;
   table.f32_from_f16 = convert_with<F32FromF16>;
   table.f16_from_f32 = convert_with<F16FromF32>;
-  table.stream_copy = stream_copy;
+  table.stream_copy = copy_lines<true>;
+  table.line_copy = copy_lines<false>;
   table.sketch = sketch_rows;
 #if HWY_HAVE_FLOAT64
   table.weighted_mean = weighted_mean_simd;
