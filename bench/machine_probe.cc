@@ -26,6 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,9 +42,19 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// How fast a copy is depends on where in their pages its ends begin: all memory here begins one.
+template <typename T>
+struct PageAllocator {
+  using value_type = T;
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{4096})); }
+  void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t{4096}); }
+  friend bool operator==(PageAllocator, PageAllocator) = default;
+};
+using Memory = std::vector<char, PageAllocator<char>>;
+
 // Median of single timed copies: one core, buffers of that size each.
 double copy_gigabytes_per_second(size_t bytes, double seconds) {
-  std::vector<char> from(bytes, 1), to(bytes, 2);
+  Memory from(bytes, 1), to(bytes, 2);
   std::vector<double> rates;
   // Copies far below a microsecond are timed in bundles.
   const size_t bundle = std::max<size_t>(1, (64u << 10) / bytes);
@@ -132,10 +143,10 @@ class SlotExchange {
   double run(double seconds) {
     std::atomic<bool> stop{false};
     std::thread other([&] {
-      std::vector<char> out(bytes_, 1), in(bytes_, 2);
+      Memory out(bytes_, 1), in(bytes_, 2);
       while (meet(1) && !stop.load(std::memory_order_relaxed)) exchange(1, out, in);
     });
-    std::vector<char> out(bytes_, 1), in(bytes_, 2);
+    Memory out(bytes_, 1), in(bytes_, 2);
     std::vector<double> times;
     const auto start = Clock::now();
     while (times.size() < 5 || seconds_since(start) < seconds) {
@@ -168,7 +179,7 @@ class SlotExchange {
     return true;
   }
 
-  void exchange(int me, const std::vector<char>& out, std::vector<char>& in) {
+  void exchange(int me, const Memory& out, Memory& in) {
     auto& mine = sides_[me];
     auto& theirs = sides_[1 - me];
     for (size_t sent = 0, got = 0; sent < bytes_ || got < bytes_;) {
@@ -208,6 +219,9 @@ bool fail(const char* what) {
   return false;
 }
 
+// Pacing, which some congestion controls ask for and Linux then keeps, would be no limit of the machine.
+void begin_without_pacing(int socket) { (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); }
+
 // Two ends of one TCP connection over 127.0.0.1, non-blocking.
 bool connect_pair(int ends[2]) {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -216,9 +230,11 @@ bool connect_pair(int ends[2]) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (listener >= 0) begin_without_pacing(listener);
   if (listener < 0 || ::bind(listener, generic, sizeof(address)) != 0 || ::listen(listener, 1) != 0) return fail("listen");
   if (::getsockname(listener, generic, &length) != 0) return fail("getsockname");
   ends[0] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (ends[0] >= 0) begin_without_pacing(ends[0]);
   if (ends[0] < 0 || ::connect(ends[0], generic, sizeof(address)) != 0) return fail("connect");
   ends[1] = ::accept(listener, nullptr, nullptr);
   ::close(listener);
@@ -232,7 +248,7 @@ bool connect_pair(int ends[2]) {
 }
 
 // Sends and receives `bytes` at the same time, walking a buffer of that size each way. False when the other end is gone.
-bool exchange(int end, std::vector<char>& out, std::vector<char>& in, size_t piece) {
+bool exchange(int end, Memory& out, Memory& in, size_t piece) {
   size_t sent = 0, received = 0;
   while (sent < out.size() || received < in.size()) {
     bool moved = false;
@@ -256,10 +272,10 @@ double exchange_us(size_t bytes, size_t piece, double seconds) {
   int ends[2] = {-1, -1};
   if (!connect_pair(ends)) return -1;
   std::thread other([&] {
-    std::vector<char> out(bytes, 1), in(bytes, 2);
+    Memory out(bytes, 1), in(bytes, 2);
     while (exchange(ends[1], out, in, piece)) {}
   });
-  std::vector<char> out(bytes, 1), in(bytes, 2);
+  Memory out(bytes, 1), in(bytes, 2);
   std::vector<double> times;
   const auto start = Clock::now();
   bool good = true;
