@@ -46,7 +46,10 @@ void Operation::start(Port& port, Nanos now) {
   if (plan_->relayed) begin_relay();
   prepared_ = true;
   if (lanes_left_ == 0) return finish({});
-  if (setup_.is_sent) count_as_sent(0, plan_->stages[lanes_[0].stage]);
+  if (setup_.is_sent) {
+    const auto lane = plan_->chunks.size() == 1 ? 0 : first_lane_[static_cast<size_t>(plan_->find(setup_.self))];
+    count_as_sent(lane, plan_->stages[lanes_[lane].stage]);
+  }
   for (const auto rank : plan_->partners) {
     const auto grant = flows_[rank].first_grant(setup_.limits);
     if (grant > 0) port_->grant(rank, grant);

@@ -180,8 +180,8 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> guarded(Start&& start);
   Transport* express_route(const GroupCore& group);
   bool send_express(Express& express, std::span<const PeerIndex> others);
-  // Whether it is a short sum of few, or a barrier; then what it needs is in `express`.
-  bool plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express);
+  bool plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express);  // false: it needs the executor
+  void keep_block(Express& express, Rank rank, const void* values);
   void add_up(Express& express);
   bool poll_all(Nanos now);
   // An event of one operation, which memory that runs out ends.

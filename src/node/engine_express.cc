@@ -1,4 +1,4 @@
-// Short sums and barriers without the executor: see express.h.
+// Short sums and all-gathers, and barriers, without the executor: see express.h.
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -24,14 +24,17 @@ Transport* Engine::express_route(const GroupCore& group) {
 }
 
 bool Engine::plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express) try {
-  const bool barrier = request.collective == Collective::barrier;
+  const bool barrier = request.collective == Collective::barrier, gathers = request.collective == Collective::all_gather;
   const auto bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
-  const bool short_sum = request.collective == Collective::all_reduce && bytes > 0 && bytes <= Express::bytes_max;
+  const bool is_short = bytes > 0 && schedule_bytes(request, group.world()) <= Express::bytes_max && request.recv_counts.empty();
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
-  if (!(barrier || short_sum) || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
+  const bool may_be = barrier || ((request.collective == Collective::all_reduce || gathers) && is_short);
+  if (!may_be || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);
-  if (!chosen || chosen->plan->kind != ScheduleKind::one_shot || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
+  const auto at_once = gathers ? ScheduleKind::direct : ScheduleKind::one_shot;
+  if (!chosen || chosen->plan->kind != at_once || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
+  const auto& own = plan.chunks[gathers ? static_cast<size_t>(plan.find(group.self)) : 0];
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
   express = {.collective = request.collective,
              .count = request.count,
@@ -41,26 +44,27 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
              .schedule = request.schedule,
              .asked_slice_bytes = request.slice_bytes,
              .slice_bytes = chosen->slice_bytes,
+             .in_place_blocks = request.in_place_blocks,
              .plan = &plan,
              .header = {.kind = FrameKind::data,
                         .epoch = group.epoch,
                         .group = group.number,
                         .sender = group.self,
-                        .round = static_cast<uint16_t>(plan.stages[0].round),
-                        .chunk = plan.chunks[0].chunk,
+                        .round = static_cast<uint16_t>(plan.stages[own.stage_begin].round),
+                        .chunk = own.chunk,
                         .amount = descriptor.amount,
                         .descriptor = descriptor.bits,
                         .payload_bytes = static_cast<uint32_t>(bytes)},
-             .report = {.operation = name(request.collective), .schedule = name(ScheduleKind::one_shot), .world_size = group.world(), .contributors = group.world()}};
+             .report = {.operation = name(request.collective), .schedule = name(at_once), .world_size = group.world(), .contributors = group.world()}};
   const uint64_t others = group.world() - 1;
   auto& report = express.report;
   report.sent_bytes = report.received_bytes = others * (sizeof(FrameHeader) + bytes);
   report.sent_messages = report.received_messages = others;
   report.sent_payload = others * bytes;
   report.sent_elements = bytes == 0 ? 0 : others * request.count;
-  size_t at = 0;
+  size_t count = 0;
   for (const auto peer : group.members) {
-    if (peer != self_peer) express.others[at++] = peer;
+    if (peer != self_peer) express.others[count++] = peer;
   }
   return true;
 } catch (const std::bad_alloc&) {
@@ -70,11 +74,11 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
 // One copy for all.
 bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
   const size_t bytes = e.header.payload_bytes;
-  const auto* const values = static_cast<const std::byte*>(e.request->input);
+  const auto* const values = static_cast<const std::byte*>(e.request->input) + (e.request->in_place_blocks ? e.group->self * bytes : 0);
   if (bytes <= Express::short_bytes) return e.route->send_copies(others, e.header, values);
   const auto slot = e.route->acquire(others, bytes, false);
   if (!slot) return false;
-  e.filling = compute_.fill(slot.data, values, bytes).cost;
+  e.filling += compute_.fill(slot.data, values, bytes).cost;
   e.route->commit(slot, e.header);
   return true;
 }
@@ -82,7 +86,7 @@ bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
   const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
-  auto& plan = request.collective == Collective::barrier ? group.express_barrier : group.express_sum;
+  auto& plan = request.collective == Collective::barrier ? group.express_barrier : request.collective == Collective::all_gather ? group.express_gather : group.express_sum;
   if (!quiet || !(plan.serves(request) || plan_express(group, request, plan))) return false;
   e.route = express_route(group);
   if (e.route == nullptr) return false;
@@ -91,15 +95,16 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   e.group = &group;
   e.plan = &plan;
   e.request = &request;
-  e.filling = 0;
   if (!send_express(e, std::span(plan.others).first(group.world() - 1))) return false;
   ++group.next_operation;
   now_ = e.started = now;
   e.missing = (UINT32_MAX >> (32 - group.world())) & ~(1u << group.self);
   if (group.record != nullptr) {
-    group.record->express_begun(e.header.operation, e.header.payload_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
-                                                  .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(ScheduleKind::one_shot), .root = 0}, now);
+    const uint64_t tensor = e.header.payload_bytes * (request.collective == Collective::all_gather ? uint64_t{group.world()} : 1);
+    group.record->express_begun(e.header.operation, tensor, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
+                                                  .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(plan.plan->kind), .root = 0}, now);
   }
+  if (request.collective == Collective::all_gather && !request.in_place_blocks) keep_block(e, group.self, request.input);
   return true;
 }
 
@@ -107,11 +112,14 @@ Express::Found Engine::look(Express& e) {
   for (uint32_t left = e.missing; left != 0; left &= left - 1) {
     const auto rank = static_cast<Rank>(std::countr_zero(left));
     if (e.header.sender != rank) e.header.sender = rank;  // a word that was just written in part is slow to read
+    const bool gathers = e.request->collective == Collective::all_gather;
+    if (gathers) e.header.chunk = rank;
     const std::byte* values = nullptr;
     const auto next = e.route->next(e.group->members[rank], e.header, values);
     if (next == Next::none) continue;
     if (next == Next::other) return Express::Found::something_else;
-    e.values[rank] = values;
+    if (gathers) keep_block(e, rank, values);
+    else e.values[rank] = values;
     e.missing &= ~(1u << rank);
     e.last_rank = rank;
   }
@@ -120,10 +128,17 @@ Express::Found Engine::look(Express& e) {
   return Express::Found::all;
 }
 
+// The executor may write it once more, if it takes over.
+void Engine::keep_block(Express& e, Rank rank, const void* values) {
+  const size_t bytes = e.header.payload_bytes;
+  auto* const block = static_cast<std::byte*>(e.request->output) + rank * bytes;
+  if (block != values) e.adding += compute_.copy_now(block, values, bytes).cost;
+}
+
 void Engine::add_up(Express& e) {
   const auto& request = *e.request;
   const auto world = e.group->world();
-  if (e.header.payload_bytes > 0) {
+  if (request.collective == Collective::all_reduce) {
     e.values[e.group->self] = request.input;
     const kernels::Reduction task{.dtype = request.dtype,
                                   .op = request.op,

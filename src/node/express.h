@@ -1,4 +1,4 @@
-// A short sum, or a barrier, between processes of one host, without the executor: every rank sends its values to every other and looks
+// A short sum or all-gather, or a barrier, between processes of one host, without the executor: every rank sends its values to every other and looks
 // at what they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
 // anything else turns up, or it takes long, the executor takes over (Engine::take_over).
 //
@@ -29,7 +29,7 @@ struct Express {
   OperationRequest* request = nullptr;
   Transport* route = nullptr;
   FrameHeader header;                         // as sent; what comes has to be its like
-  std::array<const void*, world_max> values;  // by rank: of those that are there
+  std::array<const void*, world_max> values;  // of a sum, by rank: of those that are there
   uint32_t missing = 0;                       // ranks whose frame is not there yet, as bits
   Rank last_rank = 0;                         // the last one that was found
   Nanos started = 0, filling = 0, adding = 0;

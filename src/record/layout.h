@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "schedules/schedule.h"
+
 namespace unisono::record {
 
 inline constexpr uint64_t magic = 0x44524F4345524E55;  // "UNRECORD" in memory order
@@ -49,7 +51,7 @@ static_assert(sizeof(Header) == 384);
 // All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls and
 // Link::lost_at, which are each one word.
 //
-// Express operations (short sums and barriers within one host) are counted late, some at a time: those from counted to below ended are in the ring
+// Express operations (short sums, all-gathers and barriers within one host) are counted late, some at a time: those from counted to below ended are in the ring
 // but not in the counters yet. They send and receive the same to and from every other rank, so that they are counted once here
 // and not in the links.
 struct Totals {
@@ -72,6 +74,11 @@ struct Kind {
   uint32_t root;              // of rooted collectives; the other rank of send and recv
 };
 static_assert(sizeof(Kind) == 8);
+
+// What an express operation of so many bytes sends to each other rank, and receives from it, without headers: a sum all of them, an all-gather one of its equal blocks.
+constexpr uint64_t express_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
+  return collective == unisono::Collective::all_gather ? bytes / world : bytes;
+}
 
 // How an operation got its number.
 enum class Numbering : uint8_t { by_order = 0, by_caller = 1, message = 2 };

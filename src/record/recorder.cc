@@ -50,6 +50,7 @@ Recorder::Recorder(Area area, Status status, uint32_t world, uint64_t capacity)
       links_(reinterpret_cast<Link*>(area_.data() + links_at)),
       ring_(reinterpret_cast<Entry*>(area_.data() + ring_at(world))),
       ring_mask_(capacity - 1),
+      world_(world),
       next_(ring_) {}
 
 Result<std::unique_ptr<Recorder>> Recorder::make(const Identity& identity, const Placement& placement) {
@@ -140,7 +141,7 @@ void Recorder::count_uncounted() {
     const auto& entry = ring_[i & ring_mask_];
     const auto took = entry.ended - entry.started;
     auto& c = collectives_[entry.kind.collective];
-    bytes += entry.bytes;
+    bytes += express_payload(static_cast<unisono::Collective>(entry.kind.collective), entry.bytes, world_);
     c.ended += 1;
     c.bytes += entry.bytes;
     c.total_ns += static_cast<uint64_t>(took);

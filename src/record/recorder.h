@@ -131,6 +131,7 @@ class Recorder {
   Link* links_;
   Entry* ring_;
   uint64_t ring_mask_;
+  uint32_t world_;
   Entry* next_;            // of the ring
   uint64_t ended_ = 0, counted_ = 0;  // as in totals_
 };

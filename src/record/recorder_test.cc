@@ -96,6 +96,21 @@ TEST(Recorder, counts_express_operations_by_their_collective) {
   }
 }
 
+TEST(Recorder, counts_of_an_express_all_gather_what_crosses_each_link) {
+  const auto recorder = recorder_of_three();
+  const Kind kind{.collective = static_cast<uint8_t>(unisono::Collective::all_gather), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0};
+  for (uint64_t i = 1; i <= 2 * uncounted_max; ++i) {
+    recorder->express_begun(i, 3 * 1024, kind, start);
+    recorder->express_ended(0, start + 500);
+    const auto record = snapshot_of(*recorder);
+    ASSERT_EQ(record.collectives[0].bytes, i * 3 * 1024);
+    for (const Rank other : {0u, 2u}) {
+      ASSERT_EQ(record.links[other].sent_bytes, i * (1024 + 64));
+      ASSERT_EQ(record.links[other].received_bytes, i * (1024 + 64));
+    }
+  }
+}
+
 TEST(Recorder, an_express_operation_that_was_taken_over_is_counted_once) {
   const auto recorder = recorder_of_three();
   recorder->express_begun(1, 1024, all_reduce_kind(), start);

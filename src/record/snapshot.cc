@@ -161,12 +161,13 @@ void count_late(const EndedOperation& operation, Snapshot& out) {
   at->bytes += operation.name.bytes;
   at->total_ns += took;
   at->buckets[bucket_of(operation.ended - operation.started)] += 1;
+  const auto payload = express_payload(operation.name.kind.collective, operation.name.bytes, out.world);
   for (auto& link : out.links) {
     if (&link == &out.links[out.rank]) continue;
     link.sent_messages += 1;
     link.received_messages += 1;
-    link.sent_bytes += operation.name.bytes + sizeof(FrameHeader);
-    link.received_bytes += operation.name.bytes + sizeof(FrameHeader);
+    link.sent_bytes += payload + sizeof(FrameHeader);
+    link.received_bytes += payload + sizeof(FrameHeader);
   }
   if (operation.awaited < 0) return;
   out.links[static_cast<size_t>(operation.awaited)].waited_ns += took;

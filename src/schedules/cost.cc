@@ -339,7 +339,9 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
     case Collective::reduce_scatter:
     case Collective::all_gather: {
       if (kind != direct && kind != ring && kind != halving_doubling) return {};
-      return half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
+      auto result = half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
+      if (collective == Collective::all_gather && kind == direct) result.alike = n - 1;
+      return result;
     }
     case Collective::broadcast:
     case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);

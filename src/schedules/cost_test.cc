@@ -58,17 +58,20 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   return result;
 }
 
-// Messages of each rank in rounds in which every rank sends the whole tensor to every other.
+// Messages of each rank, if all is one round in which every rank sends one and the same to every other.
 double count_alike(const std::vector<Schedule>& schedules) {
   const auto world = schedules.size();
-  std::map<uint32_t, std::set<std::pair<Rank, Rank>>> pairs;
-  for (Rank sender = 0; sender < world; ++sender) {
-    for (const auto& step : schedules[sender].steps) {
-      if (step.op == Op::send && step.chunks.begin == 0 && step.chunks.end == schedules[sender].chunk_count) pairs[step.round].emplace(sender, step.peer);
+  for (const auto& schedule : schedules) {
+    std::set<Rank> receivers;
+    std::set<std::tuple<uint32_t, uint32_t, uint32_t>> payloads;
+    for (const auto& step : schedule.steps) {
+      if (step.op != Op::send) continue;
+      receivers.insert(step.peer);
+      payloads.emplace(step.round, step.chunks.begin, step.chunks.end);
     }
+    if (receivers.size() != world - 1 || payloads.size() != 1) return 0;
   }
-  const auto full = std::count_if(pairs.begin(), pairs.end(), [&](const auto& round) { return round.second.size() == world * (world - 1); });
-  return static_cast<double>(full) * static_cast<double>(world - 1);
+  return static_cast<double>(world - 1);
 }
 
 // Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
@@ -94,7 +97,8 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
-  if (request.kind == one_shot) result.alike = count_alike(schedules);  // others go by the executor
+  const bool exchanges = request.kind == one_shot || (request.collective == Collective::all_gather && request.kind == direct);
+  if (exchanges) result.alike = count_alike(schedules);  // others go by the executor
   return result;
 }
 
