@@ -15,9 +15,15 @@ from .model import Case, Contender
 TUNE_SECONDS = 0.12
 TUNE_CALLS = 150
 IDLE_SECONDS = 5
-HAND_OVER_SLOWER = 1.8   # than the best one of the run: the cores are further apart than they were
+HAND_OVER_SLOWER = 1.8   # than the cores' usual best: they are further apart than they were
+LAUNCHES = 3             # of one record, while they are
 BOARD_PROGRESS = struct.Struct("<IIQ")   # job, calls begun, when the job began in ns: where bench/harness.cc puts them
 BOARD_PROGRESS_AT = 256
+
+
+def usual_best(times):
+    """The best of ten, for want of as many the least: now and then a machine's processors share a core for a moment, and are closer than they ever stay."""
+    return sorted(times)[len(times) // 10]
 
 
 def how_far(board, stopped_at):
@@ -45,8 +51,7 @@ class Comparison:
         self.measured_limits = []  # before every case
         self.goodputs = {}         # case -> one entry per round
         self.given_up = set()      # (contender, case, variant, work)
-        # Between two cores: the last, and the best so far.
-        self.hand_over_us = self.hand_over_best_us = machine.hand_over_us(programs["probe"])
+        self.hand_overs = [machine.hand_over_us(programs["probe"])]  # microseconds between two cores, in the order in which they were measured
         self.troubles = collections.OrderedDict()
 
     def cases(self):
@@ -62,13 +67,12 @@ class Comparison:
         return ["--plan", plan, "--board", os.path.join(folder, "board"), "--limit", str(int(limit) + 5), *kept]
 
     def launch(self, contender, case, variant, works, seconds, calls, limit):
-        """As launch_once, and once more if the cores were apart before or after it and have been together at another time."""
-        for _ in range(2):
+        """As launch_once, and again if the cores were apart before or after it and have been together at another time."""
+        for _ in range(LAUNCHES):
             record = self.launch_once(contender, case, variant, works, seconds, calls, limit)
-            after = machine.hand_over_us(self.programs["probe"])
-            record["hand_over_us"] = max(self.hand_over_us, after)
-            self.hand_over_us, self.hand_over_best_us = after, min(self.hand_over_best_us, after)
-            if record["hand_over_us"] <= HAND_OVER_SLOWER * self.hand_over_best_us or "unfinished" in record:
+            self.hand_overs.append(machine.hand_over_us(self.programs["probe"]))
+            record["hand_over_us"] = max(self.hand_overs[-2:])
+            if record["hand_over_us"] <= HAND_OVER_SLOWER * usual_best(self.hand_overs) or "unfinished" in record:
                 break
         return record
 
@@ -224,7 +228,7 @@ class Comparison:
         """A round is off when others used the cores before it, or memory was slow against the run's median. A single record is
         off when the way between the cores was slow before or after it."""
         median = statistics.median(probe["copy_gbs"] for probe in self.probes)
-        best = min([record["hand_over_us"] for record in self.records] or [0])
+        best = usual_best([record["hand_over_us"] for record in self.records] or [0])
         for record in self.records:
             apart = record["hand_over_us"] > HAND_OVER_SLOWER * best
             record["off"] = f"hand-over between cores {record['hand_over_us']:.2f} of {best:.2f} us" if apart else ""

@@ -1,5 +1,5 @@
-// A short sum or all-gather, or a barrier, between processes of one host, without the executor: every rank sends its values to every other and looks
-// at what they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
+// A short sum, all-gather or broadcast, or a barrier, between processes of one host, without the executor: every rank (of a broadcast the root) sends its values to every other
+// and looks at what they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
 // anything else turns up, or it takes long, the executor takes over (Engine::take_over).
 //
 // Worth its code because the executor's generality costs more than the exchange itself: at 1 KiB and two ranks four thousand

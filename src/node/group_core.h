@@ -23,12 +23,12 @@ namespace unisono {
 
 inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member list
 
-// What the latest short sum, all-gather or barrier without the executor had in common with the next one like it (node/express.h).
+// What the latest call of its kind without the executor had in common with the next one like it (node/express.h).
 struct ExpressPlan {
   static constexpr uint32_t world_max = 32;  // bits of Express::missing
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == collective && q.in_place_blocks == in_place_blocks && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
+           q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
   }
 
   Collective collective = Collective::all_reduce;
@@ -40,10 +40,13 @@ struct ExpressPlan {
   uint64_t asked_slice_bytes = 0;
   uint64_t slice_bytes = 0;
   bool in_place_blocks = false;
+  Rank root = 0;
   const Plan* plan = nullptr;  // null: there was none
   FrameHeader header;          // but for the operation's number
   Report report;               // but for number, times and last rank
-  std::array<PeerIndex, world_max> others{};
+  uint32_t awaited = 0;        // ranks that send to this one, as bits
+  std::array<PeerIndex, world_max> others{};  // that this rank sends to, or receives from, or both
+  size_t sends = 0, receives = 0;  // of others: all of them, or none
 };
 
 struct GroupCore {
@@ -77,7 +80,15 @@ struct GroupCore {
   };
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
-  ExpressPlan express_sum, express_gather, express_barrier;
+  ExpressPlan express_sum, express_gather, express_broadcast, express_barrier;
+  ExpressPlan& express_plan(Collective collective) {
+    switch (collective) {
+      case Collective::barrier: return express_barrier;
+      case Collective::all_gather: return express_gather;
+      case Collective::broadcast: return express_broadcast;
+      default: return express_sum;
+    }
+  }
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group

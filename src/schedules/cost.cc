@@ -39,7 +39,7 @@ Traffic sum(const Traffic& a, const Traffic& b) {
           .batches = a.batches + b.batches,
           .messages = a.messages + b.messages,
           .bytes = a.bytes + b.bytes,
-          .alike = a.alike + b.alike,
+          .bare = a.bare + b.bare,
           .written = a.written + b.written,
           .read = a.read + b.read,
           .shared = a.shared + b.shared,
@@ -61,7 +61,6 @@ Traffic one_round(uint32_t size, double bytes) {
 Traffic exchange(uint32_t size, double tensors) {
   const double n = size, bytes = (n - 1) * tensors;
   auto result = one_round(size, bytes);
-  result.alike = n - 1;
   result.written = result.summed = tensors;
   result.shared = size > 2 ? bytes : 0;
   result.reduced = bytes;
@@ -132,6 +131,35 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   return result;
 }
 
+Traffic counts(Collective collective, ScheduleKind kind, uint32_t world) {
+  if (world <= 1 || kind == automatic || kind == hierarchical) return {};
+  const double n = world;
+  switch (collective) {
+    case Collective::all_reduce:
+      if (kind == one_shot) return exchange(world, 1);
+      return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
+    case Collective::reduce_scatter:
+    case Collective::all_gather: {
+      if (kind != direct && kind != ring && kind != halving_doubling) return {};
+      return half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
+    }
+    case Collective::broadcast:
+    case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
+    case Collective::gather:
+    case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
+    case Collective::all_to_all:
+      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
+    case Collective::barrier: {
+      if (kind == one_shot) return exchange(world, 0);
+      const double rounds = log2_ceil(world);
+      return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
+    }
+    case Collective::send:
+    case Collective::recv: return {};
+  }
+  return {};
+}
+
 uint32_t largest_of(const Islands& islands) {
   size_t size = 0;
   for (const auto& members : islands) size = std::max(size, members.size());
@@ -149,7 +177,7 @@ Traffic scaled(Traffic one, double part) {
           .batches = one.batches * part,
           .messages = one.messages * part,
           .bytes = one.bytes * part,
-          .alike = one.alike * part,
+          .bare = one.bare * part,
           .written = one.written * part,
           .read = one.read * part,
           .shared = one.shared * part,
@@ -215,7 +243,7 @@ Load hierarchical_load(const LoadRequest& request) {
   }
   if (island_count > 1) {
     const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
-    const auto whole = traffic(Collective::all_reduce, request.outer, island_count);
+    const auto whole = counts(Collective::all_reduce, request.outer, island_count);
     result.between = scaled(whole, owned);
     for (auto bytes : {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed}) result.between.*bytes = whole.*bytes * owned / units;
     result.island_bytes_between = whole.bytes;
@@ -254,8 +282,8 @@ double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
 double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
   const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us) + filling_us(part, link, bytes);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
-  const bool exchanges = part.alike > 0 && bytes <= static_cast<double>(exchange_bytes_max);
-  const double handled = exchanges ? messages * (1 - part.alike / part.messages) : messages;
+  const bool bare = part.bare > 0 && bytes <= static_cast<double>(exchange_bytes_max);
+  const double handled = bare ? messages * (1 - part.bare / part.messages) : messages;
   const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + handled * link.handling_us + byte_work_us(part, link, bytes, crowd);
   return latency + work * crowd;
 }
@@ -330,34 +358,10 @@ LinkSpeed speed_of(const LinkProfile& link) {
 }
 
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
-  if (world <= 1 || kind == automatic || kind == hierarchical) return {};
-  const double n = world;
-  switch (collective) {
-    case Collective::all_reduce:
-      if (kind == one_shot) return exchange(world, 1);
-      return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
-    case Collective::reduce_scatter:
-    case Collective::all_gather: {
-      if (kind != direct && kind != ring && kind != halving_doubling) return {};
-      auto result = half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
-      if (collective == Collective::all_gather && kind == direct) result.alike = n - 1;
-      return result;
-    }
-    case Collective::broadcast:
-    case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
-    case Collective::gather:
-    case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
-    case Collective::all_to_all:
-      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
-    case Collective::barrier: {
-      if (kind == one_shot) return exchange(world, 0);
-      const double rounds = log2_ceil(world);
-      return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
-    }
-    case Collective::send:
-    case Collective::recv: return {};
-  }
-  return {};
+  auto result = counts(collective, kind, world);
+  const bool spreads = collective == Collective::all_gather || collective == Collective::broadcast;
+  if (kind == one_shot || (kind == direct && spreads)) result.bare = result.messages;
+  return result;
 }
 
 Traffic relayed_traffic(uint32_t world) {

@@ -29,7 +29,7 @@ struct LinkProfile {
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
 
-// Up to so many bytes an exchange in one round within a host goes without the executor (node/express.h); above them the executor's share is lost in the noise.
+// Up to so many bytes what goes in one round within a host needs no executor (node/express.h); above them the executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 
 struct LinkSpeed {
@@ -57,7 +57,7 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
-  double alike = 0;     // messages of an exchange in one round, in which every rank sends the same to all others
+  double bare = 0;      // messages that need no executor where the tensor is short: of one round, in which whoever sends sends the same to all others
   double written = 0;   // bytes sent, those of a payload for several peers in one round only once
   double read = 0;      // bytes received
   double shared = 0;    // of them those of payloads that others get, too

@@ -58,22 +58,6 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
   return result;
 }
 
-// Messages of each rank, if all is one round in which every rank sends one and the same to every other.
-double count_alike(const std::vector<Schedule>& schedules) {
-  const auto world = schedules.size();
-  for (const auto& schedule : schedules) {
-    std::set<Rank> receivers;
-    std::set<std::tuple<uint32_t, uint32_t, uint32_t>> payloads;
-    for (const auto& step : schedule.steps) {
-      if (step.op != Op::send) continue;
-      receivers.insert(step.peer);
-      payloads.emplace(step.round, step.chunks.begin, step.chunks.end);
-    }
-    if (receivers.size() != world - 1 || payloads.size() != 1) return 0;
-  }
-  return static_cast<double>(world - 1);
-}
-
 // Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
 Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& islands = {}, bool inside = false) {
   Traffic result;
@@ -97,8 +81,8 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
-  const bool exchanges = request.kind == one_shot || (request.collective == Collective::all_gather && request.kind == direct);
-  if (exchanges) result.alike = count_alike(schedules);  // others go by the executor
+  const bool spreads = request.collective == Collective::all_gather || request.collective == Collective::broadcast;
+  if (request.kind == one_shot || (spreads && request.kind == direct)) result.bare = result.messages;  // others need the executor
   return result;
 }
 
@@ -107,7 +91,7 @@ void expect_equal(const Traffic& formula, const Traffic& counted, const std::str
   EXPECT_DOUBLE_EQ(formula.batches, counted.batches) << what << " batches";
   EXPECT_DOUBLE_EQ(formula.messages, counted.messages) << what << " messages";
   EXPECT_NEAR(formula.bytes, counted.bytes, 1e-9) << what << " bytes";
-  EXPECT_DOUBLE_EQ(formula.alike, counted.alike) << what << " alike";
+  EXPECT_DOUBLE_EQ(formula.bare, counted.bare) << what << " bare";
   EXPECT_NEAR(formula.written, counted.written, 1e-9) << what << " written";
   EXPECT_NEAR(formula.reduced, counted.reduced, 1e-9) << what << " reduced";
   EXPECT_NEAR(formula.read, counted.read, 1e-9) << what << " read";

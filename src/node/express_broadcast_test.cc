@@ -1,0 +1,218 @@
+// Short broadcasts without the executor: the root sends and is done, the others look for what it sent; else as sums (express_test.cc).
+#include <numeric>
+
+#include "node/express.h"
+#include "node/test_cluster.h"
+#include "record/snapshot.h"
+
+namespace unisono {
+namespace {
+
+using Ints = std::vector<int32_t>;
+
+class ExpressBroadcast : public ::testing::Test {
+ protected:
+  struct Call {
+    Ints data;
+    OperationRequest request;
+    Express express;
+  };
+  void make(uint32_t world, size_t count, Rank root) {
+    cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
+    calls = std::vector<Call>(world);
+    for (Rank r = 0; r < world; ++r) again(r, count, root);
+  }
+  // first: the root's first value; the others follow it.
+  void again(Rank r, size_t count, Rank root, int32_t first = 100, ScheduleKind schedule = ScheduleKind::direct) {
+    auto& call = calls[r];
+    call.data.assign(count, -1);
+    if (r == root) std::iota(call.data.begin(), call.data.end(), first);
+    call.request = broadcast_call(cluster->caller(r), std::span<int32_t>(call.data), root, {.schedule = schedule}).value();
+    call.express = {};
+  }
+  bool begin(Rank r) { return cluster->engine(r).begin_express(calls[r].express, cluster->group(r), calls[r].request, 0, cluster->now()); }
+  Express::Found look(Rank r) { return cluster->engine(r).look(calls[r].express); }
+  Report report(Rank r) { return cluster->engine(r).report(calls[r].express, cluster->now()).value(); }
+  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].express, cluster->now()); }
+  std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, calls[r].request); }
+  void expect_received(Rank r, int32_t first = 100) {
+    Ints expected(calls[r].data.size());
+    std::iota(expected.begin(), expected.end(), first);
+    EXPECT_EQ(calls[r].data, expected) << "rank " << r;
+  }
+
+  std::unique_ptr<TestCluster> cluster;
+  std::vector<Call> calls;
+};
+
+TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
+  for (const uint32_t world : {2u, 3u, 8u, 32u}) {
+    for (const Rank root : {0u, world - 1}) {
+      for (const size_t count : {1, 7, 1024, 1025, 65536}) {
+        make(world, count, root);
+        std::vector<std::shared_ptr<Completion>> done;
+        for (Rank r = 0; r < world; ++r) done.push_back(by_executor(r));
+        cluster->finish(done);
+        make(world, count, root);
+        for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world << " ranks, " << count;
+        for (Rank r = 0; r < world; ++r) {
+          ASSERT_EQ(look(r), Express::Found::all);
+          expect_received(r);
+          const auto ours = report(r);
+          const auto& theirs = done[r]->report;
+          EXPECT_EQ(std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
+                    std::tuple(theirs.operation, theirs.schedule, theirs.number, theirs.contributors, theirs.world_size, theirs.passes, theirs.last_rank));
+          EXPECT_EQ(std::tuple(ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages, ours.sent_payload, ours.sent_elements),
+                    std::tuple(theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages, theirs.sent_payload, theirs.sent_elements));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ExpressBroadcast, the_root_waits_for_nobody_and_the_others_for_it_alone) {
+  make(3, 100, 1);
+  ASSERT_TRUE(begin(0));
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  ASSERT_TRUE(begin(1));
+  EXPECT_EQ(look(1), Express::Found::all);
+  EXPECT_EQ(report(1).wait_us, 0);
+  EXPECT_EQ(look(0), Express::Found::all);
+  expect_received(0);
+  ASSERT_TRUE(begin(2));
+  EXPECT_EQ(look(2), Express::Found::all);
+  expect_received(2);
+}
+
+// As far as there is room; then the executor waits for it.
+TEST_F(ExpressBroadcast, a_root_that_is_ahead_is_heard_in_order) {
+  make(2, 2000, 0);
+  int32_t sent = 0;
+  for (; sent < 3; ++sent) {
+    again(0, 2000, 0, 10 * sent);
+    ASSERT_TRUE(begin(0));
+    ASSERT_EQ(look(0), Express::Found::all);
+  }
+  for (int32_t i = 0; i < sent; ++i) {
+    again(1, 2000, 0);
+    ASSERT_TRUE(begin(1));
+    ASSERT_EQ(look(1), Express::Found::all);
+    expect_received(1, 10 * i);
+  }
+}
+
+TEST_F(ExpressBroadcast, roots_may_change) {
+  make(3, 100, 0);
+  for (int turn = 0; turn < 6; ++turn) {
+    const Rank root = turn % 3;
+    for (Rank r = 0; r < 3; ++r) {
+      again(r, 100, root, turn);
+      ASSERT_TRUE(begin(r));
+    }
+    for (Rank r = 0; r < 3; ++r) {
+      ASSERT_EQ(look(r), Express::Found::all);
+      expect_received(r, turn);
+    }
+  }
+}
+
+TEST_F(ExpressBroadcast, the_executor_takes_over_from_who_waits) {
+  for (const bool root_by_executor : {false, true}) {
+    make(3, 500, 2);
+    ASSERT_TRUE(begin(0));
+    EXPECT_EQ(look(0), Express::Found::nothing_yet);
+    std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
+    EXPECT_FALSE(done[0]->done);
+    if (root_by_executor) {
+      done.push_back(by_executor(2));
+    } else {
+      ASSERT_TRUE(begin(2));
+      ASSERT_EQ(look(2), Express::Found::all);
+    }
+    done.push_back(by_executor(1));
+    cluster->finish(done);
+    for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+    EXPECT_EQ(done[0]->report.received_messages, 1u);
+    EXPECT_EQ(done[0]->report.sent_messages, 0u);
+    for (const Rank r : {0u, 1u}) {
+      expect_received(r);
+      EXPECT_EQ(cluster->engine(r).held_bytes() + cluster->engine(r).in_flight_bytes(), 0u);
+    }
+  }
+}
+
+TEST_F(ExpressBroadcast, two_roots_are_named_and_so_is_a_root_that_is_lost) {
+  make(2, 100, 0);
+  ASSERT_TRUE(begin(0));
+  again(1, 101, 0);
+  ASSERT_TRUE(begin(1));
+  EXPECT_EQ(look(1), Express::Found::something_else);
+  const auto other = take_over(1);
+  cluster->finish({other});
+  EXPECT_EQ(other->status.code(), Code::invalid);
+  EXPECT_NE(other->status.message().find("rank 0 calls broadcast"), std::string::npos) << other->status.to_string();
+
+  make(3, 100, 2);
+  ASSERT_TRUE(begin(0));
+  cluster->hub().kill(2);
+  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  const auto lost = take_over(0);
+  cluster->settle();
+  EXPECT_EQ(lost->status.code(), Code::peer_lost);
+  EXPECT_NE(lost->status.message().find("rank 2 was lost"), std::string::npos) << lost->status.to_string();
+}
+
+TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
+  make(2, (256 << 10) / 4 + 1, 0);
+  EXPECT_FALSE(begin(0)) << "too long";
+  make(2, 0, 0);
+  EXPECT_FALSE(begin(0)) << "nothing to send";
+  make(33, 10, 0);
+  EXPECT_FALSE(begin(0)) << "too many";
+  make(4, 10, 0);
+  again(0, 10, 0, 0, ScheduleKind::tree);
+  EXPECT_FALSE(begin(0)) << "another schedule";
+}
+
+TEST_F(ExpressBroadcast, is_written_down_as_the_executors_is) {
+  make(3, 100, 1);
+  const auto written = [&](bool express) {
+    make(3, 100, 1);
+    cluster->pass(second);
+    cluster->settle();
+    std::vector<record::Snapshot> records;
+    for (Rank r = 0; r < 3; ++r) {
+      record::Identity identity{.rank = r, .wall_start = cluster->now(), .monotonic_start = cluster->now(), .links = std::vector<record::LinkName>(3)};
+      cluster->group(r).record = std::move(record::Recorder::make(identity, {}).value());
+    }
+    std::vector<std::shared_ptr<Completion>> done;
+    for (const Rank r : {1u, 0u, 2u}) {
+      if (!express) {
+        done.push_back(by_executor(r));
+        continue;
+      }
+      EXPECT_TRUE(begin(r));
+      EXPECT_EQ(look(r), Express::Found::all);
+      (void)report(r);
+    }
+    if (!express) cluster->finish(done);
+    for (Rank r = 0; r < 3; ++r) records.push_back(record::parse(cluster->group(r).record->bytes()).value());
+    return records;
+  };
+  const auto ours = written(true), theirs = written(false);
+  for (Rank r = 0; r < 3; ++r) {
+    EXPECT_EQ(std::tuple(ours[r].begun, ours[r].ended, ours[r].damaged), std::tuple(1u, 1u, 0u));
+    ASSERT_EQ(ours[r].operations.size(), 1u);
+    EXPECT_EQ(ours[r].operations[0].name.to_string(), theirs[r].operations[0].name.to_string());
+    EXPECT_EQ(ours[r].operations[0].name.bytes, theirs[r].operations[0].name.bytes);
+    EXPECT_TRUE(ours[r].operations[0].name.kind == theirs[r].operations[0].name.kind);
+    EXPECT_EQ(ours[r].operations[0].awaited, theirs[r].operations[0].awaited);
+    for (Rank other = 0; other < 3; ++other) {
+      const auto &a = ours[r].links[other], &b = theirs[r].links[other];
+      EXPECT_EQ(std::tuple(a.sent_bytes, a.sent_messages, a.received_bytes, a.received_messages, a.waited), std::tuple(b.sent_bytes, b.sent_messages, b.received_bytes, b.received_messages, b.waited));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unisono
