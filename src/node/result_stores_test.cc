@@ -9,7 +9,7 @@
 namespace unisono {
 namespace {
 
-constexpr size_t slice = 256u << 10;
+constexpr size_t result_bytes = 256u << 10;
 
 // The least that may be in flight of each process for results to go past the caches.
 uint64_t first_past(const SharedCache& cache, uint32_t processes, uint32_t processors) {
@@ -18,7 +18,7 @@ uint64_t first_past(const SharedCache& cache, uint32_t processes, uint32_t proce
   uint64_t least = 0;
   for (uint64_t step = uint64_t{1} << 40; step > 0; step /= 2) {
     stores.in_flight(least + step - 1);
-    if (!stores.past_caches(slice)) least += step;
+    if (!stores.past_caches(result_bytes)) least += step;
   }
   return least;
 }
@@ -41,13 +41,13 @@ TEST(ResultStores, believe_in_no_cache_beyond_32_MiB_and_in_that_where_nothing_i
 
 TEST(ResultStores, go_through_them_when_it_ends_and_when_they_are_small) {
   ResultStores stores;
-  EXPECT_FALSE(stores.past_caches(slice));
+  EXPECT_FALSE(stores.past_caches(result_bytes));
   stores.share({.bytes = 8u << 20}, 1, 1);
   stores.in_flight(64u << 20);
-  EXPECT_TRUE(stores.past_caches(slice));
+  EXPECT_TRUE(stores.past_caches(result_bytes));
   EXPECT_FALSE(stores.past_caches(4096));
   stores.in_flight(0);
-  EXPECT_FALSE(stores.past_caches(slice));
+  EXPECT_FALSE(stores.past_caches(result_bytes));
 }
 
 SharedCache told(const test::TemporaryFolder& folder, const std::string& size, const std::string& list) {
