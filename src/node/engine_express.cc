@@ -53,8 +53,7 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   const bool may_be = barrier || ((request.collective == Collective::all_reduce || gathers || spreads) && is_short);
   if (!may_be || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);
-  const auto at_once = gathers || spreads ? ScheduleKind::direct : ScheduleKind::one_shot;
-  if (!chosen || chosen->plan->kind != at_once || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
+  if (!chosen || !is_exchange(request.collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
   const auto& own = plan.chunks[gathers ? static_cast<size_t>(plan.find(group.self)) : 0];
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
@@ -78,7 +77,7 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
                         .amount = descriptor.amount,
                         .descriptor = descriptor.bits,
                         .payload_bytes = static_cast<uint32_t>(bytes)},
-             .report = {.operation = name(request.collective), .schedule = name(at_once), .world_size = group.world(), .contributors = group.world()}};
+             .report = {.operation = name(request.collective), .schedule = name(plan.kind), .world_size = group.world(), .contributors = group.world()}};
   const bool sends = !spreads || request.root == group.self, receives = !spreads || request.root != group.self;
   size_t count = 0;
   for (Rank rank = 0; rank < group.world(); ++rank) {

@@ -1,8 +1,7 @@
 // Short broadcasts without the executor: the root sends and is done, the others look for what it sent; else as sums (express_test.cc).
 #include <numeric>
 
-#include "node/express.h"
-#include "node/test_cluster.h"
+#include "node/express_test_support.h"
 #include "record/snapshot.h"
 
 namespace unisono {
@@ -10,39 +9,26 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-class ExpressBroadcast : public ::testing::Test {
+class ExpressBroadcast : public ExpressCalls {
  protected:
-  struct Call {
-    Ints data;
-    OperationRequest request;
-    Express express;
-  };
   void make(uint32_t world, size_t count, Rank root) {
-    cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
-    calls = std::vector<Call>(world);
+    make_cluster(world);
+    data.assign(world, {});
     for (Rank r = 0; r < world; ++r) again(r, count, root);
   }
   // first: the root's first value; the others follow it.
   void again(Rank r, size_t count, Rank root, int32_t first = 100, ScheduleKind schedule = ScheduleKind::direct) {
-    auto& call = calls[r];
-    call.data.assign(count, -1);
-    if (r == root) std::iota(call.data.begin(), call.data.end(), first);
-    call.request = broadcast_call(cluster->caller(r), std::span<int32_t>(call.data), root, {.schedule = schedule}).value();
-    call.express = {};
+    data[r].assign(count, -1);
+    if (r == root) std::iota(data[r].begin(), data[r].end(), first);
+    calls[r] = {.request = broadcast_call(cluster->caller(r), std::span<int32_t>(data[r]), root, {.schedule = schedule}).value(), .express = {}};
   }
-  bool begin(Rank r) { return cluster->engine(r).begin_express(calls[r].express, cluster->group(r), calls[r].request, 0, cluster->now()); }
-  Express::Found look(Rank r) { return cluster->engine(r).look(calls[r].express); }
-  Report report(Rank r) { return cluster->engine(r).report(calls[r].express, cluster->now()).value(); }
-  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].express, cluster->now()); }
-  std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, calls[r].request); }
   void expect_received(Rank r, int32_t first = 100) {
-    Ints expected(calls[r].data.size());
+    Ints expected(data[r].size());
     std::iota(expected.begin(), expected.end(), first);
-    EXPECT_EQ(calls[r].data, expected) << "rank " << r;
+    EXPECT_EQ(data[r], expected) << "rank " << r;
   }
 
-  std::unique_ptr<TestCluster> cluster;
-  std::vector<Call> calls;
+  std::vector<Ints> data;  // by rank
 };
 
 TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
@@ -58,12 +44,7 @@ TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
         for (Rank r = 0; r < world; ++r) {
           ASSERT_EQ(look(r), Express::Found::all);
           expect_received(r);
-          const auto ours = report(r);
-          const auto& theirs = done[r]->report;
-          EXPECT_EQ(std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
-                    std::tuple(theirs.operation, theirs.schedule, theirs.number, theirs.contributors, theirs.world_size, theirs.passes, theirs.last_rank));
-          EXPECT_EQ(std::tuple(ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages, ours.sent_payload, ours.sent_elements),
-                    std::tuple(theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages, theirs.sent_payload, theirs.sent_elements));
+          expect_alike(report(r), done[r]->report);
         }
       }
     }
@@ -141,7 +122,7 @@ TEST_F(ExpressBroadcast, the_executor_takes_over_from_who_waits) {
   }
 }
 
-TEST_F(ExpressBroadcast, two_roots_are_named_and_so_is_a_root_that_is_lost) {
+TEST_F(ExpressBroadcast, a_call_that_differs_is_named_and_so_is_a_root_that_is_lost) {
   make(2, 100, 0);
   ASSERT_TRUE(begin(0));
   again(1, 101, 0);
@@ -154,12 +135,7 @@ TEST_F(ExpressBroadcast, two_roots_are_named_and_so_is_a_root_that_is_lost) {
 
   make(3, 100, 2);
   ASSERT_TRUE(begin(0));
-  cluster->hub().kill(2);
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
-  const auto lost = take_over(0);
-  cluster->settle();
-  EXPECT_EQ(lost->status.code(), Code::peer_lost);
-  EXPECT_NE(lost->status.message().find("rank 2 was lost"), std::string::npos) << lost->status.to_string();
+  expect_death_is_named(0, 2);
 }
 
 TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
@@ -175,7 +151,6 @@ TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
 }
 
 TEST_F(ExpressBroadcast, is_written_down_as_the_executors_is) {
-  make(3, 100, 1);
   const auto written = [&](bool express) {
     make(3, 100, 1);
     cluster->pass(second);

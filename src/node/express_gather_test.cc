@@ -1,49 +1,38 @@
 // Short all-gathers without the executor: the same blocks, the same frames and report, and the executor's way out of everything else.
 #include <numeric>
 
-#include "node/express.h"
-#include "node/test_cluster.h"
+#include "node/express_test_support.h"
 
 namespace unisono {
 namespace {
 
 using Ints = std::vector<int32_t>;
 
-class ExpressGather : public ::testing::Test {
+class ExpressGather : public ExpressCalls {
  protected:
-  struct Call {
-    Ints block, all;
-    OperationRequest request;
-    Express express;
-  };
   // In place: every rank's block is in `all` already.
   void make(uint32_t world, size_t count, bool in_place = false, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
-    cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
-    calls = std::vector<Call>(world);
+    make_cluster(world);
+    blocks.assign(world, {});
+    gathered.assign(world, {});
     for (Rank r = 0; r < world; ++r) again(r, count, in_place, options);
   }
   void again(Rank r, size_t count, bool in_place = false, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
-    auto& call = calls[r];
-    call.block.resize(count);
-    std::iota(call.block.begin(), call.block.end(), static_cast<int32_t>(1000 * r));
-    call.all.assign(count * calls.size(), -1);
-    if (in_place) std::copy(call.block.begin(), call.block.end(), call.all.begin() + static_cast<ptrdiff_t>(r * count));
-    const std::span<const int32_t> given(in_place ? call.all : call.block);
-    call.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(call.all), {}, in_place, options).value();
-    call.express = {};
+    auto &block = blocks[r], &all = gathered[r];
+    block.resize(count);
+    std::iota(block.begin(), block.end(), static_cast<int32_t>(1000 * r));
+    all.assign(count * blocks.size(), -1);
+    if (in_place) std::copy(block.begin(), block.end(), all.begin() + static_cast<ptrdiff_t>(r * count));
+    const std::span<const int32_t> given(in_place ? all : block);
+    calls[r] = {.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(all), {}, in_place, options).value(), .express = {}};
   }
-  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_express(calls[r].express, cluster->group(r), calls[r].request, id, cluster->now()); }
-  Express::Found look(Rank r) { return cluster->engine(r).look(calls[r].express); }
-  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].express, cluster->now()); }
-  std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, calls[r].request); }
   void expect_gathered(Rank r) {
     Ints expected;
-    for (const auto& call : calls) expected.insert(expected.end(), call.block.begin(), call.block.end());
-    EXPECT_EQ(calls[r].all, expected) << "rank " << r << " of " << calls.size();
+    for (const auto& block : blocks) expected.insert(expected.end(), block.begin(), block.end());
+    EXPECT_EQ(gathered[r], expected) << "rank " << r << " of " << calls.size();
   }
 
-  std::unique_ptr<TestCluster> cluster;
-  std::vector<Call> calls;
+  std::vector<Ints> blocks, gathered;  // by rank
 };
 
 TEST_F(ExpressGather, gives_the_executors_blocks_and_the_executors_report) {
@@ -62,11 +51,7 @@ TEST_F(ExpressGather, gives_the_executors_blocks_and_the_executors_report) {
           ASSERT_EQ(look(r), Express::Found::all);
           expect_gathered(r);
         }
-        const auto ours = cluster->engine(0).report(calls[0].express, cluster->now()).value();
-        EXPECT_EQ(std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes),
-                  std::tuple(theirs.operation, theirs.schedule, theirs.number, theirs.contributors, theirs.world_size, theirs.passes));
-        EXPECT_EQ(std::tuple(ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages, ours.sent_payload, ours.sent_elements),
-                  std::tuple(theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages, theirs.sent_payload, theirs.sent_elements));
+        expect_alike(report(0), theirs);
       }
     }
   }
@@ -120,7 +105,7 @@ TEST_F(ExpressGather, a_block_that_is_another_ranks_is_something_else) {
     auto header = calls[0].express.header;
     header.sender = 1;
     header.chunk = right ? 1 : 2;
-    cluster->hub().at(1).send(0, header, std::as_bytes(std::span(calls[1].block)), 0);
+    cluster->hub().at(1).send(0, header, std::as_bytes(std::span(blocks[1])), 0);
     EXPECT_EQ(look(0), right ? Express::Found::nothing_yet : Express::Found::something_else);
   }
 }
@@ -140,12 +125,7 @@ TEST_F(ExpressGather, a_rank_that_gathers_more_is_named_by_the_executor) {
 TEST_F(ExpressGather, a_death_is_found_by_the_executor) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  cluster->hub().kill(2);
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
-  const auto done = take_over(0);
-  cluster->settle();
-  EXPECT_EQ(done->status.code(), Code::peer_lost);
-  EXPECT_NE(done->status.message().find("rank 2 was lost"), std::string::npos) << done->status.to_string();
+  expect_death_is_named(0, 2);
 }
 
 TEST_F(ExpressGather, what_was_found_out_for_one_serves_only_its_like) {
@@ -181,7 +161,7 @@ TEST_F(ExpressGather, is_only_for_short_even_blocks_in_one_round) {
   EXPECT_EQ(look(0), Express::Found::all);
   const std::vector<size_t> uneven = {10, 5};
   Ints all(15);
-  calls[0].request = all_gather_call(cluster->caller(0), std::span<const int32_t>(calls[0].block), std::span<int32_t>(all), uneven, false, {.schedule = ScheduleKind::direct}).value();
+  calls[0].request = all_gather_call(cluster->caller(0), std::span<const int32_t>(blocks[0]), std::span<int32_t>(all), uneven, false, {.schedule = ScheduleKind::direct}).value();
   EXPECT_FALSE(begin(0)) << "uneven, though what was found out would serve as many elements";
 }
 

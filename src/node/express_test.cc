@@ -1,11 +1,10 @@
 // Short sums without the executor: the same bits, and the executor's way out of everything else.
-#include "node/express.h"
+#include "node/express_test_support.h"
 
 #include <cstring>
 #include <functional>
 
 #include "base/random.h"
-#include "node/test_cluster.h"
 
 namespace unisono {
 namespace {
@@ -20,29 +19,18 @@ Floats made(Rank rank, size_t count) {
   return values;
 }
 
-class ExpressTest : public ::testing::Test {
+class ExpressTest : public ExpressCalls {
  protected:
-  struct Sum {
-    OperationRequest request;
-    Express express;
-  };
   void make(uint32_t world, size_t count) {
-    cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
-    sums = std::vector<Sum>(world);
+    make_cluster(world);
     data.clear();
     for (Rank r = 0; r < world; ++r) data.push_back(made(r, count));
-    for (Rank r = 0; r < world; ++r) sums[r].request = request(r);
+    for (Rank r = 0; r < world; ++r) calls[r].request = request(r);
   }
   OperationRequest request(Rank r, const CallOptions& options = {.schedule = ScheduleKind::one_shot}) {
     return all_reduce_call(cluster->caller(r), std::span<const float>(data[r]), std::span<float>(data[r]), options).value();
   }
-  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_express(sums[r].express, cluster->group(r), sums[r].request, id, cluster->now()); }
-  Express::Found look(Rank r) { return cluster->engine(r).look(sums[r].express); }
-  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(sums[r].express, cluster->now()); }
-  std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, request(r)); }
 
-  std::unique_ptr<TestCluster> cluster;
-  std::vector<Sum> sums;
   std::vector<Floats> data;
 };
 
@@ -61,13 +49,7 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
         ASSERT_EQ(look(r), Express::Found::all);
         EXPECT_EQ(std::memcmp(data[r].data(), expected.data(), count * sizeof(float)), 0) << "rank " << r << " of " << world;
       }
-      const auto ours = cluster->engine(0).report(sums[0].express, cluster->now()).value();
-      EXPECT_EQ(ours.operation, theirs.operation);
-      EXPECT_EQ(ours.schedule, theirs.schedule);
-      EXPECT_EQ(std::tuple(ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
-                std::tuple(theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
-      EXPECT_EQ(std::tuple(ours.world_size, ours.sent_payload, ours.sent_elements, ours.passes), std::tuple(theirs.world_size, theirs.sent_payload, theirs.sent_elements, theirs.passes));
-      EXPECT_TRUE(ours.codec == theirs.codec && ours.codec_note == theirs.codec_note);
+      expect_alike(report(0), theirs);
     }
   }
 }
@@ -75,13 +57,13 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
 TEST_F(ExpressTest, a_barrier_waits_for_all_and_is_the_executors) {
   for (const uint32_t world : {2u, 3u, 32u}) {
     make(world, 10);
-    for (Rank r = 0; r < world; ++r) sums[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
+    for (Rank r = 0; r < world; ++r) calls[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
     for (Rank r = 0; r + 1 < world; ++r) ASSERT_TRUE(begin(r)) << world;
     EXPECT_EQ(look(0), Express::Found::nothing_yet) << "rank " << world - 1 << " has not come";
     const auto last = cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
     for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), Express::Found::all) << r;
     cluster->finish({last});
-    const auto ours = cluster->engine(0).report(sums[0].express, cluster->now()).value(), theirs = last->report;
+    const auto ours = cluster->engine(0).report(calls[0].express, cluster->now()).value(), theirs = last->report;
     EXPECT_EQ(ours.operation, "barrier");
     EXPECT_EQ(std::tuple(ours.schedule, ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
               std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
@@ -92,7 +74,7 @@ TEST_F(ExpressTest, a_barrier_waits_for_all_and_is_the_executors) {
 
 TEST_F(ExpressTest, the_executor_takes_over_a_barrier) {
   make(3, 10);
-  for (Rank r = 0; r < 3; ++r) sums[r].request = barrier_call(cluster->caller(r), {}).value();
+  for (Rank r = 0; r < 3; ++r) calls[r].request = barrier_call(cluster->caller(r), {}).value();
   ASSERT_TRUE(begin(0));
   EXPECT_EQ(look(0), Express::Found::nothing_yet);
   std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
@@ -108,7 +90,7 @@ TEST_F(ExpressTest, averages) {
   make(3, 10);
   for (Rank r = 0; r < 3; ++r) {
     data[r] = Floats(10, static_cast<float>(r));
-    sums[r].request = request(r, {.op = ReduceOp::avg, .schedule = ScheduleKind::one_shot});
+    calls[r].request = request(r, {.op = ReduceOp::avg, .schedule = ScheduleKind::one_shot});
     ASSERT_TRUE(begin(r));
   }
   EXPECT_EQ(look(1), Express::Found::all);
@@ -120,7 +102,7 @@ TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
   const auto both = [&](size_t count, const CallOptions& options) {
     for (Rank r = 0; r < 2; ++r) {
       data[r] = Floats(count, static_cast<float>(r + 1));
-      sums[r].request = request(r, options);
+      calls[r].request = request(r, options);
       EXPECT_TRUE(begin(r));
     }
     EXPECT_EQ(look(0), Express::Found::all);
@@ -136,7 +118,7 @@ TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
     EXPECT_EQ(both(7, {.op = ReduceOp::avg, .order = Order::in_rank_order, .schedule = one_shot, .slice_bytes = 4096}), Floats(7, 1.5f));
   }
   EXPECT_EQ(both(7, {.schedule = one_shot}), Floats(7, 3.0f));
-  sums[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
+  calls[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
   ASSERT_TRUE(begin(0));
   ASSERT_TRUE(begin(1));
   EXPECT_EQ(look(1), Express::Found::something_else) << "rank 0 asks for the maximum";
@@ -151,7 +133,7 @@ TEST_F(ExpressTest, nothing_is_taken_before_all_is_there) {
   EXPECT_EQ(data[0], made(0, 100));
   ASSERT_TRUE(begin(1));
   EXPECT_EQ(look(0), Express::Found::all);
-  EXPECT_EQ(sums[0].express.last_rank, 1u);
+  EXPECT_EQ(calls[0].express.last_rank, 1u);
 }
 
 TEST_F(ExpressTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
@@ -198,7 +180,7 @@ TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {
   for (size_t i = 0; i <= changes.size(); ++i) {
     make(2, 100);
     ASSERT_TRUE(begin(0));
-    auto header = sums[0].express.header;
+    auto header = calls[0].express.header;
     header.sender = 1;
     if (i < changes.size()) changes[i](header);
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(data[1])), 0);
@@ -209,17 +191,12 @@ TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {
 TEST_F(ExpressTest, a_death_is_found_by_the_executor) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  cluster->hub().kill(2);
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
-  const auto done = take_over(0);
-  cluster->settle();
-  EXPECT_EQ(done->status.code(), Code::peer_lost);
-  EXPECT_NE(done->status.message().find("rank 2 was lost"), std::string::npos) << done->status.to_string();
+  expect_death_is_named(0, 2);
 }
 
 TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) {
   make(2, 100);
-  sums[0].request.timeout = 50 * millisecond;
+  calls[0].request.timeout = 50 * millisecond;
   ASSERT_TRUE(begin(0));
   cluster->pass(30 * millisecond);
   const auto done = take_over(0);
@@ -235,13 +212,13 @@ TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on)
   EXPECT_FALSE(begin(0)) << "too many";
   make(2, 0);
   EXPECT_FALSE(begin(0)) << "nothing to send";
-  sums[0].request = request(0, {});
+  calls[0].request = request(0, {});
   EXPECT_FALSE(begin(0)) << "nothing to send, and like no sum before";
   make(2, 10);
   EXPECT_FALSE(begin(0, 5)) << "numbered by the caller";
-  sums[0].request = request(0, {.schedule = ScheduleKind::ring});
+  calls[0].request = request(0, {.schedule = ScheduleKind::ring});
   EXPECT_FALSE(begin(0)) << "another schedule";
-  sums[0].request = request(0);
+  calls[0].request = request(0);
   cluster->pass(11 * millisecond);
   EXPECT_FALSE(begin(0)) << "old news";
   cluster->settle();

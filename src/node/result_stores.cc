@@ -5,19 +5,19 @@
 #include <fstream>
 #include <string>
 
+#include "base/split.h"
+
 namespace unisono {
 namespace {
 
 // "0-3,8,10-11": six.
 uint32_t count_listed(const std::string& list) {
   uint32_t count = 0;
-  for (size_t at = 0; at < list.size();) {
-    const auto end = std::min(list.find(',', at), list.size());
-    const auto dash = list.find('-', at);
-    const auto first = std::strtoul(list.c_str() + at, nullptr, 10);
-    const auto last = dash < end ? std::strtoul(list.c_str() + dash + 1, nullptr, 10) : first;
-    count += end > at && last >= first ? static_cast<uint32_t>(last - first + 1) : 0;
-    at = end + 1;
+  for (const auto part : split(list, ',')) {
+    const std::string range(part);
+    char* end = nullptr;
+    const auto first = std::strtoul(range.c_str(), &end, 10), last = *end == '-' ? std::strtoul(end + 1, nullptr, 10) : first;
+    if (!range.empty() && last >= first) count += static_cast<uint32_t>(last - first + 1);
   }
   return count;
 }

@@ -39,7 +39,6 @@ Traffic sum(const Traffic& a, const Traffic& b) {
           .batches = a.batches + b.batches,
           .messages = a.messages + b.messages,
           .bytes = a.bytes + b.bytes,
-          .bare = a.bare + b.bare,
           .written = a.written + b.written,
           .read = a.read + b.read,
           .shared = a.shared + b.shared,
@@ -131,35 +130,6 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   return result;
 }
 
-Traffic counts(Collective collective, ScheduleKind kind, uint32_t world) {
-  if (world <= 1 || kind == automatic || kind == hierarchical) return {};
-  const double n = world;
-  switch (collective) {
-    case Collective::all_reduce:
-      if (kind == one_shot) return exchange(world, 1);
-      return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
-    case Collective::reduce_scatter:
-    case Collective::all_gather: {
-      if (kind != direct && kind != ring && kind != halving_doubling) return {};
-      return half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
-    }
-    case Collective::broadcast:
-    case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
-    case Collective::gather:
-    case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
-    case Collective::all_to_all:
-      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
-    case Collective::barrier: {
-      if (kind == one_shot) return exchange(world, 0);
-      const double rounds = log2_ceil(world);
-      return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
-    }
-    case Collective::send:
-    case Collective::recv: return {};
-  }
-  return {};
-}
-
 uint32_t largest_of(const Islands& islands) {
   size_t size = 0;
   for (const auto& members : islands) size = std::max(size, members.size());
@@ -177,7 +147,6 @@ Traffic scaled(Traffic one, double part) {
           .batches = one.batches * part,
           .messages = one.messages * part,
           .bytes = one.bytes * part,
-          .bare = one.bare * part,
           .written = one.written * part,
           .read = one.read * part,
           .shared = one.shared * part,
@@ -243,7 +212,7 @@ Load hierarchical_load(const LoadRequest& request) {
   }
   if (island_count > 1) {
     const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
-    const auto whole = counts(Collective::all_reduce, request.outer, island_count);
+    const auto whole = traffic(Collective::all_reduce, request.outer, island_count);
     result.between = scaled(whole, owned);
     for (auto bytes : {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed}) result.between.*bytes = whole.*bytes * owned / units;
     result.island_bytes_between = whole.bytes;
@@ -278,13 +247,12 @@ double filling_us(const Traffic& part, const LinkProfile& link, double bytes) {
   return (part.rounds - 1) * std::min(link.slice_bytes, part.bytes * bytes / part.messages) / link.bytes_per_us;
 }
 
-// All but the time on the wire.
-double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd) {
+// All but the time on the wire. bare: no executor handles the messages.
+double link_us(const Traffic& part, const LinkProfile& link, double bytes, double crowd, bool bare) {
   const double latency = part.rounds * (link.latency_us + (crowd - 1) * link.switch_us) + filling_us(part, link, bytes);
   const double messages = part.messages + part.bytes * bytes / link.slice_bytes;
-  const bool bare = part.bare > 0 && bytes <= static_cast<double>(exchange_bytes_max);
-  const double handled = bare ? messages * (1 - part.bare / part.messages) : messages;
-  const double work = part.batches * link.per_batch_cpu_us + messages * link.per_message_cpu_us + handled * link.handling_us + byte_work_us(part, link, bytes, crowd);
+  const double per_message = link.per_message_cpu_us + (bare ? 0 : link.handling_us);
+  const double work = part.batches * link.per_batch_cpu_us + messages * per_message + byte_work_us(part, link, bytes, crowd);
   return latency + work * crowd;
 }
 
@@ -358,10 +326,32 @@ LinkSpeed speed_of(const LinkProfile& link) {
 }
 
 Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world) {
-  auto result = counts(collective, kind, world);
-  const bool spreads = collective == Collective::all_gather || collective == Collective::broadcast;
-  if (kind == one_shot || (kind == direct && spreads)) result.bare = result.messages;
-  return result;
+  if (world <= 1 || kind == automatic || kind == hierarchical) return {};
+  const double n = world;
+  switch (collective) {
+    case Collective::all_reduce:
+      if (kind == one_shot) return exchange(world, 1);
+      return kind == two_step || kind == ring || kind == halving_doubling ? both_halves(kind, world) : Traffic{};
+    case Collective::reduce_scatter:
+    case Collective::all_gather: {
+      if (kind != direct && kind != ring && kind != halving_doubling) return {};
+      return half(collective == Collective::all_gather ? Half::all_gather : Half::reduce_scatter, kind, world);
+    }
+    case Collective::broadcast:
+    case Collective::reduce: return kind == one_shot ? Traffic{} : rooted(collective, kind, world);
+    case Collective::gather:
+    case Collective::scatter: return kind == direct || kind == tree ? blocks(collective, kind, world) : Traffic{};
+    case Collective::all_to_all:
+      return kind == direct ? one_round(world, (n - 1) / n) : Traffic{};
+    case Collective::barrier: {
+      if (kind == one_shot) return exchange(world, 0);
+      const double rounds = log2_ceil(world);
+      return kind == halving_doubling ? Traffic{.rounds = rounds, .batches = rounds, .messages = rounds} : Traffic{};
+    }
+    case Collective::send:
+    case Collective::recv: return {};
+  }
+  return {};
 }
 
 Traffic relayed_traffic(uint32_t world) {
@@ -373,11 +363,12 @@ Traffic relayed_traffic(uint32_t world) {
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
   const auto whole = request.relayed ? relayed_traffic(request.world) : traffic(request.collective, request.kind, request.world);
-  if (request.islands.size() <= 1 || request.world <= 1)
-    return {.inside = whole, .between = {}, .island_bytes_inside = whole.total};
-  if (request.kind == ring) return ring_load(whole, request);
-  if (request.kind == tree) return tree_load(whole, request);
-  return spread_load(whole, request);
+  Load result{.inside = whole, .between = {}, .island_bytes_inside = whole.total};
+  if (request.islands.size() > 1 && request.world > 1) {
+    result = request.kind == ring ? ring_load(whole, request) : request.kind == tree ? tree_load(whole, request) : spread_load(whole, request);
+  }
+  result.is_exchange = !request.relayed && is_exchange(request.collective, request.kind);
+  return result;
 }
 
 double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands) {
@@ -387,11 +378,12 @@ double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands)
 double predicted_us(const TimeRequest& request) {
   const auto crowd = [&](const LinkProfile& link) { return unisono::crowd(link, request.largest_island, request.islands); };
   const auto& load = request.load;
-  const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside)) +
+  const bool bare = load.is_exchange && request.bytes <= static_cast<double>(exchange_bytes_max);
+  const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside), bare) +
                         wire_us(load.inside, request.inside, request.bytes, load.island_bytes_inside);
   const double wire_between = request.between_wire_us >= 0 ? request.between_wire_us
                                                            : wire_us(load.between, request.between, request.bytes, load.island_bytes_between);
-  const double between = link_us(load.between, request.between, request.bytes, crowd(request.between)) + wire_between;
+  const double between = link_us(load.between, request.between, request.bytes, crowd(request.between), bare) + wire_between;
   return load.side_by_side ? std::max(inside, between) : inside + between;
 }
 

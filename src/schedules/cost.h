@@ -32,6 +32,12 @@ struct LinkProfile {
 // Up to so many bytes what goes in one round within a host needs no executor (node/express.h); above them the executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 
+// One round, in which whoever sends sends the same to all others.
+constexpr bool is_exchange(Collective collective, ScheduleKind kind) {
+  const bool spreads = collective == Collective::all_gather || collective == Collective::broadcast;
+  return spreads ? kind == ScheduleKind::direct : kind == ScheduleKind::one_shot;
+}
+
 struct LinkSpeed {
   double latency_us = 0;    // half a round trip of a few bytes, with the work of sending and receiving them
   double bytes_per_us = 0;  // of large messages one way
@@ -57,7 +63,6 @@ struct Traffic {
   double batches = 0;   // (round, peer) pairs
   double messages = 0;  // of a tensor of one slice per chunk
   double bytes = 0;
-  double bare = 0;      // messages that need no executor where the tensor is short: of one round, in which whoever sends sends the same to all others
   double written = 0;   // bytes sent, those of a payload for several peers in one round only once
   double read = 0;      // bytes received
   double shared = 0;    // of them those of payloads that others get, too
@@ -77,6 +82,7 @@ struct Load {
   double island_bytes_inside = 0;   // sent inside the busiest island
   double island_bytes_between = 0;  // that leave it
   bool side_by_side = false;        // no rank does both: the slower one counts, not the sum
+  bool is_exchange = false;
 };
 // inner and outer: of hierarchical; must be kinds, not automatic.
 struct LoadRequest {

@@ -81,8 +81,6 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
-  const bool spreads = request.collective == Collective::all_gather || request.collective == Collective::broadcast;
-  if (request.kind == one_shot || (spreads && request.kind == direct)) result.bare = result.messages;  // others need the executor
   return result;
 }
 
@@ -91,7 +89,6 @@ void expect_equal(const Traffic& formula, const Traffic& counted, const std::str
   EXPECT_DOUBLE_EQ(formula.batches, counted.batches) << what << " batches";
   EXPECT_DOUBLE_EQ(formula.messages, counted.messages) << what << " messages";
   EXPECT_NEAR(formula.bytes, counted.bytes, 1e-9) << what << " bytes";
-  EXPECT_DOUBLE_EQ(formula.bare, counted.bare) << what << " bare";
   EXPECT_NEAR(formula.written, counted.written, 1e-9) << what << " written";
   EXPECT_NEAR(formula.reduced, counted.reduced, 1e-9) << what << " reduced";
   EXPECT_NEAR(formula.read, counted.read, 1e-9) << what << " read";
@@ -259,8 +256,8 @@ TEST(Cost, of_a_measured_link_is_what_was_measured) {
 TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
   auto inside = shared_memory_profile(4);
-  const auto added = [&](ScheduleKind kind, double bytes) {
-    const auto load = unisono::load({.kind = kind, .islands = islands, .world = 4});
+  const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce) {
+    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = 4});
     const auto time = [&](double handling_us) {
       inside.handling_us = handling_us;
       return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_island = 4});
@@ -270,6 +267,13 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   EXPECT_NEAR(added(one_shot, exchange_bytes_max), 0, 1e-6);
   EXPECT_NEAR(added(one_shot, exchange_bytes_max + 1024), 1000 * (3 + 3 * (1 + 1.0 / 256)), 1e-6) << "a message to each, and one for each slice";
   EXPECT_NEAR(added(two_step, 0), 1000 * 6, 1e-6);
+  for (const auto spreads : {Collective::all_gather, Collective::broadcast}) {
+    EXPECT_NEAR(added(direct, exchange_bytes_max, spreads), 0, 1e-6);
+    EXPECT_GT(added(direct, exchange_bytes_max + 1024, spreads), 2900);
+    EXPECT_GT(added(ring, 0, spreads), 2900);
+  }
+  EXPECT_NEAR(added(direct, 0, Collective::reduce), 1000 * 3, 1e-6);
+  EXPECT_NEAR(added(one_shot, 0, Collective::barrier), 0, 1e-6);
 }
 
 TEST(Cost, grows_with_bytes_and_with_each_price) {
