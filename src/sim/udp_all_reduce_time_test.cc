@@ -37,7 +37,7 @@ Times measure(ShapedCluster& cluster, uint32_t ranks, double loss_budget, int wa
   return {ms[ms.size() / 2], ms.back()};
 }
 
-TEST(UdpAllReduceTime, without_loss_is_what_the_wire_takes) {
+TEST(LongUdpAllReduceTime, without_loss_is_what_the_wire_takes) {
   for (const uint32_t ranks : {4u, 8u}) {
     const ShapedSettings settings{.ranks = ranks, .bucket_bytes = 16'000, .queue_bytes = 250'000, .wake = 20 * microsecond};
     ShapedCluster cluster(settings);
@@ -48,7 +48,7 @@ TEST(UdpAllReduceTime, without_loss_is_what_the_wire_takes) {
   }
 }
 
-TEST(UdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
+TEST(LongUdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
   const ShapedSettings settings{.wake = 20 * microsecond};
   ShapedCluster cluster(settings);
   const auto times = measure(cluster, settings.ranks, 0.4, 25, 10);
@@ -56,13 +56,13 @@ TEST(UdpAllReduceTime, is_no_longer_where_links_save_tokens_for_bursts) {
   EXPECT_LE(times.most_ms, 1.2 * wire_ms(settings));
 }
 
-TEST(UdpAllReduceTime, bears_processes_that_get_their_processor_late) {
+TEST(LongUdpAllReduceTime, bears_processes_that_get_their_processor_late) {
   const ShapedSettings settings{.wake = 3 * millisecond};
   ShapedCluster cluster(settings);
   EXPECT_LE(measure(cluster, settings.ranks, 0.4, 25, 10).median_ms, 2.5 * wire_ms(settings)) << "two datagrams at a time, every 3 ms: 21 times as long";
 }
 
-TEST(UdpAllReduceTime, with_a_tenth_lost_and_repaired_is_not_twice_as_long_and_repairs_are_no_storm) {
+TEST(LongUdpAllReduceTime, with_a_tenth_lost_and_repaired_is_not_twice_as_long_and_repairs_are_no_storm) {
   const ShapedSettings settings{.wake = 20 * microsecond};
   ShapedCluster cluster(settings);
   (void)measure(cluster, settings.ranks, 0, 20, 5);
