@@ -126,7 +126,7 @@ endfunction()
 
 # unisono_tests(TARGET PREFIX name TIMEOUT seconds [FILTER filter] [LABEL label] [PROCESSORS count]): a program's tests, or what the
 # filter leaves of them. Each is a test of ctest's, PREFIX/SUITE.NAME. With sanitizers, where the start of a process takes longer than
-# most tests do, they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, but for tests labelled `long`.
+# most tests do, they are dealt to a few processes, PREFIX/TARGET-LABEL-1-of-8 and so on, and those labelled `long` are left out.
 function(unisono_tests target)
   cmake_parse_arguments(arg "" "PREFIX;FILTER;TIMEOUT;LABEL;PROCESSORS" "" ${ARGN})
   if(NOT arg_FILTER)
@@ -139,7 +139,10 @@ function(unisono_tests target)
       list(APPEND properties ${name} ${arg_${property}})
     endif()
   endforeach()
-  if(NOT UNISONO_SANITIZE OR arg_LABEL STREQUAL "long")
+  if(UNISONO_SANITIZE AND arg_LABEL STREQUAL "long")
+    return()
+  endif()
+  if(NOT UNISONO_SANITIZE)
     string(MAKE_C_IDENTIFIER "${target}_${arg_LABEL}_tests" list)
     gtest_discover_tests(${target} TEST_PREFIX "${arg_PREFIX}/" TEST_FILTER "${arg_FILTER}" TEST_LIST ${list} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
     return()
