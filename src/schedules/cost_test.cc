@@ -256,8 +256,8 @@ TEST(Cost, of_a_measured_link_is_what_was_measured) {
 TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
   auto inside = shared_memory_profile(4);
-  const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce) {
-    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = 4});
+  const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce, bool relayed = false) {
+    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = 4, .relayed = relayed});
     const auto time = [&](double handling_us) {
       inside.handling_us = handling_us;
       return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_island = 4});
@@ -267,6 +267,7 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   EXPECT_NEAR(added(one_shot, exchange_bytes_max), 0, 1e-6);
   EXPECT_NEAR(added(one_shot, exchange_bytes_max + 1024), 1000 * (3 + 3 * (1 + 1.0 / 256)), 1e-6) << "a message to each, and one for each slice";
   EXPECT_NEAR(added(two_step, 0), 1000 * 6, 1e-6);
+  EXPECT_NEAR(added(one_shot, 0, Collective::all_reduce, true), 1000 * relayed_traffic(4).messages, 1e-6);
   for (const auto spreads : {Collective::all_gather, Collective::broadcast}) {
     EXPECT_NEAR(added(direct, exchange_bytes_max, spreads), 0, 1e-6);
     EXPECT_GT(added(direct, exchange_bytes_max + 1024, spreads), 2900);
