@@ -22,6 +22,13 @@ class Fifo {
   void pop() {
     if (++front_ == items_.size()) clear();
   }
+  // Removes one from anywhere; cheap near the back.
+  T take(size_t index) {
+    T item = std::move(begin()[index]);
+    if (index == 0) pop();
+    else items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(front_ + index));
+    return item;
+  }
   void pop_back() {
     items_.pop_back();
     if (front_ == items_.size()) clear();

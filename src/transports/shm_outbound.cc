@@ -48,13 +48,13 @@ size_t Outbound::room() {
   return free_now();
 }
 
-bool Outbound::take_slot(Place place, Purpose purpose, uint32_t& ref) {
+bool Outbound::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
   SlotPool& pool = host_.pool(place);
   const uint16_t only[] = {memory_.region};
   // Large slots are reused while they are in the caches; for short frames the look at the peer's memory costs more than that.
   if (place == Place::large || pool.available(memory_.region, purpose) <= pool.quota_max() / 2) drain();
   if (!pool.may_take(only, purpose)) return false;
-  ref = make_ref(place, pool.take(only, purpose));
+  ref = make_ref(place, pool.take(only, purpose, bytes));
   return true;
 }
 
@@ -80,9 +80,10 @@ bool Outbound::copy_whole(const FrameHeader& header, const std::byte* data) {
   const Geometry& geometry = host_.arena.geometry();
   const Purpose purpose = purpose_of(header);
   uint32_t ref = 0;
-  const bool small = header.payload_bytes <= geometry.small_bytes && take_slot(Place::small, purpose, ref);
-  if (!small && (header.payload_bytes > geometry.large_bytes || !take_slot(Place::large, purpose, ref))) return false;
-  std::memcpy(host_.arena.slot(ref_place(ref), ref_index(ref)), data, header.payload_bytes);
+  const size_t bytes = header.payload_bytes;
+  const bool small = bytes <= geometry.small_bytes && take_slot(Place::small, purpose, bytes, ref);
+  if (!small && (bytes > geometry.large_bytes || !take_slot(Place::large, purpose, bytes, ref))) return false;
+  std::memcpy(host_.arena.slot(ref_place(ref), ref_index(ref)), data, bytes);
   publish(header, ref);
   return true;
 }
@@ -112,8 +113,8 @@ bool Outbound::send(const FrameHeader& header, std::span<const std::byte> payloa
 
 bool Outbound::push_piece(Pending& pending) {
   uint32_t ref = 0;
-  if (!take_slot(Place::large, Purpose::result, ref)) return false;
   const size_t bytes = std::min<size_t>(host_.arena.geometry().piece_bytes, pending.header.payload_bytes - pending.done);
+  if (!take_slot(Place::large, Purpose::result, bytes, ref)) return false;
   std::memcpy(host_.arena.slot(Place::large, ref_index(ref)), pending.data + pending.done, bytes);
   put(pending.header, pending.done == 0 ? CellType::first : CellType::next, ref);
   pending.done += bytes;

@@ -85,7 +85,7 @@ class Outbound {
   };
 
   void put(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order = std::memory_order_seq_cst);
-  bool take_slot(Place place, Purpose purpose, uint32_t& ref);
+  bool take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref);
   bool copy_whole(const FrameHeader& header, const std::byte* data);
   bool push_piece(Pending& pending);
   bool pump();

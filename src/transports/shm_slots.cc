@@ -41,21 +41,16 @@ void SlotPool::drop_user(uint32_t index) {
   if (--slots_[index].user_count == 0) used_.push(index);
 }
 
-bool SlotPool::take_new() {
+bool SlotPool::take_new(uint64_t turn) {
   constexpr uint32_t takes_per_new = 8;
   if (used_.empty()) return true;
-  return untouched_ < std::min(options_.in_turn, options_.slots) && ++takes_ % takes_per_new == 0;
+  return untouched_ < std::min<uint64_t>({turn, options_.in_turn, options_.slots}) && ++takes_ % takes_per_new == 0;
 }
 
-uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose) {
+uint32_t SlotPool::take(std::span<const uint16_t> regions, Purpose purpose, size_t bytes) {
   UNISONO_CHECK(free() > 0);
-  uint32_t index = 0;
-  if (take_new()) {
-    index = untouched_++;
-  } else {
-    index = used_.front();
-    used_.pop();
-  }
+  const uint64_t turn = std::max<uint64_t>(2, options_.in_turn_bytes / std::max<size_t>(bytes, 1));
+  const uint32_t index = take_new(turn) ? untouched_++ : used_.take(used_.size() > turn ? used_.size() - turn : 0);
   Slot& slot = slots_[index];
   slot.purpose = purpose;
   slot.user_count = static_cast<uint16_t>(regions.size());

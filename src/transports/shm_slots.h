@@ -31,8 +31,10 @@ struct SlotPoolOptions {
   uint32_t regions = 0;    // at most regions_max
   uint32_t quota_min = 2;  // per (region, purpose)
   uint32_t quota_max = 8;
-  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more.
+  // So many come to be used in turn: a reader keeps what it has read last in its cache, where to overwrite it costs more. But payloads take turns
+  // only in so many of those that are free as hold in_turn_bytes of them (and in two): of more, the writer's own cache has lost the oldest.
   uint32_t in_turn = 1;
+  uint64_t in_turn_bytes = UINT64_MAX;
 };
 
 class SlotPool {
@@ -44,9 +46,10 @@ class SlotPool {
 
   // Whether one slot can be taken for all of these regions (each named once).
   bool may_take(std::span<const uint16_t> regions, Purpose purpose) const;
-  // Takes it. Call only after may_take. The slot given back first is the first to be taken again; now and then a new one is, until in_turn
-  // have been used: not one after the other, because a new slot's pages cost more time than its bytes.
-  uint32_t take(std::span<const uint16_t> regions, Purpose purpose);
+  // Takes it, for a payload of so many bytes. Call only after may_take. Of the slots that are used in turn the one given back first is the first
+  // to be taken again; now and then a new one is, until that many have been used: not one after the other, because a new slot's pages cost more
+  // time than its bytes.
+  uint32_t take(std::span<const uint16_t> regions, Purpose purpose, size_t bytes);
   // A slot that is written to is not free even when no peer holds it: a peer may be lost meanwhile. Once per slot.
   void begin_writing(uint32_t slot);
   void end_writing(uint32_t slot);
@@ -79,7 +82,7 @@ class SlotPool {
   SlotPoolOptions options_;
   uint32_t free() const { return static_cast<uint32_t>(used_.size()) + options_.slots - untouched_; }
   void drop_user(uint32_t slot);
-  bool take_new();
+  bool take_new(uint64_t turn);
 
   std::vector<Slot> slots_;
   Fifo<uint32_t> used_;      // free, in the order in which they were given back

@@ -16,24 +16,24 @@ constexpr auto result = Purpose::result;
 TEST(ShmSlots, a_slot_is_free_again_when_its_last_holder_gives_it_back) {
   SlotPool pool({.slots = 12, .regions = 3, .quota_min = 2, .quota_max = 2});
   const uint16_t all[] = {0, 1, 2};
-  const uint32_t slot = pool.take(all, result);
+  const uint32_t slot = pool.take(all, result, 1);
   EXPECT_TRUE(pool.give_back(slot, 1));
   EXPECT_FALSE(pool.give_back(slot, 1)) << "twice";
   EXPECT_TRUE(pool.holds(slot, 0));
   EXPECT_TRUE(pool.give_back(slot, 0));
   EXPECT_TRUE(pool.give_back(slot, 2));
-  EXPECT_EQ(pool.take(all, result), slot) << "used before, and so no new page";
+  EXPECT_EQ(pool.take(all, result, 1), slot) << "used before, and so no new page";
 }
 
 TEST(ShmSlots, are_used_again_in_the_order_in_which_they_came_back_and_before_new_ones) {
   SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 6});
   const uint16_t only[] = {0};
   std::vector<uint32_t> slots;
-  for (int i = 0; i < 4; ++i) slots.push_back(pool.take(only, contribution));
+  for (int i = 0; i < 4; ++i) slots.push_back(pool.take(only, contribution, 1));
   const std::vector<uint32_t> returned{slots[2], slots[0], slots[3]};
   for (const auto slot : returned) EXPECT_TRUE(pool.give_back(slot, 0));
-  for (const auto slot : returned) EXPECT_EQ(pool.take(only, contribution), slot);
-  EXPECT_EQ(pool.take(only, contribution), 4u) << "the first that was never used";
+  for (const auto slot : returned) EXPECT_EQ(pool.take(only, contribution, 1), slot);
+  EXPECT_EQ(pool.take(only, contribution, 1), 4u) << "the first that was never used";
 }
 
 TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
@@ -42,7 +42,7 @@ TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
     const uint16_t only[] = {0};
     const uint32_t cycle = std::min(in_turn, 12u);
     const auto take = [&] {
-      const auto slot = pool.take(only, contribution);
+      const auto slot = pool.take(only, contribution, 1);
       EXPECT_TRUE(pool.give_back(slot, 0));
       return slot;
     };
@@ -59,10 +59,40 @@ TEST(ShmSlots, come_to_be_used_in_turn_one_new_one_at_a_time) {
   }
 }
 
+TEST(ShmSlots, large_payloads_take_turns_in_as_many_as_hold_so_many_bytes_of_them) {
+  SlotPool pool({.slots = 12, .regions = 1, .quota_min = 2, .quota_max = 12, .in_turn = 8, .in_turn_bytes = 1000});
+  const uint16_t only[] = {0};
+  const auto used_by = [&](size_t bytes) {
+    std::set<uint32_t> used;
+    for (int i = 0; i < 100; ++i) {
+      const auto slot = pool.take(only, contribution, bytes);
+      used.insert(slot);
+      EXPECT_TRUE(pool.give_back(slot, 0));
+    }
+    return used.size();
+  };
+  EXPECT_EQ(used_by(300), 3u);
+  EXPECT_EQ(used_by(0), 8u) << "no more than in_turn are new";
+  EXPECT_EQ(used_by(300), 3u) << "though more have been used";
+  EXPECT_EQ(used_by(251), 3u);
+  EXPECT_EQ(used_by(250), 4u);
+  EXPECT_EQ(used_by(501), 2u);
+  EXPECT_EQ(used_by(1'000'000), 2u) << "one is read while the other is written";
+  EXPECT_EQ(used_by(1), 8u);
+
+  std::vector<uint32_t> held;
+  for (int i = 0; i < 12; ++i) held.push_back(pool.take(only, contribution, 1'000'000));
+  EXPECT_EQ(std::set<uint32_t>(held.begin(), held.end()).size(), 12u) << "what is in flight has slots of its own";
+  for (const auto slot : held) EXPECT_TRUE(pool.give_back(slot, 0));
+  EXPECT_EQ(pool.take(only, contribution, 400), held[10]) << "the older of the two given back last";
+  EXPECT_EQ(pool.take(only, contribution, 400), held[9]);
+  EXPECT_EQ(pool.take(only, contribution, 1), held[0]);
+}
+
 TEST(ShmSlots, contributions_leave_room_for_results) {
   SlotPool pool({.slots = 8, .regions = 2, .quota_min = 2, .quota_max = 8});
   const uint16_t one[] = {1};
-  while (pool.may_take(one, contribution)) (void)pool.take(one, contribution);
+  while (pool.may_take(one, contribution)) (void)pool.take(one, contribution, 1);
   EXPECT_EQ(pool.held(1, contribution), 2u);
   EXPECT_EQ(pool.available(1, result), 2u);
   EXPECT_TRUE(pool.may_take(one, result));
@@ -71,15 +101,15 @@ TEST(ShmSlots, contributions_leave_room_for_results) {
 TEST(ShmSlots, a_slot_that_is_written_to_is_nobody_elses_even_when_its_holders_are_gone) {
   SlotPool pool({.slots = 4, .regions = 1, .quota_min = 2, .quota_max = 2});
   const uint16_t only[] = {0};
-  const uint32_t slot = pool.take(only, result);
+  const uint32_t slot = pool.take(only, result, 1);
   pool.begin_writing(slot);
   pool.give_back_all(0);
-  for (int i = 0; i < 2; ++i) EXPECT_NE(pool.take(only, result), slot);
-  EXPECT_NE(pool.take(only, contribution), slot);
+  for (int i = 0; i < 2; ++i) EXPECT_NE(pool.take(only, result, 1), slot);
+  EXPECT_NE(pool.take(only, contribution, 1), slot);
   EXPECT_FALSE(pool.may_take(only, contribution)) << "the last one is still written to";
   pool.end_writing(slot);
   ASSERT_TRUE(pool.may_take(only, contribution));
-  EXPECT_EQ(pool.take(only, contribution), slot);
+  EXPECT_EQ(pool.take(only, contribution, 1), slot);
 }
 
 TEST(ShmSlots, slots_that_do_not_exist_cannot_be_given_back) {
@@ -106,7 +136,7 @@ TEST(ShmSlots, what_is_guaranteed_can_be_taken_whatever_the_others_hold) {
         }
         const Purpose purpose = random.chance(0.5) ? contribution : result;
         if (to.empty() || !pool.may_take(to, purpose)) continue;
-        const uint32_t slot = pool.take(to, purpose);
+        const uint32_t slot = pool.take(to, purpose, 1);
         for (const auto& [held, region] : out) ASSERT_NE(held, slot);
         for (const uint16_t r : to) out.emplace(slot, r);
       } else if (!out.empty()) {

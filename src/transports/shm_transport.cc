@@ -18,6 +18,7 @@ using shm::Place;
 using shm::Purpose;
 
 constexpr uint32_t small_slot_bytes = 4096;        // a page; the payload of the usual short frame is 1 KiB or less
+constexpr uint64_t slots_in_turn_bytes = 1u << 20;  // half of it is as quick, unless a payload has 64 KiB and two ranks; more is slower
 constexpr uint32_t small_per_large = 4;            // quotas of small slots, in quotas of large ones
 constexpr uint32_t piece_bytes = 128u << 10;       // sender and receiver work on different pieces, and both stay in the caches
 constexpr uint32_t guaranteed_large = 2;           // one being filled while the other is read
@@ -80,7 +81,8 @@ ShmTransport::ShmTransport(const ShmOptions& options, shm::Arena arena, shm::Rec
                                .regions = geometry.regions,
                                .quota_min = guaranteed_large,
                                .quota_max = options.slots_per_peer,
-                               .in_turn = 2 * options.slots_per_peer});
+                               .in_turn = 2 * options.slots_per_peer,
+                               .in_turn_bytes = slots_in_turn_bytes});
   host_.payload_checksum = options.payload_checksum;
   host_.arena = std::move(arena);
   active_.reserve(options.peers_max);
@@ -98,14 +100,14 @@ size_t ShmTransport::room(PeerIndex peer) {
 }
 
 // For all of holders_.
-bool ShmTransport::take_slot(Place place, Purpose purpose, uint32_t& ref) {
+bool ShmTransport::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& ref) {
   shm::SlotPool& pool = host_.pool(place);
   const uint32_t low = place == Place::large ? pool.quota_max() : pool.quota_max() / 2;
   for (const uint16_t region : holders_) {
     if (pool.available(region, purpose) <= low) links_[region]->outbound->drain();
   }
   if (!pool.may_take(holders_, purpose)) return false;
-  ref = shm::make_ref(place, pool.take(holders_, purpose));
+  ref = shm::make_ref(place, pool.take(holders_, purpose, bytes));
   return true;
 }
 
@@ -129,7 +131,7 @@ Slot ShmTransport::acquire(std::span<const PeerIndex> peers, size_t bytes, bool 
   const Purpose purpose = result ? Purpose::result : Purpose::contribution;
   uint32_t ref = 0;
   const bool small = bytes <= small_slot_bytes;
-  if ((small && take_slot(Place::small, purpose, ref)) || take_slot(Place::large, purpose, ref)) {
+  if ((small && take_slot(Place::small, purpose, bytes, ref)) || take_slot(Place::large, purpose, bytes, ref)) {
     const Place place = shm::ref_place(ref);
     host_.pool(place).begin_writing(shm::ref_index(ref));
     return {.data = host_.arena.slot(place, shm::ref_index(ref)),
@@ -205,7 +207,7 @@ bool ShmTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 bool ShmTransport::send_copies(std::span<const PeerIndex> peers, const FrameHeader& header, const std::byte* payload) {
   uint32_t ref = 0;
   const bool quickly = header.payload_bytes <= small_slot_bytes && !host_.payload_checksum && hold(peers) &&
-                       (header.payload_bytes == 0 || take_slot(Place::small, Purpose::contribution, ref));
+                       (header.payload_bytes == 0 || take_slot(Place::small, Purpose::contribution, header.payload_bytes, ref));
   if (!quickly) return Transport::send_copies(peers, header, payload);
   for (const uint16_t region : holders_) links_[region]->outbound->prefetch();
   if (ref != 0) std::memcpy(host_.arena.slot(Place::small, shm::ref_index(ref)), payload, header.payload_bytes);

@@ -13,7 +13,7 @@
 //
 // Memory. regions = peers_max; large slots = max(4 * peers_max, address_bytes_max / slot_bytes), small slots = 32 * peers_max of
 // 4 KiB. All of it is address space; pages are used when touched first. The memory in use is what payloads in
-// flight took at their peak, at most 2 * slots_per_peer times their size for each peer, but up to so many slots are used in turn in any case.
+// flight took at their peak, at most 2 * slots_per_peer times their size for each peer, but up to so many slots, or 1 MiB of them, are used in turn in any case.
 #pragma once
 
 #include <memory>
@@ -87,7 +87,7 @@ class ShmTransport final : public Transport, public Connector {
   Link* link_of(PeerIndex peer) const { return peer < peers_.size() ? peers_[peer].link : nullptr; }
   Link* up_link(PeerIndex peer) const;
   bool hold(std::span<const PeerIndex> peers);
-  bool take_slot(shm::Place place, shm::Purpose purpose, uint32_t& ref);
+  bool take_slot(shm::Place place, shm::Purpose purpose, size_t bytes, uint32_t& ref);
   void publish(const FrameHeader& header, uint32_t ref);
   void want_slots(shm::Place place, shm::Purpose purpose);
   bool poll_link(Link& link, Sink& sink);
