@@ -21,40 +21,38 @@ class InlineCompute final : public Compute {
   Computed reduce_now(const kernels::Reduction& task) override {
     const size_t bytes = task.count * element_bytes(task.dtype);
     if (task.copy == nullptr || !stores_.past_caches(bytes)) {
-      return timed(bytes * (task.sources.size() + 1 + (task.copy != nullptr)), task.copy == nullptr, [&] { kernels::reduce(task); });
+      return timed(bytes * (task.sources.size() + 1 + (task.copy != nullptr)), [&] { kernels::reduce(task); });
     }
     auto sum = task;
     auto* const slot = std::exchange(sum.copy, nullptr);
-    return timed(bytes * (task.sources.size() + 3), false, [&] {
+    return timed(bytes * (task.sources.size() + 3), [&] {
       kernels::reduce(sum);
       kernels::stream_copy(slot, sum.destination, bytes);
     });
   }
   Computed fill(void* slot, const void* source, size_t bytes) override {
-    if (stores_.past_caches(bytes)) return timed(2 * bytes, false, [&] { kernels::stream_copy(slot, source, bytes); });
-    const auto computed = timed(2 * bytes, false, [&] { kernels::copy(slot, source, bytes); });
-    if (computed.cost > 0) stores_.filled(2 * bytes, computed.cost);
+    const auto computed = timed(2 * bytes, [&] { (stores_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(slot, source, bytes); });
+    if (bytes >= SlotStores::bytes_min) stores_.filled(bytes, computed.cost);
     return computed;
   }
   Computed copy(void* destination, const void* source, size_t bytes, uint64_t) override { return copy_now(destination, source, bytes); }
   Computed copy_now(void* destination, const void* source, size_t bytes) override {
-    if (results_.past_caches(bytes)) return timed(2 * bytes, true, [&] { kernels::stream_copy(destination, source, bytes); });
-    return timed(2 * bytes, true, [&] { kernels::copy(destination, source, bytes); });
+    return timed(2 * bytes, [&] { (results_.past_caches(bytes) ? kernels::stream_copy : kernels::copy)(destination, source, bytes); });
   }
   void in_flight(uint64_t bytes) override { results_.in_flight(bytes); }
 
   Computed encode(const EncodeTask& task, kernels::BlockCounts& counts) override {
-    return timed(2 * task.count * element_bytes(task.dtype), false, [&] {
+    return timed(2 * task.count * element_bytes(task.dtype), [&] {
       in_parts(task.count, 1, counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::encode(task, c, part); });
     });
   }
   Computed decode(const DecodeTask& task, kernels::BlockCounts& counts, uint64_t) override {
-    return timed(2 * task.count * element_bytes(task.dtype), false, [&] {
+    return timed(2 * task.count * element_bytes(task.dtype), [&] {
       in_parts(task.count, 1, counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::decode(task, c, part); });
     });
   }
   Computed fold(const FoldTask& task, kernels::BlockCounts& counts, uint64_t) override {
-    return timed(task.messages.size() * task.count * element_bytes(task.dtype), false, [&] {
+    return timed(task.messages.size() * task.count * element_bytes(task.dtype), [&] {
       in_parts(task.count, task.messages.size(), counts, [&](kernels::BlockCounts& c, TaskPart part) { unisono::fold(task, c, part); });
     });
   }
@@ -79,18 +77,16 @@ class InlineCompute final : public Compute {
     });
   }
 
-  // bytes: read and written. plain: no slot is written.
+  // bytes: read and written.
   template <typename F>
-  Computed timed(size_t bytes, bool plain, F&& work) {
+  Computed timed(size_t bytes, F&& work) {
     if (bytes < 2 * SlotStores::bytes_min) {
       work();
       return {};
     }
     const auto start = std::chrono::steady_clock::now();
     work();
-    const Nanos took = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-    if (plain) stores_.worked(bytes, took);
-    return {.done = true, .cost = took};
+    return {.done = true, .cost = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count()};
   }
 
   SlotStores stores_;

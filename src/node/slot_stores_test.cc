@@ -7,95 +7,131 @@ namespace {
 
 constexpr size_t slice = 256u << 10;
 
-// Where other work on memory takes 0.05 ns a byte.
-SlotStores experienced() {
-  SlotStores stores;
-  for (int i = 0; i < 100; ++i) stores.worked(slice, slice / 20);
-  return stores;
-}
+// Nanoseconds a byte, either way.
+struct Machine {
+  double through = 0, past = 0;
+};
+constexpr Machine near_cores = {.through = 0.04, .past = 0.06};
+constexpr Machine far_cores = {.through = 0.25, .past = 0.06};
 
-void fill(SlotStores& stores, int times, double ns_per_byte) {
-  for (int i = 0; i < times; ++i) stores.filled(slice, static_cast<Nanos>(ns_per_byte * slice));
-}
-
-TEST(SlotStores, go_through_the_caches_while_that_costs_what_other_work_costs) {
-  auto stores = experienced();
-  fill(stores, 1000, 0.1);
-  EXPECT_FALSE(stores.far());
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(stores.past_caches(slice));
-}
-
-TEST(SlotStores, go_past_the_caches_when_these_take_much_longer_again_and_again) {
-  auto stores = experienced();
-  fill(stores, 31, 0.3);
-  EXPECT_FALSE(stores.far());
-  fill(stores, 1, 0.3);
-  EXPECT_TRUE(stores.far());
-  EXPECT_TRUE(stores.past_caches(slice));
-}
-
-TEST(SlotStores, new_pages_and_interrupted_slices_change_nothing) {
-  auto stores = experienced();
-  fill(stores, 16, 10);  // as many as two ranks have slots
-  for (int i = 0; i < 100; ++i) {
-    fill(stores, 2, 100);
-    fill(stores, 2, 0.05);
-  }
-  EXPECT_FALSE(stores.far());
-}
-
-// How many slices go past the caches until the next try.
-int slices_past(SlotStores& stores) {
+// Writes slices; how many of them went past the caches.
+int fill(SlotStores& stores, int times, const Machine& machine, size_t bytes = slice) {
   int past = 0;
-  while (past < 10'000 && stores.past_caches(slice)) ++past;
+  for (int i = 0; i < times; ++i) {
+    const bool way = stores.past_caches(bytes);
+    past += way;
+    stores.filled(bytes, static_cast<Nanos>((way ? machine.past : machine.through) * static_cast<double>(bytes)));
+  }
   return past;
 }
 
-TEST(SlotStores, now_and_then_slices_go_through_the_caches_to_see_whether_that_is_quick_again) {
-  auto stores = experienced();
-  fill(stores, 32, 0.5);
-  ASSERT_TRUE(stores.far());
+TEST(SlotStores, go_through_the_caches_where_cores_are_near_but_for_a_few_to_see) {
+  SlotStores stores;
+  EXPECT_EQ(fill(stores, 256, near_cores), 0);
+  EXPECT_EQ(fill(stores, 8, near_cores), 8);
   for (int again = 0; again < 3; ++again) {
-    EXPECT_EQ(slices_past(stores), 2048);
-    for (int i = 0; i < 32; ++i) {
-      EXPECT_FALSE(stores.past_caches(slice)) << "slice " << i << " of the try";
-      fill(stores, 1, 0.5);
-    }
-    EXPECT_TRUE(stores.far());
+    EXPECT_EQ(fill(stores, 2048, near_cores), 0);
+    EXPECT_EQ(fill(stores, 8, near_cores), 8);
+  }
+  EXPECT_FALSE(stores.past());
+}
+
+TEST(SlotStores, go_past_them_where_cores_are_far_and_most_of_the_time_after_that) {
+  SlotStores stores;
+  EXPECT_EQ(fill(stores, 264, far_cores), 8);
+  EXPECT_TRUE(stores.past());
+  for (int again = 0; again < 3; ++again) {
+    EXPECT_EQ(fill(stores, 2048, far_cores), 2048);
+    EXPECT_EQ(fill(stores, 32, far_cores), 0);
+  }
+  EXPECT_TRUE(stores.past());
+}
+
+TEST(SlotStores, what_the_reader_loses_counts_too) {
+  for (const double past : {0.04, 0.03, 0.027}) {
+    SlotStores stores;
+    fill(stores, 264, {.through = 0.04, .past = past});
+    EXPECT_FALSE(stores.past()) << past;
+  }
+  SlotStores stores;
+  fill(stores, 264, {.through = 0.04, .past = 0.025});
+  EXPECT_TRUE(stores.past());
+}
+
+TEST(SlotStores, are_near_again_when_a_try_shows_it) {
+  SlotStores stores;
+  fill(stores, 264, far_cores);
+  ASSERT_TRUE(stores.past());
+  fill(stores, 2048 + 32, {.through = 0.07, .past = 0.06});
+  EXPECT_FALSE(stores.past()) << "a little slower than past them: the reader's gain is more";
+
+  fill(stores, 2048 + 8, far_cores);
+  ASSERT_TRUE(stores.past());
+  fill(stores, 2048 + 32, {.through = 0.08, .past = 0.06});
+  EXPECT_TRUE(stores.past());
+}
+
+TEST(SlotStores, only_the_last_slices_of_a_try_through_the_caches_count) {
+  for (const bool quick : {false, true}) {
+    SlotStores stores;
+    fill(stores, 264 + 2048, far_cores);
+    ASSERT_TRUE(stores.past());
+    fill(stores, 24, quick ? far_cores : near_cores);
+    fill(stores, 8, quick ? near_cores : far_cores);
+    EXPECT_EQ(stores.past(), !quick);
   }
 }
 
-TEST(SlotStores, only_the_last_slices_of_a_try_count) {
-  for (const bool quick : {false, true}) {
-    auto stores = experienced();
-    fill(stores, 32, 0.5);
-    slices_past(stores);
-    fill(stores, 24, quick ? 0.5 : 0.06);
-    fill(stores, 8, quick ? 0.06 : 0.5);
-    EXPECT_EQ(stores.far(), !quick);
-    EXPECT_EQ(stores.past_caches(slice), !quick);
+TEST(SlotStores, writes_that_have_become_slower_are_reason_enough_for_a_try) {
+  SlotStores stores;
+  fill(stores, 264 + 100, near_cores);
+  EXPECT_EQ(fill(stores, 16 + 8, far_cores), 8);
+  EXPECT_TRUE(stores.past());
+
+  SlotStores slower;
+  fill(slower, 264 + 100, near_cores);
+  const Machine slow{.through = 0.08, .past = 0.12};  // all memory
+  EXPECT_EQ(fill(slower, 16 + 8, slow), 8);
+  EXPECT_FALSE(slower.past());
+  EXPECT_EQ(fill(slower, 2048, slow), 0) << "that is usual now";
+}
+
+TEST(SlotStores, new_pages_and_interrupted_slices_change_nothing) {
+  SlotStores stores;
+  fill(stores, 16, {.through = 10, .past = 10});
+  fill(stores, 248, near_cores);
+  EXPECT_FALSE(stores.past());
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(fill(stores, 2, {.through = 100, .past = 100}), 0);
+    EXPECT_EQ(fill(stores, 3, near_cores), 0);
   }
+}
+
+TEST(SlotStores, a_slice_is_compared_with_those_of_its_size) {
+  SlotStores stores;
+  constexpr Machine small{.through = 0.3, .past = 0.3};
+  for (int i = 0; i < 32; ++i) {
+    fill(stores, 4, near_cores);
+    fill(stores, 4, small, 16u << 10);
+  }
+  EXPECT_EQ(fill(stores, 8, small, 16u << 10), 8);
+  EXPECT_FALSE(stores.past());
+
+  // In a try that meets a size for the first time nothing is concluded.
+  fill(stores, 2048, near_cores);
+  EXPECT_EQ(fill(stores, 8, {.through = 0.001, .past = 0.001}, 64u << 10), 8);
+  EXPECT_FALSE(stores.past());
 }
 
 TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try_but_pages_stay_in_the_caches) {
-  auto stores = experienced();
-  EXPECT_FALSE(stores.past_caches(8192));
-  fill(stores, 32, 0.5);
-  for (int i = 0; i < 10'000; ++i) EXPECT_TRUE(stores.past_caches(8192));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(stores.past_caches(4096));
-}
-
-TEST(SlotStores, nothing_is_concluded_before_there_is_anything_to_compare_with) {
   SlotStores stores;
-  fill(stores, 100, 100);
-  EXPECT_FALSE(stores.far());
-}
-
-TEST(SlotStores, what_is_usual_follows_the_machine) {
-  auto stores = experienced();
-  for (int i = 0; i < 200; ++i) stores.worked(slice, slice / 2);  // all memory has become ten times slower
-  fill(stores, 100, 0.9);
-  EXPECT_FALSE(stores.far());
+  EXPECT_FALSE(stores.past_caches(8192));
+  fill(stores, 256, far_cores);
+  EXPECT_TRUE(stores.past_caches(SlotStores::bytes_min)) << "a try";
+  EXPECT_FALSE(stores.past_caches(8192));
+  fill(stores, 8, far_cores);
+  EXPECT_TRUE(stores.past_caches(8192));
+  EXPECT_FALSE(stores.past_caches(4096));
 }
 
 }  // namespace
