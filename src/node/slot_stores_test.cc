@@ -93,7 +93,17 @@ TEST(SlotStores, writes_that_have_become_slower_are_reason_enough_for_a_try) {
   const Machine slow{.through = 0.08, .past = 0.12};  // all memory
   EXPECT_EQ(fill(slower, 16 + 8, slow), 8);
   EXPECT_FALSE(slower.past());
-  EXPECT_EQ(fill(slower, 2048, slow), 0) << "that is usual now";
+  fill(slower, 1, slow);
+  fill(slower, 1, {.through = 0.3, .past = 0.3});
+  EXPECT_EQ(fill(slower, 2046, slow), 0) << "that is usual now";
+
+  SlotStores mixed;
+  fill(mixed, 264, near_cores);
+  int past = 0;
+  for (int i = 0; i < 14; ++i) past += fill(mixed, 2, far_cores) + fill(mixed, 1, near_cores);
+  EXPECT_EQ(past, 0);
+  past = fill(mixed, 2, far_cores) + fill(mixed, 8, far_cores);
+  EXPECT_EQ(past, 8) << "16 more slow ones than others";
 }
 
 TEST(SlotStores, new_pages_and_interrupted_slices_change_nothing) {
@@ -105,6 +115,12 @@ TEST(SlotStores, new_pages_and_interrupted_slices_change_nothing) {
     EXPECT_EQ(fill(stores, 2, {.through = 100, .past = 100}), 0);
     EXPECT_EQ(fill(stores, 3, near_cores), 0);
   }
+
+  SlotStores interrupted;
+  fill(interrupted, 255, near_cores);
+  fill(interrupted, 1, {.through = 100, .past = 100});
+  EXPECT_EQ(fill(interrupted, 8, near_cores), 8);
+  EXPECT_FALSE(interrupted.past());
 }
 
 TEST(SlotStores, a_slice_is_compared_with_those_of_its_size) {
@@ -121,6 +137,20 @@ TEST(SlotStores, a_slice_is_compared_with_those_of_its_size) {
   fill(stores, 2048, near_cores);
   EXPECT_EQ(fill(stores, 8, {.through = 0.001, .past = 0.001}, 64u << 10), 8);
   EXPECT_FALSE(stores.past());
+  // Such slices do not count against the others.
+  fill(stores, 2048, near_cores);
+  EXPECT_EQ(fill(stores, 5, small, 128u << 10) + fill(stores, 3, {.through = 0.001, .past = 0.001}), 8);
+  EXPECT_TRUE(stores.past());
+}
+
+TEST(SlotStores, what_a_size_took_the_other_way_is_forgotten_when_the_way_changes) {
+  SlotStores stores;
+  fill(stores, 128, far_cores, 64u << 10);
+  fill(stores, 136, far_cores);
+  ASSERT_TRUE(stores.past());
+  fill(stores, 2048, far_cores);
+  EXPECT_EQ(fill(stores, 32, far_cores, 64u << 10), 0);
+  EXPECT_TRUE(stores.past());
 }
 
 TEST(SlotStores, short_slices_go_as_long_ones_do_and_are_no_try_but_pages_stay_in_the_caches) {
