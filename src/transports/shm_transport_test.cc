@@ -105,6 +105,27 @@ TEST(ShmTransport, a_slot_committed_to_several_peers_comes_back_when_all_have_re
   nodes[0].transport->abandon(again);
 }
 
+TEST(ShmTransport, payloads_take_turns_in_a_mebibyte_of_slots_whatever_their_size) {
+  Pair pair;
+  const PeerIndex to[] = {1};
+  const auto in_turn = [&](uint32_t bytes) {
+    std::set<std::byte*> used;
+    for (int i = 0; i < 400; ++i) {
+      const Slot slot = pair.a.transport->acquire(to, bytes, false);
+      if (!slot) return size_t{0};
+      if (i >= 300) used.insert(slot.data);
+      std::memset(slot.data, i, bytes);
+      pair.a.transport->commit(slot, data_header(1, bytes));
+      if (!run_until({&pair.b}, [&, have = pair.b.received_count] { return pair.b.received_count > have; })) return size_t{0};
+    }
+    return used.size();
+  };
+  pair.b.keep_payloads = false;
+  EXPECT_EQ(in_turn(64 << 10), 16u);
+  EXPECT_EQ(in_turn(256 << 10), 4u);
+  EXPECT_EQ(in_turn(128 << 10), 8u);
+}
+
 TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   TestNode nodes[3];
   connect_all({&nodes[0], &nodes[1], &nodes[2]});
