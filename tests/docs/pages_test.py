@@ -71,7 +71,7 @@ class Pages(unittest.TestCase):
 
     def test_files_of_the_tree_exist(self):
         for path, page in pages().items():
-            for name in re.findall(r"`((?:src|docs|examples|tests|tools|bench|include|cmake)/[\w./-]+\.\w+)`", page):
+            for name in re.findall(r"`((?:src|docs|examples|tests|tools|bench|include|cmake)/[\w./-]*(?:\.\w+|/))`", page):
                 self.assertTrue(os.path.exists(os.path.join(ROOT, name)), f"{path} names {name}")
 
     def test_shell_is_shell(self):
@@ -80,6 +80,36 @@ class Pages(unittest.TestCase):
             done = subprocess.run(["sh", "-n"], input=text, text=True, stderr=subprocess.PIPE, timeout=10, check=False)
             self.assertEqual(done.returncode, 0, f"{path}: {done.stderr}\n{text}")
         self.assertGreater(len(checked), 10)
+
+
+class Fragments(unittest.TestCase):
+    """C++ that is on a page itself and not in a file: it is compiled, with what such lines take for granted."""
+
+    GIVEN = """#include <unisono/unisono.h>
+        #include <cstdint>
+        #include <vector>
+        template <typename... T> void log(T&&...) {}
+        unisono::Status fail(const std::string&);
+        std::vector<unisono::Parameter> parameters;
+        std::span<const float> initial;
+        std::vector<float> model;
+        std::vector<int64_t> counts;
+        uint64_t samples = 0;
+        """
+    GROUP = "auto group = unisono::Group::join();\n"
+    HANDLE = "auto joined = unisono::Group::join(); unisono::Group& group = *joined;\n"
+    RUN = 'auto run = unisono::Elastic::join({.run_id = "demo"});\n'
+    BEFORE = {"README.md": "", "docs/elastic.md": RUN, "docs/observing.md": HANDLE, "docs/packet_loss.md": GROUP + "std::vector<float> gradient;\n"}
+
+    def test_they_compile(self):
+        found = [(path, text) for path, text in blocks("cpp") if "--8<--" not in text]
+        self.assertEqual({path for path, _ in found}, set(self.BEFORE))
+        for path, text in found:
+            lines = [line for line in text.replace(" = ...;", ";").splitlines() if not line.startswith("#include")]
+            source = "\n".join([self.GIVEN, "unisono::Status shown() {", self.BEFORE[path], *lines, "return {};", "}"])
+            done = subprocess.run(["c++", "-std=c++20", "-fsyntax-only", "-I", os.path.join(ROOT, "include"), "-x", "c++", "-"], input=source, text=True, stderr=subprocess.PIPE,
+                                  timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, f"{path}: {done.stderr}\n{text}")
 
 
 class Examples(unittest.TestCase):

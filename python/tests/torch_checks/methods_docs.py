@@ -14,7 +14,8 @@ PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "torch_methods.md"
 
 def run_blocks(kind, **names):
     """How many there were."""
-    blocks = re.findall(rf"^```python{kind}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if PAGE.exists() else []
+    fence = "{.python ." + kind + "}" if kind else "python"
+    blocks = re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if PAGE.exists() else []
     for block in blocks:
         if "init_process_group" in block:
             continue
@@ -32,9 +33,9 @@ def examples():
 
 @check(ranks=(2,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp"})
 def examples_over_datagrams():
-    run_blocks(" udp")
+    run_blocks("udp")
 
 
 @check(ranks=(1,), group=False)
 def examples_without_a_group():
-    run_blocks(" elastic", first=True, seeds=[])
+    run_blocks("elastic", first=True, seeds=[])
