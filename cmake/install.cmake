@@ -30,8 +30,9 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/unisono.pc.in ${PROJECT_BINARY_DIR}/uni
 install(FILES ${PROJECT_BINARY_DIR}/unisono.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES LICENSE README.md CHANGELOG.md ARCHITECTURE.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
-# Pages of docs/ show these files by name.
+install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")\nset(pages \"${PROJECT_BINARY_DIR}/pages/docs\")\nset(folder \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/docs\")")
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_pages.cmake)
+# Pages name these files.
 install(DIRECTORY examples/api examples/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples PATTERN CMakeLists.txt EXCLUDE)
 
 # The manual page and the completions come out of the tool itself.
