@@ -212,7 +212,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--delivery", options.delivery, "reliable, lossy or automatic, the last two perhaps with options, as lossy:loss_budget=0.2; needs --transport udp [reliable]")->type_name("DELIVERY");
   app.add_option("--slice", options.slice, "bytes of one slice [automatic]")->type_name("SIZE");
   app.add_option("--streams", options.streams, "TCP connections per pair of hosts [automatic]")->type_name("N");
-  app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s]")->type_name("TIME");
+  app.add_option("-T,--timeout", options.timeout, "deadline of each operation [60s; with --stop-rank 5s]")->type_name("TIME");
   app.add_option("-J,--json", options.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("--plot", options.plot, "draw time and bus bandwidth by size there, as SVG")->type_name("FILE");
   app.add_option("--compare", options.compare, "two files that -J wrote, the old one first: compare instead of measuring")->type_name("FILE")->expected(2);
