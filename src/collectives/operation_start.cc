@@ -227,7 +227,7 @@ void Operation::finish(Status status) {
   }
   status_ = std::move(status);
   done_ = true;
-  ended_ = now_;
+  ended_ = port_ == nullptr ? now_ : std::max(now_, port_->time_since(now_));
 }
 
 void Operation::fail_here(Status why) {

@@ -67,6 +67,8 @@ class Port {
   virtual void encode(const EncodeTask& task, kernels::BlockCounts& counts) = 0;
   virtual bool decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) = 0;
   virtual bool fold(const FoldTask& task, kernels::BlockCounts& counts, uint32_t lane) = 0;
+  // When it is by now, after what was computed at once since an event that came at `event`.
+  virtual Nanos time_since(Nanos event) const { return event; }
 };
 
 }  // namespace unisono

@@ -36,6 +36,8 @@ class Compute {
     kernels::copy(destination, source, bytes);
     return {};
   }
+  // When it is by now, after what was done at once since an event that came at `event`.
+  virtual Nanos time_since(Nanos event) const { return event; }
   // Inputs and outputs of all operations that have begun and not ended.
   virtual void in_flight(uint64_t) {}
   // Always done at once.

@@ -39,6 +39,7 @@ class Engine::OperationPort final : public Port {
   void encode(const EncodeTask& task, kernels::BlockCounts& counts) override;
   bool decode(const DecodeTask& task, kernels::BlockCounts& counts, uint32_t lane) override;
   bool fold(const FoldTask& task, kernels::BlockCounts& counts, uint32_t lane) override;
+  Nanos time_since(Nanos event) const override;
 
  private:
   PeerIndex peer(Rank rank) const;

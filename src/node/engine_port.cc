@@ -103,4 +103,6 @@ bool Engine::OperationPort::fold(const FoldTask& task, kernels::BlockCounts& cou
   return computed.done;
 }
 
+Nanos Engine::OperationPort::time_since(Nanos event) const { return engine_.compute_.time_since(event); }
+
 }  // namespace unisono

@@ -11,7 +11,7 @@ using Floats = std::vector<float>;
 
 class RecordedCluster : public TestCluster {
  public:
-  explicit RecordedCluster(uint32_t world) : TestCluster(world, {}, {}, world) {
+  explicit RecordedCluster(uint32_t world, Nanos (*clock)() = nullptr) : TestCluster(world, {}, {}, world, clock) {
     pass(second);
     for (Rank rank = 0; rank < world; ++rank) {
       record::Identity identity{.rank = rank, .wall_start = now(), .monotonic_start = now(), .links = std::vector<record::LinkName>(world)};
@@ -66,6 +66,21 @@ TEST(EngineRecord, an_operation_is_written_down_with_its_times_and_bytes) {
   }
   EXPECT_EQ(cluster.written(0).operations[0].awaited, 2);
   EXPECT_GE(cluster.written(0).links[2].waited_ns, 2 * static_cast<uint64_t>(millisecond));
+}
+
+TEST(EngineRecord, an_operation_that_is_done_within_one_event_has_taken_its_time) {
+  RecordedCluster cluster(2, [] { return second + 7 * microsecond; });
+  auto first = cluster.sum(0), last = cluster.sum(1);
+  cluster.settle();
+  for (const auto& done : {first, last}) {
+    ASSERT_TRUE(done->done);
+    EXPECT_EQ(done->report.total_us, 7);
+  }
+  for (Rank rank = 0; rank < 2; ++rank) {
+    const auto operation = cluster.written(rank).operations.at(0);
+    EXPECT_EQ(operation.started, second);
+    EXPECT_EQ(operation.ended, second + 7 * microsecond);
+  }
 }
 
 TEST(EngineRecord, who_is_waited_for_is_seen_while_it_is_so) {

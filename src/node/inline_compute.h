@@ -17,6 +17,9 @@ namespace unisono {
 
 class InlineCompute final : public Compute {
  public:
+  // clock: what events are timed by; nullptr: by nothing that passes while it computes.
+  explicit InlineCompute(Nanos (*clock)() = nullptr) : clock_(clock) {}
+  Nanos time_since(Nanos event) const override { return clock_ == nullptr ? event : clock_(); }
   Computed reduce(const kernels::Reduction& task, uint64_t) override { return reduce_now(task); }
   Computed reduce_now(const kernels::Reduction& task) override {
     const size_t bytes = task.count * element_bytes(task.dtype);
@@ -89,6 +92,7 @@ class InlineCompute final : public Compute {
     return {.done = true, .cost = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count()};
   }
 
+  Nanos (*const clock_)();
   SlotStores stores_;
   ResultStores results_;
   Crew crew_;

@@ -167,7 +167,7 @@ class Node {
   const ResolvedOptions options_;
   const PeerId self_;
   std::vector<Link> links_;
-  InlineCompute compute_;
+  InlineCompute compute_{monotonic_now};
   Engine engine_;
   std::unique_ptr<RendezvousSession> session_;
   Roster roster_;

@@ -29,6 +29,24 @@ Nanos wall_now() {
   return time.tv_sec * second + time.tv_nsec;
 }
 
+// Both clocks at one moment: of a few readings the one that nothing came between.
+struct Clocks {
+  Nanos wall = 0, monotonic = 0;
+};
+Clocks clocks_now() {
+  Clocks best;
+  Nanos narrowest = never;
+  for (int i = 0; i < 5; ++i) {
+    const auto before = monotonic_now();
+    const auto wall = wall_now();
+    const auto took = monotonic_now() - before;
+    if (took >= narrowest) continue;
+    narrowest = took;
+    best = {wall, before + took / 2};
+  }
+  return best;
+}
+
 // The peers are those of an earlier roster where a re-forming found no links to all of the new one.
 const MemberRecord* member_of(Node& node, PeerIndex peer) {
   const auto rank = static_cast<size_t>(std::find(node.peers().begin(), node.peers().end(), peer) - node.peers().begin());
@@ -43,6 +61,7 @@ void keep_record(Node& node, GroupCore& group) {
   const auto* self = member_of(node, self_peer);
   if (self == nullptr) return;  // removed from the group: nothing runs in it
   const auto process = record::process_state(::getpid());
+  const auto clocks = clocks_now();
   record::Identity identity{.run = run_of(node.roster().key),
                             .group = group.number,
                             .epoch = node.roster().epoch,
@@ -50,8 +69,8 @@ void keep_record(Node& node, GroupCore& group) {
                             .host = self->host,
                             .pid = ::getpid(),
                             .process_started = process ? process->started : 0,
-                            .wall_start = wall_now(),
-                            .monotonic_start = monotonic_now(),
+                            .wall_start = clocks.wall,
+                            .monotonic_start = clocks.monotonic,
                             .links = {}};
   for (const auto peer : group.members) {
     const auto* member = member_of(node, peer);

@@ -17,7 +17,7 @@ namespace unisono {
 
 class TestCluster {
  public:
-  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {}, uint32_t ranks_per_island = 2) : world_(world) {
+  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {}, uint32_t ranks_per_island = 2, Nanos (*clock)() = nullptr) : world_(world), compute_(clock) {
     hub_ = std::move(LoopbackHub::make({.count = world}).value());
     std::vector<uint32_t> islands(world);
     for (Rank r = 0; r < world; ++r) islands[r] = r / ranks_per_island;
