@@ -169,7 +169,7 @@ int run_bench(const Arguments& arguments) {
   if (options.fail_above < 0 || (options.fail_above > 0 && options.compare.empty())) {
     return usage_error(bench_text.name, options.fail_above < 0 ? "--fail-above is a ratio, such as 1.05" : "--fail-above needs --compare");
   }
-  BenchRanks ranks{.command = {"bench"}, .launch = options.launch, .limits = {}, .faults = {}, .group = {}, .progress = options.progress};
+  BenchRanks ranks{.command = {"bench"}, .launch = options.launch, .limits = {}, .faults = {}, .group = {}, .progress = options.progress, .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   if (!options.compare.empty()) {
     const bool measures = ranks.asked() || !options.collectives.empty() || !options.json.empty();
     return measures ? usage_error(bench_text.name, "--compare measures nothing: no collective, -n, --hosts or -J beside it") : run_comparison(options);

@@ -4,6 +4,7 @@
 
 
 #include "cli/launch_links.h"
+#include "cli/option_values.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -230,6 +231,7 @@ Result<BenchPlan> make_bench_plan(const BenchOptions& options) {
   for (const auto set : {set_collectives, set_measures, set_call, set_delivery, set_faults}) {
     if (auto status = set(options, plan); !status.ok()) return status;
   }
+  if (auto status = check_progress(options.progress); !status.ok()) return status;
   const auto limits = make_limits(options.launch);
   if (!limits.ok()) return limits.status();
   plan.limits = *limits;

@@ -103,6 +103,7 @@ TEST(BenchOptions, delivery_that_is_none_or_does_not_go_with_the_rest_is_refused
 TEST(BenchOptions, numbers_out_of_range_are_refused) {
   EXPECT_NE(refusal({"-a", "4"}).find("-a 4"), std::string::npos);
   EXPECT_NE(refusal({"-z", "2"}).find("-z 2"), std::string::npos);
+  EXPECT_EQ(refusal({"--progress", "loud"}), "--progress 'loud' is none of auto, bar, lines, off");
   EXPECT_NE(refusal({"-T", "0"}).find("-T 0"), std::string::npos);
   EXPECT_NE(refusal({"-o", "bor"}).find("whole numbers"), std::string::npos);
 }

@@ -154,7 +154,7 @@ void Ordeal::measure_upset(Upset& upset) {
 }
 
 Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
-  Upset upset{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .members = {}};
+  Upset upset{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
   take_news();
   const auto harmful = std::find_if(faults_.rbegin(), faults_.rend(), [](const FaultNews& news) { return news.fault.kind != FaultKind::resume; });
   if (harmful != faults_.rend()) {

@@ -47,6 +47,7 @@ struct Upset {
   bool reformed = false;
   Nanos reform_time = 0;            // the slowest survivor's
   uint32_t epoch = 0;
+  std::vector<uint32_t> before;     // by the rank that the status means: its number as the group formed
   std::vector<uint32_t> members;    // that go on, numbered as the group formed
 };
 

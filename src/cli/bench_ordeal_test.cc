@@ -10,7 +10,7 @@ namespace {
 
 Upset upset() {
   Upset out{.at = 2'002 * millisecond, .operation = 41, .status = Status(Code::peer_lost, "rank 1 was lost"), .cause = Fault{FaultKind::kill, 1, 2 * second},
-            .told_after = 1'900 * microsecond, .reformed = true, .reform_time = 1'300 * microsecond, .epoch = 2, .members = {0, 2, 3}};
+            .told_after = 1'900 * microsecond, .reformed = true, .reform_time = 1'300 * microsecond, .epoch = 2, .before = {0, 1, 2, 3}, .members = {0, 2, 3}};
   return out;
 }
 
@@ -25,6 +25,14 @@ TEST(BenchOrdeal, an_upset_says_when_with_what_and_how_it_went_on) {
   EXPECT_EQ(json["code"], "peer_lost");
   EXPECT_EQ(json["members"], (std::vector<int>{0, 2, 3}));
   EXPECT_DOUBLE_EQ(json["told_after_ms"], 1.9);
+}
+
+TEST(BenchOrdeal, an_upset_of_a_group_that_was_re_formed_says_whom_its_ranks_mean) {
+  auto later = upset();
+  later.before = {0, 2, 3};
+  later.members = {0, 3};
+  EXPECT_NE(to_line(later).find("rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all told"), std::string::npos) << to_line(later);
+  EXPECT_EQ(nlohmann::json::parse(to_json(later))["before"], (std::vector<int>{0, 2, 3}));
 }
 
 TEST(BenchOrdeal, an_upset_without_cause_or_reforming_claims_neither) {

@@ -26,6 +26,7 @@ std::string ordeal_head(const OrdealOptions& options, const std::vector<Fault>& 
   for (const auto& fault : faults) text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
   text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name, format_bytes(options.bytes),
                       options.reform ? "the living re-form and go on" : "the first failure ends it (--no-reform)", format_duration(options.call.timeout.count() * millisecond));
+  text += "# before each operation a sum of 16 bytes says whether it goes on; a failure may be met there\n";
   text += "# one line per stretch of operations that went alike; seconds since the group formed; times are those of rank 0\n#\n";
   text += fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "from", "to", "operations", "ranks", "contrib", "p50", "p99", "max", "#wrong");
   return text + fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "(s)", "(s)", "", "", "", "(us)", "(us)", "(us)", "");
@@ -40,6 +41,8 @@ std::string to_line(const FaultNews& news, Nanos since_formed) { return fmt::for
 
 std::string to_line(const Upset& upset) {
   std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(upset.at), upset.operation, upset.status.to_string());
+  const bool renumbered = !upset.before.empty() && upset.before.back() != upset.before.size() - 1;
+  if (renumbered) text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", upset.before.size() - 1, format_ranks(upset.before));
   if (upset.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", upset.reformed ? "all told within" : "told", milliseconds(upset.told_after), describe(*upset.cause));
   if (!upset.reformed) return text;
   return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(upset.reform_time), upset.epoch, format_ranks(upset.members),
@@ -67,7 +70,7 @@ std::string to_json(const FaultNews& news, Nanos since_formed) {
 
 std::string to_json(const Upset& upset) {
   nlohmann::ordered_json json{{"kind", "upset"}, {"at_s", seconds(upset.at)}, {"operation", upset.operation},
-                              {"code", name(upset.status.code())}, {"message", upset.status.message()}};
+                              {"code", name(upset.status.code())}, {"message", upset.status.message()}, {"before", upset.before}};
   if (upset.cause) json["told_after_ms"] = milliseconds(upset.told_after);
   if (upset.reformed) {
     json["reform_ms"] = milliseconds(upset.reform_time);

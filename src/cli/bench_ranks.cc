@@ -42,6 +42,7 @@ Result<std::optional<Seat>> take_seat(const BenchRanks& ranks) {
 
 int run_rank(const BenchRanks& ranks, const RankPart& part) {
   auto seat = take_seat(ranks);
+  if (!seat.ok() && seat.status().code() == Code::invalid) return usage_error(ranks.name(), seat.status().message());
   if (!seat.ok()) return bench_failed(ranks.name(), seat.status());
   auto group = Group::join(join_options(ranks));
   if (!group.ok()) {
@@ -99,11 +100,24 @@ int bench_failed(const std::string& name, const Group& group, const std::string&
   return 1;
 }
 
+// Found out before anything is measured: rank 0 writes these, so not where that is another process.
+Status check_outputs(const BenchRanks& ranks, bool is_rank) {
+  if (is_rank ? std::string_view(std::getenv("RANK")) != "0" : !ranks.launch.hosts.empty()) return {};
+  for (const auto& [option, path] : ranks.outputs) {
+    if (path.empty() || path == "-") continue;
+    const auto folder = path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
+    const bool is_there = ::access(path.c_str(), F_OK) == 0;
+    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0) return Status(Code::invalid, fmt::format("{} {} cannot be written: {}", option, path, strerrordesc_np(errno)));
+  }
+  return {};
+}
+
 int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part) {
   const char* world = std::getenv("WORLD_SIZE");
   const bool is_rank = std::getenv("RANK") != nullptr;
   const auto& count = ranks.launch.count;
   if (is_rank && !count.empty() && world != nullptr && count != world) return usage_error(ranks.name(), fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
+  if (auto status = check_outputs(ranks, is_rank); !status.ok()) return usage_error(ranks.name(), status.message());
   if (ranks.asked() && !is_rank) return run_as_launcher(ranks, arguments);
   if (!is_rank_already()) return usage_error(ranks.name(), "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
   return run_rank(ranks, part);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/bench_faults.h"
@@ -25,6 +26,7 @@ struct BenchRanks {
   std::vector<Fault> faults;  // as typed
   Options group;
   std::string progress;       // a style; auto is decided here, because ranks write into pipes
+  std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
   bool needs_stage() const { return limits.any() || !faults.empty(); }
   bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
   std::string name() const;   // "unisono bench"

@@ -43,7 +43,7 @@ Result<Seat> Seat::take(const std::string& job, uint32_t rank, bool private_netw
   if (!socket) return failed("no socket", errno);
   const StageAddress stage(job);
   if (::connect(socket.get(), stage.get(), stage.bytes) != 0) {
-    return Status(Code::unavailable, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
+    return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
   }
   Seat seat(std::move(socket));
   Descriptor packets;

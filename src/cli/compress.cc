@@ -60,7 +60,7 @@ int run_compress(const Arguments& arguments) {
   if (const auto code = parse_arguments(*app, arguments)) return *code;
   const auto plan = make_compress_plan(options);
   if (!plan.ok()) return usage_error(compress_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"bench", "compress"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = {}, .progress = options.progress};
+  BenchRanks ranks{.command = {"bench", "compress"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = {}, .progress = options.progress, .outputs = {{"-J", options.json}, {"--plot", options.plot}}};
   ranks.group.timeout = plan->timeout;
   return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
 }

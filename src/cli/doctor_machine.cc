@@ -1,9 +1,13 @@
 #include "cli/doctor_machine.h"
 
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -11,7 +15,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
+#include "cli/descriptor.h"
 #include "cli/host_facts.h"
 #include "cli/version.h"
 #include "node/rendezvous_socket_listen.h"
@@ -70,15 +76,22 @@ void read_limits(MachineFacts& facts) {
   facts.shm_free_bytes = uint64_t{shm.f_bavail} * shm.f_frsize;
 }
 
+// Of this name space: /sys may still show those of another one.
 void read_interfaces(MachineFacts& facts) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/sys/class/net", error), end; !error && entry != end; entry.increment(error)) {
-    const auto at = entry->path();
-    const auto flags = std::strtoul(first_line(at / "flags").c_str(), nullptr, 16);
-    facts.interfaces.push_back({.name = at.filename().string(),
-                                .up = (flags & 1) != 0,
-                                .carrier = first_line(at / "carrier") == "1",
-                                .mtu = static_cast<uint32_t>(std::strtoul(first_line(at / "mtu").c_str(), nullptr, 10))});
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> held(list, ::freeifaddrs);
+  const Descriptor any(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  for (const auto* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const std::string name = entry->ifa_name;
+    if (name.find(':') != std::string::npos || std::ranges::any_of(facts.interfaces, [&](const auto& known) { return known.name == name; })) continue;
+    ifreq request{};
+    name.copy(request.ifr_name, IFNAMSIZ - 1);
+    const bool told = ::ioctl(any.get(), SIOCGIFMTU, &request) == 0;
+    facts.interfaces.push_back({.name = name,
+                                .up = (entry->ifa_flags & IFF_UP) != 0,
+                                .carrier = (entry->ifa_flags & IFF_RUNNING) != 0,
+                                .mtu = told ? static_cast<uint32_t>(request.ifr_mtu) : 0});
   }
   std::sort(facts.interfaces.begin(), facts.interfaces.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
 }

@@ -21,7 +21,7 @@ const CommandLineText metrics_command_text{
 Labels: run (the same on all ranks of a job), group, epoch, rank, host, pid; collective or peer and transport. Counters begin
 anew when a group is re-formed: epoch is another then.
 
-Exit code: 0, also if no group runs here; 2 for a wrong command line.)"};
+Exit code: 0, also if no group runs here; 1 if what was asked for could not be read; 2 for a wrong command line.)"};
 
 struct MetricsOptions {
   Places places;
@@ -44,7 +44,9 @@ int run_metrics(const Arguments& arguments) {
   if (!sightings.ok()) return usage_error(metrics_command_text.name, sightings.status().message());
   for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono metrics: {}\n", trouble);
   const auto text = metrics_text(sightings->all);
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  const bool asked = !options.places.paths.empty() || !options.places.pids.empty();
+  return written && (!asked || sightings->troubles.empty()) ? 0 : 1;
 }
 
 }  // namespace unisono::cli

@@ -105,6 +105,7 @@ Status Tuner::keep_possible(Group& group, Collective collective, uint64_t bytes,
     if (!once.ok()) return once.status();
     if (once->wrong > 0) return {Code::internal, fmt::format("{} {} of {}: {} wrong values", once->report.schedule, facts_of(collective).name, format_bytes(bytes), once->wrong)};
     if (possible.empty()) models_ = once->report.schedule;
+    else if (trial.slice_bytes == 0 && once->report.schedule == models_) continue;  // the model's choice by its name
     possible.push_back(trial);
   }
   trials = std::move(possible);
@@ -265,7 +266,7 @@ int run_tune(const Arguments& arguments) {
   ::unsetenv("UNISONO_TUNING");  // what is to be beaten is the cost model
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
-  BenchRanks ranks{.command = {"tune"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = plan->group, .progress = options.progress};
+  BenchRanks ranks{.command = {"tune"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = plan->group, .progress = options.progress, .outputs = {{"-o", options.output}}};
   return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
 }
 

@@ -121,7 +121,7 @@ TEST(BenchFaults, another_launchers_ranks_are_refused_links_and_faults) {
   const ChildOptions rank{.environment = {"RANK=0", "WORLD_SIZE=1", "UNISONO_JOB=nobody-set-this-stage"}};
   for (const Words& words : {Words{"--rate", "100M"}, Words{"--kill-rank", "0@1s"}}) {
     const auto done = bench(words, rank);
-    EXPECT_EQ(done.code, 1);
+    EXPECT_EQ(done.code, 2);
     EXPECT_TRUE(contains(done.error, "ranks that this command starts itself")) << done.error;
   }
 }

@@ -56,6 +56,15 @@ TEST(Bench, types_and_operations_are_right_over_tcp) {
   }
 }
 
+TEST(Bench, a_file_that_cannot_be_written_is_told_before_anything_is_measured) {
+  for (const char* option : {"-J", "--plot"}) {
+    const auto done = run(bench({"all-reduce", "-n", "2", "--sizes", "1K", option, "/no/such/folder/file"}));
+    EXPECT_EQ(done.code, 2);
+    EXPECT_EQ(done.out, "");
+    EXPECT_TRUE(contains(done.error, std::string(option) + " /no/such/folder/file cannot be written: No such file or directory")) << done.error;
+  }
+}
+
 TEST(Bench, json_goes_to_the_file_and_the_table_stays) {
   char path[] = "/tmp/unisono-test-XXXXXX";
   ::close(::mkstemp(path));
