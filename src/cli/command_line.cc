@@ -72,6 +72,10 @@ std::optional<int> parse_arguments(CLI::App& app, const std::vector<std::string>
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
     return 0;
+  } catch (const CLI::ConversionError& error) {
+    std::string_view said = error.what();  // "Could not convert: --warmup = -3"
+    if (said.find("--") != said.npos) said.remove_prefix(said.find("--"));
+    return usage_error(app.get_name(), fmt::format("{}: not a value that it takes", said));
   } catch (const CLI::Error& error) {
     const auto meant = hint(app, arguments);
     return usage_error(app.get_name(), meant.empty() ? error.what() : meant);

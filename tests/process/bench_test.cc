@@ -85,7 +85,7 @@ TEST(Bench, wrong_words_are_refused_before_anything_starts) {
   const std::vector<std::pair<Words, std::string>> cases{
       {{"all-redcue", "-n", "2"}, "all_reduce"}, {{"-d", "float23", "-n", "2"}, "float32"}, {{"-o", "bor", "-n", "2"}, "whole numbers"},
       {{"--sizes", "x", "-n", "2"}, "--sizes"}, {{"-n", "0"}, "-n"}, {{"-a", "7", "-n", "2"}, "-a"}, {{}, "how many ranks"},
-      {{"--scheduel", "ring", "-n", "2"}, "--schedule"}};
+      {{"--scheduel", "ring", "-n", "2"}, "--schedule"}, {{"--warmup", "-3", "-n", "2"}, "--warmup = -3: not a value that it takes"}};
   for (const auto& [words, part] : cases) {
     const auto done = run(bench(words));
     EXPECT_EQ(done.code, 2) << part;
