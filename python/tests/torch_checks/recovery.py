@@ -157,7 +157,7 @@ def as_the_page_shows():
     kept = copy.deepcopy(network.module.state_dict())
     if rank() == LOST:
         os.kill(os.getpid(), signal.SIGKILL)
-    assert run_blocks(" recovery", network=network, kept=kept, lost=LOST, batch=batch(0), dist=dist) == 1
+    assert run_blocks("recovery", network=network, kept=kept, lost=LOST, batch=batch(0), dist=dist) == 1
     assert dist.get_world_size() == world() - 1
     leave()
 
