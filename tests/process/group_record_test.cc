@@ -138,6 +138,12 @@ TEST(Record, counters_are_told_by_the_api_and_by_metrics_and_begin_anew_after_re
   group.finish({0, 1});
 }
 
+TEST(Record, that_is_asked_for_and_not_there_is_a_failure) {
+  const auto nobody = run({UNISONO_TOOL, "metrics", "/no/such/record"});
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_TRUE(contains(nobody.error, "/no/such/record: No such file or directory")) << nobody.error;
+}
+
 TEST(Record, is_dumped_on_request) {
   Cluster group(2);
   expect_all_ok(group.ask_all("all_reduce:count=10,iters=5"));
