@@ -21,7 +21,7 @@ struct OperationSetup {
   FlowLimits limits;
   FrameHeader frame;              // epoch, group, operation, sender; the rest is filled in per message
   uint64_t number = 0;            // as people are told it
-  bool is_sent = false;           // the first messages of this rank's own chunk, or of the only one, are on their way already; only where it is one slice
+  bool is_sent = false;           // all messages are on their way already; only of plans of one round, whose chunks are one slice
   Codec codec{};                  // that is used; the request's is this one
   std::string_view codec_note = {};  // why it is not the codec that was asked for; static text
   bool hold_lent = true;          // contributions that wait for others may stay in the transport's memory

@@ -47,8 +47,7 @@ void Operation::start(Port& port, Nanos now) {
   prepared_ = true;
   if (lanes_left_ == 0) return finish({});
   if (setup_.is_sent) {
-    const auto lane = plan_->chunks.size() == 1 ? 0 : first_lane_[static_cast<size_t>(plan_->find(setup_.self))];
-    count_as_sent(lane, plan_->stages[lanes_[lane].stage]);
+    for (uint32_t lane = 0; lane < lanes_.size(); ++lane) count_as_sent(lane, plan_->stages[lanes_[lane].stage]);
   }
   for (const auto rank : plan_->partners) {
     const auto grant = flows_[rank].first_grant(setup_.limits);

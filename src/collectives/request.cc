@@ -174,6 +174,14 @@ uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
   }
 }
 
+uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {
+  if (!sizes_per_pair(q.collective)) return schedule_bytes(q, world);
+  const bool rooted = q.collective != Collective::all_to_all;
+  if (rooted && self != q.root) return q.count * element_bytes(q.dtype);
+  const auto sent = block_begin(q.send_counts, q.count, world), received = block_begin(q.recv_counts, q.count, world);
+  return (rooted ? q.collective == Collective::gather ? received : sent : std::max(sent, received)) * element_bytes(q.dtype);
+}
+
 uint64_t memory_bytes(const OperationRequest& q, uint32_t world, Rank self) {
   const auto size = element_bytes(q.dtype);
   const auto sent = block_begin(q.send_counts, q.count, world), received = block_begin(q.recv_counts, q.count, world);

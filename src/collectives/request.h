@@ -78,6 +78,8 @@ struct ChunkPlace {
 
 // Bytes that decide about the schedule (the same on all ranks).
 uint64_t schedule_bytes(const OperationRequest& request, uint32_t world);
+// Of the larger one of this rank's two buffers, as benchmarks count it.
+uint64_t tensor_bytes(const OperationRequest& request, uint32_t world, Rank self);
 // Of this rank's input and output.
 uint64_t memory_bytes(const OperationRequest& request, uint32_t world, Rank self);
 // How a tensor is cut: into so many chunks, of equal size or in proportion to shares.

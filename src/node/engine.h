@@ -180,6 +180,7 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> guarded(Start&& start);
   Transport* express_route(const GroupCore& group);
   bool send_express(Express& express, std::span<const PeerIndex> others);
+  bool send_blocks(Express& express, std::span<const PeerIndex> others);
   bool plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express);  // false: it needs the executor
   void keep_block(Express& express, Rank rank, const void* values);
   void add_up(Express& express);

@@ -1,4 +1,4 @@
-// Short sums, all-gathers and broadcasts, and barriers, without the executor: see express.h.
+// Short collectives without the executor: see express.h.
 #include <algorithm>
 #include <bit>
 #include <new>
@@ -11,21 +11,33 @@
 namespace unisono {
 namespace {
 
-// It crosses the links in one direction only: nothing that could be counted for all of them together.
-void record_broadcast(const Express& e, Nanos now) {
+// As the schedules number the blocks that go from one rank to another; a whole tensor is one chunk.
+uint32_t chunk_of(Collective collective, Rank from, Rank to, uint32_t world) {
+  if (collective == Collective::all_to_all) return from * world + to;
+  if (gives_blocks(collective)) return to;
+  return gets_blocks(collective) ? from : 0;
+}
+
+const std::byte* input_for(const Express& e, Rank rank) {
+  const auto block = gives_blocks(e.request->collective) ? rank : e.request->in_place_blocks ? e.group->self : 0;
+  return static_cast<const std::byte*>(e.request->input) + block * size_t{e.header.payload_bytes};
+}
+
+// With a root it crosses the links in one direction only: nothing that could be counted for all of them together.
+void record_rooted(const Express& e, Nanos now) {
   const auto& plan = *e.plan;
   const bool sent = plan.sends > 0;
   std::array<record::Moved, Express::world_max> moved{};
   const uint64_t bytes = e.header.payload_bytes + sizeof(FrameHeader);
-  size_t count = 0;
-  for (Rank rank = 0; rank < e.group->world(); ++rank) {
-    if (rank == e.group->self || (!sent && rank != plan.root)) continue;
-    moved[count++] = {.rank = rank, .sent_bytes = sent ? bytes : 0, .sent_messages = sent ? 1u : 0u, .received_bytes = sent ? 0 : bytes, .received_messages = sent ? 0u : 1u};
+  const auto count = plan.sends + plan.receives;
+  for (size_t i = 0; i < count; ++i) {
+    const auto rank = static_cast<Rank>(e.group->rank_of(plan.others[i]));
+    moved[i] = {.rank = rank, .sent_bytes = sent ? bytes : 0, .sent_messages = sent ? 1u : 0u, .received_bytes = sent ? 0 : bytes, .received_messages = sent ? 0u : 1u};
   }
-  const record::Entry entry{.number = e.header.operation, .bytes = e.header.payload_bytes, .started = e.started, .first_send = sent ? e.started : 0, .last_receive = sent ? 0 : now, .ended = now,
+  const record::Entry entry{.number = e.header.operation, .bytes = plan.tensor_bytes, .started = e.started, .first_send = sent ? e.started : 0, .last_receive = sent ? 0 : now, .ended = now,
                             .kind = {.collective = static_cast<uint8_t>(plan.collective), .dtype = static_cast<uint8_t>(plan.dtype), .reduce_op = static_cast<uint8_t>(plan.op),
                                      .schedule = static_cast<uint8_t>(plan.plan->kind), .root = plan.root},
-                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .awaited = sent ? -1 : static_cast<int32_t>(plan.root)};
+                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .awaited = sent ? -1 : static_cast<int32_t>(e.last_rank)};
   e.group->record->begun();
   e.group->record->ended(entry, now - e.started, std::span(moved).first(count));
 }
@@ -46,18 +58,18 @@ Transport* Engine::express_route(const GroupCore& group) {
 }
 
 bool Engine::plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express) try {
-  const bool barrier = request.collective == Collective::barrier, gathers = request.collective == Collective::all_gather, spreads = request.collective == Collective::broadcast;
-  const auto bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
-  const bool is_short = bytes > 0 && schedule_bytes(request, group.world()) <= Express::bytes_max && request.recv_counts.empty();
+  const auto collective = request.collective;
+  const bool barrier = collective == Collective::barrier, message = collective == Collective::send || collective == Collective::recv;
+  const uint64_t bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
+  const bool even = request.send_counts.empty() && request.recv_counts.empty();
+  const bool is_short = (barrier || bytes > 0) && bytes * (gives_blocks(collective) || gets_blocks(collective) ? group.world() : 1) <= Express::bytes_max;
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
-  const bool may_be = barrier || ((request.collective == Collective::all_reduce || gathers || spreads) && is_short);
-  if (!may_be || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
+  if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);
-  if (!chosen || !is_exchange(request.collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
+  if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
-  const auto& own = plan.chunks[gathers ? static_cast<size_t>(plan.find(group.self)) : 0];
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
-  express = {.collective = request.collective,
+  express = {.collective = collective,
              .count = request.count,
              .dtype = request.dtype,
              .op = request.op,
@@ -68,20 +80,22 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
              .in_place_blocks = request.in_place_blocks,
              .root = request.root,
              .plan = &plan,
+             .tensor_bytes = barrier ? 0 : tensor_bytes(request, group.world(), group.self),
              .header = {.kind = FrameKind::data,
                         .epoch = group.epoch,
                         .group = group.number,
                         .sender = group.self,
-                        .round = static_cast<uint16_t>(plan.stages[own.stage_begin].round),
-                        .chunk = own.chunk,
-                        .amount = descriptor.amount,
+                        .round = static_cast<uint16_t>(plan.stages.front().round),
+                        .amount = descriptor.amount != 0 || barrier ? descriptor.amount : request.count,
                         .descriptor = descriptor.bits,
                         .payload_bytes = static_cast<uint32_t>(bytes)},
-             .report = {.operation = name(request.collective), .schedule = name(plan.kind), .world_size = group.world(), .contributors = group.world()}};
-  const bool sends = !spreads || request.root == group.self, receives = !spreads || request.root != group.self;
+             .report = {.operation = name(collective), .schedule = name(plan.kind), .world_size = group.world(), .contributors = group.world()}};
+  const bool rooted = is_rooted(collective), to_root = collective == Collective::gather || collective == Collective::reduce, is_root = request.root == group.self;
+  const bool sends = !rooted || to_root != is_root, receives = !rooted || to_root == is_root;
   size_t count = 0;
-  for (Rank rank = 0; rank < group.world(); ++rank) {
-    if (rank == group.self || (!sends && rank != request.root)) continue;
+  for (uint32_t distance = 1; distance < group.world(); ++distance) {
+    const Rank rank = (group.self + distance) % group.world();
+    if (rooted && !is_root && rank != request.root) continue;
     express.others[count++] = group.members[rank];
     if (receives) express.awaited |= 1u << rank;
   }
@@ -99,22 +113,43 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   return false;  // the executor meets it again, and knows how to end
 }
 
-// One copy for all.
 bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
+  if (gives_blocks(e.request->collective)) return send_blocks(e, others);
   const size_t bytes = e.header.payload_bytes;
-  const auto* const values = static_cast<const std::byte*>(e.request->input) + (e.request->in_place_blocks ? e.group->self * bytes : 0);
+  const auto* const values = input_for(e, e.group->self);
+  e.header.chunk = chunk_of(e.request->collective, e.group->self, e.group->self, e.group->world());
   if (bytes <= Express::short_bytes) return e.route->send_copies(others, e.header, values);
-  const auto slot = e.route->acquire(others, bytes, false);
+  const auto slot = e.route->acquire(others, bytes, false);  // one copy for all
   if (!slot) return false;
   e.filling += compute_.fill(slot.data, values, bytes).cost;
   e.route->commit(slot, e.header);
   return true;
 }
 
+// All of them, or none.
+bool Engine::send_blocks(Express& e, std::span<const PeerIndex> others) {
+  const size_t bytes = e.header.payload_bytes;
+  std::array<Slot, Express::world_max> slots;
+  for (size_t i = 0; i < others.size(); ++i) {
+    slots[i] = e.route->acquire(others.subspan(i, 1), bytes, false);
+    if (slots[i]) continue;
+    for (size_t taken = 0; taken < i; ++taken) e.route->abandon(slots[taken]);
+    return false;
+  }
+  const auto self = e.group->self, world = e.group->world();
+  for (size_t i = 0; i < others.size(); ++i) {
+    const auto to = static_cast<Rank>((self + 1 + i) % world);
+    e.header.chunk = chunk_of(e.request->collective, self, to, world);
+    e.filling += compute_.fill(slots[i].data, input_for(e, to), bytes).cost;
+    e.route->commit(slots[i], e.header);
+  }
+  return true;
+}
+
 bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
   const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
-  auto& plan = group.express_plan(request.collective);
+  auto& plan = group.express[static_cast<size_t>(request.collective)];
   if (!quiet || !(plan.serves(request) || plan_express(group, request, plan))) return false;
   e.route = express_route(group);
   if (e.route == nullptr) return false;
@@ -127,27 +162,30 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   ++group.next_operation;
   now_ = e.started = now;
   e.missing = plan.awaited;
-  if (group.record != nullptr && request.collective != Collective::broadcast) {
-    const uint64_t tensor = e.header.payload_bytes * (request.collective == Collective::all_gather ? uint64_t{group.world()} : 1);
-    group.record->express_begun(e.header.operation, tensor, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
+  const bool rooted = is_rooted(request.collective);
+  if (group.record != nullptr && !rooted) {
+    group.record->express_begun(e.header.operation, plan.tensor_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
                                                   .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(plan.plan->kind), .root = 0}, now);
   }
-  if (request.collective == Collective::all_gather && !request.in_place_blocks) keep_block(e, group.self, request.input);
+  if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
+  else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self)) keep_block(e, group.self, input_for(e, group.self));
   return true;
 }
 
 Express::Found Engine::look(Express& e) {
   for (uint32_t left = e.missing; left != 0; left &= left - 1) {
     const auto rank = static_cast<Rank>(std::countr_zero(left));
-    if (e.header.sender != rank) e.header.sender = rank;  // a word that was just written in part is slow to read
     const auto collective = e.request->collective;
-    if (collective == Collective::all_gather) e.header.chunk = rank;
+    if (e.header.sender != rank) {  // a word that was just written in part is slow to read
+      e.header.sender = rank;
+      e.header.chunk = chunk_of(collective, rank, e.group->self, e.group->world());
+    }
     const std::byte* values = nullptr;
     const auto next = e.route->next(e.group->members[rank], e.header, values);
     if (next == Next::none) continue;
     if (next == Next::other) return Express::Found::something_else;
-    if (collective == Collective::all_gather || collective == Collective::broadcast) keep_block(e, rank, values);
-    else e.values[rank] = values;
+    if (adds(collective)) e.values[rank] = values;
+    else if (e.header.payload_bytes > 0) keep_block(e, rank, values);
     e.missing &= ~(1u << rank);
     e.last_rank = rank;
   }
@@ -159,19 +197,19 @@ Express::Found Engine::look(Express& e) {
 // The executor may write it once more, if it takes over.
 void Engine::keep_block(Express& e, Rank rank, const void* values) {
   const size_t bytes = e.header.payload_bytes;
-  auto* const block = static_cast<std::byte*>(e.request->output) + (e.request->collective == Collective::all_gather ? rank * bytes : 0);
+  auto* const block = static_cast<std::byte*>(e.request->output) + (gets_blocks(e.request->collective) ? rank * bytes : 0);
   if (block != values) e.adding += compute_.copy_now(block, values, bytes).cost;
 }
 
 void Engine::add_up(Express& e) {
   const auto& request = *e.request;
-  if (request.collective == Collective::all_reduce) {
+  if (adds(request.collective) && e.plan->receives > 0) {
     const auto world = e.group->world();
-    e.values[e.group->self] = request.input;
+    auto* const output = static_cast<std::byte*>(request.output) + (request.in_place_blocks ? e.group->self * size_t{e.header.payload_bytes} : 0);
     const kernels::Reduction task{.dtype = request.dtype,
                                   .op = request.op,
                                   .sources = std::span(e.values).first(world),
-                                  .destination = request.output,
+                                  .destination = output,
                                   .copy = nullptr,
                                   .count = request.count,
                                   .divisor = request.op == ReduceOp::avg ? world : 1};
@@ -186,8 +224,8 @@ Result<Report> Engine::report(const Express& e, Nanos now) const {
   Result<Report> result(e.plan->report);
   const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
   const bool waited = e.plan->receives > 0;
-  if (e.group->record != nullptr && e.request->collective != Collective::broadcast) e.group->record->express_ended(e.last_rank, now);
-  else if (e.group->record != nullptr) record_broadcast(e, now);
+  if (e.group->record != nullptr && !is_rooted(e.request->collective)) e.group->record->express_ended(e.last_rank, now);
+  else if (e.group->record != nullptr) record_rooted(e, now);
   auto& report = *result;
   report.number = e.header.operation;
   report.total_us = total / microsecond;

@@ -36,7 +36,7 @@ uint8_t numbering_of(uint64_t number) {
 record::Shown shown_of(const OperationSetup& setup, uint64_t number, Nanos started) {
   record::Shown shown{};
   shown.number = setup.number;
-  shown.bytes = schedule_bytes(setup.request, setup.world);
+  shown.bytes = tensor_bytes(setup.request, setup.world, setup.self);
   shown.started = shown.progress = started;
   shown.kind = kind_of(setup);
   shown.numbering = numbering_of(number);
@@ -92,7 +92,7 @@ void Engine::record_end(const Active& active) {
                       .received_messages = flow.received_messages});
   }
   const record::Entry entry{.number = operation.setup().number,
-                            .bytes = schedule_bytes(operation.setup().request, operation.setup().world),
+                            .bytes = tensor_bytes(operation.setup().request, operation.setup().world, operation.setup().self),
                             .started = times.started,
                             .first_send = times.first_send,
                             .last_receive = times.last_receive,

@@ -1,4 +1,4 @@
-// A short sum, all-gather or broadcast, or a barrier, between processes of one host, without the executor: every rank (of a broadcast the root) sends its values to every other
+// A short collective between processes of one host, without the executor: every rank that has something for others sends it to each of them
 // and looks at what they sent until all of it is there. What it sends is what the executor would send, so the others need not do the same; where
 // anything else turns up, or it takes long, the executor takes over (Engine::take_over).
 //
@@ -16,6 +16,12 @@
 
 namespace unisono {
 
+// How the collectives differ. Every rank, or that of a root, gives each other one a block of its own; or gets one of each.
+constexpr bool gives_blocks(Collective c) { return c == Collective::reduce_scatter || c == Collective::all_to_all || c == Collective::scatter; }
+constexpr bool gets_blocks(Collective c) { return c == Collective::all_gather || c == Collective::all_to_all || c == Collective::gather; }
+constexpr bool is_rooted(Collective c) { return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter; }
+constexpr bool adds(Collective c) { return c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::reduce; }
+
 struct Express {
   static constexpr uint32_t world_max = ExpressPlan::world_max;
   static_assert(world_max <= 32, "missing has a bit for each");
@@ -29,7 +35,7 @@ struct Express {
   OperationRequest* request = nullptr;
   Transport* route = nullptr;
   FrameHeader header;                         // as sent; what comes has to be its like
-  std::array<const void*, world_max> values;  // of a sum, by rank: of those that are there
+  std::array<const void*, world_max> values;  // that are added, by rank: of those that are there
   uint32_t missing = 0;                       // ranks whose frame is not there yet, as bits
   Rank last_rank = 0;                         // the last one that was found
   Nanos started = 0, filling = 0, adding = 0;

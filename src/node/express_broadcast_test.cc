@@ -2,7 +2,6 @@
 #include <numeric>
 
 #include "node/express_test_support.h"
-#include "record/snapshot.h"
 
 namespace unisono {
 namespace {
@@ -151,42 +150,9 @@ TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
 }
 
 TEST_F(ExpressBroadcast, is_written_down_as_the_executors_is) {
-  const auto written = [&](bool express) {
-    make(3, 100, 1);
-    cluster->pass(second);
-    cluster->settle();
-    std::vector<record::Snapshot> records;
-    for (Rank r = 0; r < 3; ++r) {
-      record::Identity identity{.rank = r, .wall_start = cluster->now(), .monotonic_start = cluster->now(), .links = std::vector<record::LinkName>(3)};
-      cluster->group(r).record = std::move(record::Recorder::make(identity, {}).value());
-    }
-    std::vector<std::shared_ptr<Completion>> done;
-    for (const Rank r : {1u, 0u, 2u}) {
-      if (!express) {
-        done.push_back(by_executor(r));
-        continue;
-      }
-      EXPECT_TRUE(begin(r));
-      EXPECT_EQ(look(r), Express::Found::all);
-      (void)report(r);
-    }
-    if (!express) cluster->finish(done);
-    for (Rank r = 0; r < 3; ++r) records.push_back(record::parse(cluster->group(r).record->bytes()).value());
-    return records;
-  };
-  const auto ours = written(true), theirs = written(false);
-  for (Rank r = 0; r < 3; ++r) {
-    EXPECT_EQ(std::tuple(ours[r].begun, ours[r].ended, ours[r].damaged), std::tuple(1u, 1u, 0u));
-    ASSERT_EQ(ours[r].operations.size(), 1u);
-    EXPECT_EQ(ours[r].operations[0].name.to_string(), theirs[r].operations[0].name.to_string());
-    EXPECT_EQ(ours[r].operations[0].name.bytes, theirs[r].operations[0].name.bytes);
-    EXPECT_TRUE(ours[r].operations[0].name.kind == theirs[r].operations[0].name.kind);
-    EXPECT_EQ(ours[r].operations[0].awaited, theirs[r].operations[0].awaited);
-    for (Rank other = 0; other < 3; ++other) {
-      const auto &a = ours[r].links[other], &b = theirs[r].links[other];
-      EXPECT_EQ(std::tuple(a.sent_bytes, a.sent_messages, a.received_bytes, a.received_messages, a.waited), std::tuple(b.sent_bytes, b.sent_messages, b.received_bytes, b.received_messages, b.waited));
-    }
-  }
+  const auto call = [&] { make(3, 100, 1); };
+  const auto ours = written(true, call), theirs = written(false, call);
+  for (Rank r = 0; r < 3; ++r) expect_written_alike(ours[r], theirs[r]);
 }
 
 }  // namespace

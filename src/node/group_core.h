@@ -28,7 +28,7 @@ struct ExpressPlan {
   static constexpr uint32_t world_max = 32;  // bits of Express::missing
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
-           q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
+           q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.send_counts.empty() && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
   }
 
   Collective collective = Collective::all_reduce;
@@ -42,10 +42,11 @@ struct ExpressPlan {
   bool in_place_blocks = false;
   Rank root = 0;
   const Plan* plan = nullptr;  // null: there was none
-  FrameHeader header;          // but for the operation's number
+  uint64_t tensor_bytes = 0;   // as in the record
+  FrameHeader header;          // but for the operation's number and the chunk
   Report report;               // but for number, times and last rank
   uint32_t awaited = 0;        // ranks that send to this one, as bits
-  std::array<PeerIndex, world_max> others{};  // that this rank sends to, or receives from, or both
+  std::array<PeerIndex, world_max> others{};  // that this rank sends to, or receives from, or both; if all of them, from the next rank on
   size_t sends = 0, receives = 0;  // of others: all of them, or none
 };
 
@@ -80,15 +81,7 @@ struct GroupCore {
   };
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
-  ExpressPlan express_sum, express_gather, express_broadcast, express_barrier;
-  ExpressPlan& express_plan(Collective collective) {
-    switch (collective) {
-      case Collective::barrier: return express_barrier;
-      case Collective::all_gather: return express_gather;
-      case Collective::broadcast: return express_broadcast;
-      default: return express_sum;
-    }
-  }
+  std::array<ExpressPlan, record::collective_count> express;  // by collective
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group

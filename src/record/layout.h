@@ -75,9 +75,10 @@ struct Kind {
 };
 static_assert(sizeof(Kind) == 8);
 
-// What an express operation of so many bytes sends to each other rank, and receives from it, without headers: a sum all of them, an all-gather one of its equal blocks.
+// What an express operation of so many bytes sends to each other rank, and receives from it, without headers: all of them, or one of its equal blocks.
 constexpr uint64_t express_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
-  return collective == unisono::Collective::all_gather ? bytes / world : bytes;
+  const bool in_blocks = collective == unisono::Collective::all_gather || collective == unisono::Collective::reduce_scatter || collective == unisono::Collective::all_to_all;
+  return in_blocks ? bytes / world : bytes;
 }
 
 // How an operation got its number.

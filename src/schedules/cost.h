@@ -32,10 +32,10 @@ struct LinkProfile {
 // Up to so many bytes what goes in one round within a host needs no executor (node/express.h); above them the executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 
-// One round, in which whoever sends sends the same to all others.
+// One round, in which all values go straight from whose they are to who wants them.
 constexpr bool is_exchange(Collective collective, ScheduleKind kind) {
-  const bool spreads = collective == Collective::all_gather || collective == Collective::broadcast;
-  return spreads ? kind == ScheduleKind::direct : kind == ScheduleKind::one_shot;
+  const bool sums_or_meets = collective == Collective::all_reduce || collective == Collective::barrier;
+  return kind == (sums_or_meets ? ScheduleKind::one_shot : ScheduleKind::direct);
 }
 
 struct LinkSpeed {

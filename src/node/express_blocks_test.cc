@@ -1,0 +1,231 @@
+// Short collectives without the executor whose ranks give or get different blocks, or have a root that others send to: reduce-scatter, all-to-all,
+// scatter, gather, reduce. The same results, frames and reports as the executor's, and its way out of everything else.
+#include <cstring>
+
+#include "node/express_test_support.h"
+
+namespace unisono {
+namespace {
+
+using Floats = std::vector<float>;
+
+struct Kind {
+  Collective collective;
+  bool in_place = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << name(kind.collective) << (kind.in_place ? "_in_place" : ""); }
+
+class ExpressBlocks : public ExpressCalls, public ::testing::WithParamInterface<Kind> {
+ protected:
+  void make(uint32_t world, size_t count, Rank root = 0, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
+    make_cluster(world);
+    inputs.assign(world, {});
+    outputs.assign(world, {});
+    for (Rank r = 0; r < world; ++r) again(r, count, root, options);
+  }
+  // Every rank's values tell whose they are and where they were.
+  void again(Rank r, size_t count, Rank root = 0, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
+    const auto world = cluster->world();
+    const auto [collective, in_place] = GetParam();
+    auto &in = inputs[r], &out = outputs[r];
+    in.resize(gives_blocks(collective) ? count * world : count);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(1000 * r + i % 991);
+    out.assign(gets_blocks(collective) ? count * world : count, -1);
+    if (in_place) out = in;
+    const ConstTensor given(in_place ? out.data() : in.data(), in.size(), DType::f32);
+    const Tensor got(out.data(), out.size(), DType::f32);
+    calls[r] = {.request = request(cluster->caller(r), given, got, root, options), .express = {}};
+  }
+  OperationRequest request(const Caller& caller, ConstTensor in, Tensor out, Rank root, const CallOptions& options) {
+    switch (GetParam().collective) {
+      case Collective::reduce_scatter: return reduce_scatter_call(caller, in, out, {}, GetParam().in_place, options).value();
+      case Collective::all_to_all: return all_to_all_call(caller, in, out, {}, {}, options).value();
+      case Collective::scatter: return scatter_call(caller, in, out, root, {}, options).value();
+      case Collective::gather: return gather_call(caller, in, out, root, {}, options).value();
+      default: return reduce_call(caller, in, out, root, options).value();
+    }
+  }
+  bool rooted() const { return is_rooted(GetParam().collective); }
+  bool waits(Rank r, Rank root) const { return !rooted() || (GetParam().collective == Collective::scatter) == (r != root); }
+  void expect_nothing_held() {
+    for (Rank r = 0; r < cluster->world(); ++r) EXPECT_EQ(cluster->engine(r).held_bytes() + cluster->engine(r).in_flight_bytes(), 0u) << r;
+  }
+
+  std::vector<Floats> inputs, outputs;  // by rank
+};
+
+TEST_P(ExpressBlocks, gives_the_executors_values_and_the_executors_report) {
+  for (const uint32_t world : {2u, 3u, 8u, 32u}) {
+    for (const Rank root : {0u, world - 1}) {
+      for (const size_t count : {1, 7, 1025, 2048}) {
+        make(world, count, root);
+        std::vector<std::shared_ptr<Completion>> done;
+        for (Rank r = 0; r < world; ++r) done.push_back(by_executor(r));
+        cluster->finish(done);
+        const auto expected = outputs;
+        make(world, count, root);
+        for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world << " ranks, " << count;
+        for (Rank r = 0; r < world; ++r) {
+          ASSERT_EQ(look(r), Express::Found::all);
+          ASSERT_EQ(outputs[r], expected[r]) << "rank " << r << " of " << world << ", " << count;
+          if (!waits(r, root) || world == 2) expect_alike(report(r), done[r]->report);
+        }
+        expect_nothing_held();
+      }
+    }
+  }
+}
+
+TEST_P(ExpressBlocks, is_written_down_as_the_executors_is) {
+  for (const Rank root : {0u, 2u}) {
+    const auto call = [&] { make(3, 100, root); };
+    const auto ours = written(true, call), theirs = written(false, call);
+    for (Rank r = 0; r < 3; ++r) expect_written_alike(ours[r], theirs[r]);
+    const auto bytes = ours[root].operations[0].name.bytes;
+    EXPECT_EQ(bytes, GetParam().collective == Collective::reduce ? 400u : 1200u) << "of the larger buffer";
+  }
+}
+
+TEST_P(ExpressBlocks, the_executor_takes_over_what_was_sent_and_what_is_there) {
+  for (const Rank root : {0u, 1u}) {
+    for (const bool some_there : {false, true}) {
+      make(3, 500, root);
+      for (Rank r = 0; r < 3; ++r) ASSERT_TRUE(begin(r));
+      for (Rank r = 0; r < 3; ++r) ASSERT_EQ(look(r), Express::Found::all);
+      const auto expected = outputs;
+
+      make(3, 500, root);
+      std::vector<std::shared_ptr<Completion>> done;
+      const bool first_waits = waits(0, root) && !(rooted() && root == 0 && some_there && GetParam().collective == Collective::scatter);
+      if (some_there) done.push_back(by_executor(2));
+      ASSERT_TRUE(begin(0));
+      if (!first_waits) {
+        EXPECT_EQ(look(0), Express::Found::all);
+      } else if (look(0) == Express::Found::nothing_yet) {
+        done.push_back(take_over(0));
+        EXPECT_FALSE(done.back()->done);
+      } else {
+        ADD_FAILURE() << "rank 1 has not begun";
+      }
+      done.push_back(by_executor(1));
+      if (!some_there) done.push_back(by_executor(2));
+      cluster->finish(done);
+      for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+      EXPECT_EQ(outputs, expected);
+      expect_nothing_held();
+      for (Rank r = 0; r < 3; ++r) EXPECT_EQ(cluster->engine(r).counters().frames_stale, 0u);
+    }
+  }
+}
+
+TEST_P(ExpressBlocks, what_was_found_out_for_one_serves_only_its_like) {
+  make(2, 20);
+  Rank turn = 0;
+  for (const size_t count : {20, 20, 7}) {
+    const Rank root = turn++ % 2;
+    for (Rank r = 0; r < 2; ++r) {
+      again(r, count, root);
+      ASSERT_TRUE(begin(r));
+    }
+    for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), Express::Found::all);
+    const auto got = outputs;
+    std::vector<std::shared_ptr<Completion>> done;
+    for (Rank r = 0; r < 2; ++r) {
+      again(r, count, root);
+      done.push_back(by_executor(r));
+    }
+    cluster->finish(done);
+    EXPECT_EQ(got, outputs) << count << " elements, root " << root;
+  }
+}
+
+// Rounded once, from sums in more bits, as the executor rounds.
+TEST_P(ExpressBlocks, averages_of_16_bit_floats_are_the_executors) {
+  if (!adds(GetParam().collective)) return;
+  const auto averages = [&](bool express) {
+    make(3, 600, 1, {.op = ReduceOp::avg, .schedule = ScheduleKind::direct});
+    for (Rank r = 0; r < 3; ++r) {
+      auto& words = GetParam().in_place ? outputs[r] : inputs[r];
+      auto* const values = reinterpret_cast<uint16_t*>(words.data());
+      for (size_t i = 0; i < 2 * words.size(); ++i) values[i] = static_cast<uint16_t>(0x3F80 + (37 * i + 11 * r) % 128);  // 1 to 2
+      calls[r].request.dtype = DType::bf16;
+    }
+    std::vector<std::shared_ptr<Completion>> done;
+    for (Rank r = 0; r < 3; ++r) {
+      if (express) EXPECT_TRUE(begin(r));
+      else done.push_back(by_executor(r));
+    }
+    if (!express) cluster->finish(done);
+    for (Rank r = 0; r < 3 && express; ++r) EXPECT_EQ(look(r), Express::Found::all);
+    return outputs;
+  };
+  const auto ours = averages(true), theirs = averages(false);
+  for (Rank r = 0; r < 3; ++r) EXPECT_EQ(std::memcmp(ours[r].data(), theirs[r].data(), ours[r].size() * sizeof(float)), 0) << r;
+}
+
+TEST_P(ExpressBlocks, where_there_is_no_room_for_all_nothing_is_sent) {
+  make(3, 100);
+  if (!gives_blocks(GetParam().collective)) return;
+  std::vector<Slot> taken;
+  const PeerIndex one[] = {1};
+  auto& transport = cluster->hub().at(0);
+  for (auto slot = transport.acquire(one, 400, false); slot; slot = transport.acquire(one, 400, false)) taken.push_back(slot);
+  transport.abandon(taken.back());
+  taken.pop_back();
+  EXPECT_FALSE(begin(0)) << "one of two";
+  std::vector<std::shared_ptr<Completion>> done = {by_executor(0)};
+  for (const auto& slot : taken) transport.abandon(slot);
+  for (const Rank r : {1u, 2u}) done.push_back(by_executor(r));
+  cluster->finish(done);
+  for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+}
+
+TEST_P(ExpressBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_lost) {
+  const bool to_root = rooted() && GetParam().collective != Collective::scatter;
+  const Rank root = to_root ? 0 : 1;
+  make(2, 100, root);
+  ASSERT_TRUE(begin(0));
+  const auto other = cluster->submit(1, barrier_call(cluster->caller(1), {}));
+  EXPECT_EQ(look(0), Express::Found::something_else);
+  const auto done = take_over(0);
+  cluster->finish({done, other});
+  EXPECT_EQ(done->status.code(), Code::invalid);
+  EXPECT_NE(done->status.message().find("rank 1 calls barrier"), std::string::npos) << done->status.to_string();
+
+  make(3, 100, root);
+  ASSERT_TRUE(begin(0));
+  expect_death_is_named(0, to_root ? 2 : 1);
+}
+
+TEST_P(ExpressBlocks, is_only_for_short_even_blocks_in_one_round) {
+  const bool blocks = GetParam().collective != Collective::reduce;
+  make(2, (256 << 10) / 4 / (blocks ? 2 : 1) + 1);
+  EXPECT_FALSE(begin(0)) << "too long";
+  make(33, 10);
+  EXPECT_FALSE(begin(0)) << "too many";
+  make(2, 0);
+  EXPECT_FALSE(begin(0)) << "nothing to send";
+  if (GetParam().collective != Collective::all_to_all) {
+    make(4, 10, 0, {.schedule = GetParam().collective == Collective::reduce_scatter ? ScheduleKind::ring : ScheduleKind::tree});
+    EXPECT_FALSE(begin(0)) << "another schedule";
+  }
+  make(2, 10);
+  for (Rank r = 0; r < 2; ++r) ASSERT_TRUE(begin(r));
+  for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), Express::Found::all);
+  if (!blocks || GetParam().in_place) return;
+  // Though what was found out would serve as many elements.
+  again(0, 10);
+  auto& uneven = calls[0].request;
+  if (gives_blocks(GetParam().collective)) uneven.send_counts = {10, 10};
+  if (gets_blocks(GetParam().collective)) uneven.recv_counts = {10, 10};
+  EXPECT_FALSE(begin(0)) << "blocks of sizes of their own";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ExpressBlocks,
+                         ::testing::Values(Kind{Collective::reduce_scatter}, Kind{Collective::reduce_scatter, true}, Kind{Collective::all_to_all}, Kind{Collective::all_to_all, true}, Kind{Collective::scatter},
+                                           Kind{Collective::gather}, Kind{Collective::reduce}, Kind{Collective::reduce, true}),
+                         [](const auto& info) { return ::testing::PrintToString(info.param); });
+
+}  // namespace
+}  // namespace unisono
