@@ -175,9 +175,8 @@ class Engine final : public Sink {
     std::shared_ptr<Completion> completion{};  // null: a new one
   };
   std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
-  // What memory that runs out ends with everything else.
   template <typename Start>
-  std::shared_ptr<Completion> guarded(Start&& start);
+  std::shared_ptr<Completion> guarded(Start&& start);  // what memory that runs out ends with everything else
   Transport* express_route(const GroupCore& group);
   bool send_express(Express& express, std::span<const PeerIndex> others);
   bool send_blocks(Express& express, std::span<const PeerIndex> others);

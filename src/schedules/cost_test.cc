@@ -268,12 +268,11 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   EXPECT_NEAR(added(one_shot, exchange_bytes_max + 1024), 1000 * (3 + 3 * (1 + 1.0 / 256)), 1e-6) << "a message to each, and one for each slice";
   EXPECT_NEAR(added(two_step, 0), 1000 * 6, 1e-6);
   EXPECT_NEAR(added(one_shot, 0, Collective::all_reduce, true), 1000 * relayed_traffic(4).messages, 1e-6);
-  for (const auto spreads : {Collective::all_gather, Collective::broadcast}) {
-    EXPECT_NEAR(added(direct, exchange_bytes_max, spreads), 0, 1e-6);
-    EXPECT_GT(added(direct, exchange_bytes_max + 1024, spreads), 2900);
-    EXPECT_GT(added(ring, 0, spreads), 2900);
+  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce, Collective::gather, Collective::scatter, Collective::all_to_all}) {
+    EXPECT_NEAR(added(direct, exchange_bytes_max, collective), 0, 1e-6) << name(collective);
+    EXPECT_GT(added(direct, exchange_bytes_max + 1024, collective), 2900) << name(collective);
   }
-  EXPECT_NEAR(added(direct, 0, Collective::reduce), 1000 * 3, 1e-6);
+  for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce}) EXPECT_GT(added(ring, 0, collective), 2900) << name(collective);
   EXPECT_NEAR(added(one_shot, 0, Collective::barrier), 0, 1e-6);
 }
 
