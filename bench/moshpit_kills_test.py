@@ -128,6 +128,13 @@ class Page(unittest.TestCase):
         self.assertEqual(sweep_sums.brief({**line, "end": 5.0})["rounds"], line["rounds"])
         self.assertEqual(sweep_sums.brief({**line, "exact": False})["rounds"], line["rounds"])
 
+    def test_what_was_kept_in_brief_is_not_told_round_by_round(self):
+        alone = kind({0: 1}, 0.3)
+        quick = FakePeer(0, *(sweep_sums.brief(swept(number, 0.3, alone, exact=True, begin=number, end=number + 0.1)) for number in range(4)), swept(4, 0.3, alone, exact=True, begin=4, end=4.7))
+        page = SCRIPT.page_of(self.result([quick]), self.facts)
+        self.assertIn("Among the slowest: 0.70 s, peer0, sweep 4: averaged of 2", page)
+        self.assertEqual(page.count("Among the slowest"), 1)
+
 
 STAND_IN = """#!/usr/bin/env python3
 import json, signal, sys

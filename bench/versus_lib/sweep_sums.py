@@ -13,6 +13,11 @@ def brief(line):
     return line
 
 
+def is_whole(line):
+    """A sweep whose rounds are kept with all their numbers."""
+    return all("group" in one for one in line["rounds"])
+
+
 class Sweep:
     """All that is known of one sweep."""
 

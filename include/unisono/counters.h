@@ -26,7 +26,7 @@ struct LinkCounters {
 struct CollectiveCounters {
   std::string_view collective;     // "all_reduce"; static text
   uint64_t operations = 0;         // that have ended, whatever the outcome
-  uint64_t bytes = 0;              // of their tensors, or of all their blocks
+  uint64_t bytes = 0;              // of the larger of this rank's two buffers
   int64_t total_us = 0;            // from start to end
   uint64_t late = 0;
   uint64_t failed = 0;             // all that did not end with ok, late ones included

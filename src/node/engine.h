@@ -170,7 +170,7 @@ class Engine final : public Sink {
   struct Launch {
     Chosen chosen;
     uint64_t number = 0;
-    bool is_sent = false;  // the plan's first messages
+    bool is_sent = false;  // all messages of the plan
     std::shared_ptr<const DeliveryReport> delivery{};
     std::shared_ptr<Completion> completion{};  // null: a new one
   };

@@ -169,6 +169,10 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   }
   if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
   else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self)) keep_block(e, group.self, input_for(e, group.self));
+  // From here on that is the input: where the caller's overlaps the output, blocks of others may come to lie in it, and the executor may take over.
+  if (request.collective == Collective::gather || (request.collective == Collective::all_gather && !request.in_place_blocks)) {
+    if (plan.receives > 0) request.input = static_cast<const std::byte*>(request.output) + group.self * size_t{e.header.payload_bytes};
+  }
   return true;
 }
 

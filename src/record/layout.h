@@ -51,7 +51,7 @@ static_assert(sizeof(Header) == 384);
 // All between header and ring changes between an odd and the next even value of sequence, but for begun, ended, Link::stalls and
 // Link::lost_at, which are each one word.
 //
-// Express operations (short sums, all-gathers and barriers within one host) are counted late, some at a time: those from counted to below ended are in the ring
+// Express operations (short ones within one host, of collectives without a root) are counted late, some at a time: those from counted to below ended are in the ring
 // but not in the counters yet. They send and receive the same to and from every other rank, so that they are counted once here
 // and not in the links.
 struct Totals {
@@ -152,7 +152,7 @@ static_assert(sizeof(Link) == 128);
 // One operation that ended.
 struct Entry {
   uint64_t number;
-  uint64_t bytes;             // of the tensor, or of all blocks; 0 where ranks need not agree on it (gather, scatter, all_to_all)
+  uint64_t bytes;             // of the larger of the rank's two buffers
   int64_t started;
   int64_t first_send;         // 0: nothing was sent
   int64_t last_receive;       // 0: nothing came
