@@ -57,10 +57,12 @@ def keep_numbers(error: torch.Tensor, report: Dict[str, Any]) -> None:
 def chained(future: torch.futures.Future, finish: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future:
     """A hook's future: that of an operation on one tensor, then `finish` of its result."""
     result: torch.futures.Future = torch.futures.Future()
+    pending = [finish]  # given back when it is called: a circle of work, future and callback would keep the group's links until it is collected, or for good
+    del finish
 
     def done(ended: torch.futures.Future) -> None:
         try:
-            value = finish(ended.value()[0])
+            value = pending.pop()(ended.value()[0])
         except BaseException as error:  # noqa: BLE001  # backward() is to raise it
             fail(result, error)
         else:
