@@ -191,16 +191,29 @@ TEST_P(ExpressBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_lost
   const Rank root = to_root ? 0 : 1;
   make(2, 100, root);
   ASSERT_TRUE(begin(0));
-  const auto other = cluster->submit(1, barrier_call(cluster->caller(1), {}));
-  EXPECT_EQ(look(0), Express::Found::something_else);
-  const auto done = take_over(0);
-  cluster->finish({done, other});
-  EXPECT_EQ(done->status.code(), Code::invalid);
-  EXPECT_NE(done->status.message().find("rank 1 calls barrier"), std::string::npos) << done->status.to_string();
+  expect_difference_is_named(0, 1);
 
   make(3, 100, root);
   ASSERT_TRUE(begin(0));
   expect_death_is_named(0, to_root ? 2 : 1);
+}
+
+TEST_P(ExpressBlocks, a_message_of_another_block_or_another_length_is_something_else) {
+  const auto collective = GetParam().collective;
+  const Rank root = collective == Collective::scatter ? 1 : 0;
+  const uint32_t right = collective == Collective::all_to_all ? 3 : collective == Collective::gather ? 1 : 0;  // from rank 1 to rank 0 of 3
+  for (const int wrong : {0, 1, 2}) {
+    make(3, 100, root);
+    ASSERT_TRUE(begin(0));
+    auto header = calls[0].express.header;
+    header.sender = 1;
+    header.chunk = wrong == 1 ? right + 1 : right;
+    header.payload_bytes = wrong == 2 ? 396 : 400;
+    cluster->hub().at(1).send(0, header, std::as_bytes(std::span(inputs[1])).first(header.payload_bytes), 0);
+    const auto found = look(0);
+    if (wrong == 0) EXPECT_NE(found, Express::Found::something_else);
+    else EXPECT_EQ(found, Express::Found::something_else) << wrong;
+  }
 }
 
 TEST_P(ExpressBlocks, is_only_for_short_even_blocks_in_one_round) {

@@ -152,7 +152,10 @@ TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
 TEST_F(ExpressBroadcast, is_written_down_as_the_executors_is) {
   const auto call = [&] { make(3, 100, 1); };
   const auto ours = written(true, call), theirs = written(false, call);
-  for (Rank r = 0; r < 3; ++r) expect_written_alike(ours[r], theirs[r]);
+  for (Rank r = 0; r < 3; ++r) {
+    expect_written_alike(ours[r], theirs[r]);
+    EXPECT_EQ(ours[r].operations[0].awaited, r == 1 ? -1 : 1) << "the root";
+  }
 }
 
 }  // namespace

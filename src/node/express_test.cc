@@ -163,12 +163,7 @@ TEST_F(ExpressTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
 TEST_F(ExpressTest, a_call_that_differs_is_something_else_and_the_executor_names_it) {
   make(2, 100);
   ASSERT_TRUE(begin(0));
-  const auto other = cluster->submit(1, barrier_call(cluster->caller(1), {}));
-  EXPECT_EQ(look(0), Express::Found::something_else);
-  const auto done = take_over(0);
-  cluster->finish({done, other});
-  EXPECT_EQ(done->status.code(), Code::invalid);
-  EXPECT_NE(done->status.message().find("rank 1 calls barrier"), std::string::npos) << done->status.to_string();
+  expect_difference_is_named(0, 1);
 }
 
 TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {

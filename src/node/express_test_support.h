@@ -36,6 +36,15 @@ class ExpressCalls : public ::testing::Test {
     EXPECT_EQ(done->status.code(), Code::peer_lost);
     EXPECT_NE(done->status.message().find("rank " + std::to_string(dead) + " was lost"), std::string::npos) << done->status.to_string();
   }
+  // `waits` has begun, and `differs`, whose message it needs, calls a barrier instead.
+  void expect_difference_is_named(Rank waits, Rank differs) {
+    const auto other = cluster->submit(differs, barrier_call(cluster->caller(differs), {}));
+    EXPECT_EQ(look(waits), Express::Found::something_else);
+    const auto done = take_over(waits);
+    cluster->finish({done, other});
+    EXPECT_EQ(done->status.code(), Code::invalid);
+    EXPECT_NE(done->status.message().find("rank " + std::to_string(differs) + " calls barrier"), std::string::npos) << done->status.to_string();
+  }
   // Of both reports, all but times.
   static void expect_alike(const Report& ours, const Report& theirs) {
     EXPECT_EQ(std::tuple(ours.operation, ours.schedule, ours.number, ours.contributors, ours.world_size, ours.passes, ours.last_rank),
