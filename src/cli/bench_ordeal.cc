@@ -31,7 +31,7 @@ class Ordeal {
   Status operate(Subject& subject);
   Result<bool> goes_on();
   Result<OrdealEnd> go_on_without(const Status& status);
-  void measure_upset(Upset& upset);
+  void hear_witnesses(Upset& upset);
   void take_news();
   void hear();
   void tell_faults();
@@ -144,13 +144,12 @@ bool Ordeal::speaks_for_the_broken() const {
   return true;
 }
 
-// The slowest survivor's times. If a member is lost meanwhile, this rank's own stay, and the next operation fails.
-void Ordeal::measure_upset(Upset& upset) {
-  std::array<int64_t, 2> slowest{upset.told_after, upset.reform_time};
-  auto done = group_.all_reduce(std::span<int64_t>(slowest), {.op = ReduceOp::max, .timeout = options_.call.timeout});
-  if (!done.ok()) return;
-  upset.told_after = slowest[0];
-  upset.reform_time = slowest[1];
+// If a member is lost meanwhile, this rank's own words and times stay, and the next operation fails.
+void Ordeal::hear_witnesses(Upset& upset) {
+  const auto own = witness_of(upset);
+  std::vector<Witness> all(group_.world_size());
+  auto done = group_.all_gather(ConstTensor(&own, sizeof(own), DType::u8), Tensor(all.data(), all.size() * sizeof(own), DType::u8), {}, {.timeout = options_.call.timeout});
+  if (done.ok()) settle(upset, all);
 }
 
 Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
@@ -177,7 +176,7 @@ Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
     upset.reform_time = reformed->total_us * microsecond;
     upset.epoch = reformed->epoch;
     upset.members = members_;
-    measure_upset(upset);
+    hear_witnesses(upset);
     tells = speaks();
   }
   if (tells) {
@@ -212,6 +211,21 @@ Result<OrdealEnd> Ordeal::run() {
 }
 
 }  // namespace
+
+Witness witness_of(const Upset& upset) {
+  Witness out{.at = upset.at, .told_after = upset.told_after, .reform_time = upset.reform_time, .code = upset.status.code()};
+  upset.status.message().copy(out.message.data(), out.message.size() - 1);
+  return out;
+}
+
+void settle(Upset& upset, std::span<const Witness> witnesses) {
+  const auto first = std::min_element(witnesses.begin(), witnesses.end(), [](const Witness& a, const Witness& b) { return a.at < b.at; });
+  upset.status = Status(first->code, first->message.data());
+  for (const auto& witness : witnesses) {
+    upset.told_after = std::max(upset.told_after, witness.told_after);
+    upset.reform_time = std::max(upset.reform_time, witness.reform_time);
+  }
+}
 
 Result<OrdealEnd> undergo(Group& group, Seat& seat, const OrdealOptions& options, const OrdealListener& listener) {
   return Ordeal(group, seat, options, listener).run();

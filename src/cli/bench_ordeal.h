@@ -6,8 +6,10 @@
 // the living re-form their group and go on with fewer, unless that is not wanted.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +43,7 @@ struct Stretch {
 struct Upset {
   Nanos at = 0;                     // since the group formed: when this rank was told
   uint64_t operation = 0;           // which one, counted from 1
-  Status status;
+  Status status;                    // of the survivor that noticed first: others may know only that it re-forms the group
   std::optional<Fault> cause;       // the last fault before
   Nanos told_after = 0;             // after it, the last survivor
   bool reformed = false;
@@ -50,6 +52,19 @@ struct Upset {
   std::vector<uint32_t> before;     // by the rank that the status means: its number as the group formed
   std::vector<uint32_t> members;    // that go on, numbered as the group formed
 };
+
+// What one survivor knows of an upset, as it goes to the others.
+struct Witness {
+  Nanos at = 0;                     // since the group formed
+  Nanos told_after = 0;
+  Nanos reform_time = 0;
+  Code code = Code::ok;
+  std::array<char, 1024> message{};  // ends with a zero; what is longer is cut
+};
+
+Witness witness_of(const Upset& upset);
+// Takes the words of who noticed first, and the slowest times. One of the witnesses is this rank's own.
+void settle(Upset& upset, std::span<const Witness> witnesses);
 
 struct OrdealOutcome {
   uint32_t started = 0, left = 0;  // ranks

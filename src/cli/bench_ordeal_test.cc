@@ -43,6 +43,32 @@ TEST(BenchOrdeal, an_upset_without_cause_or_reforming_claims_neither) {
   EXPECT_FALSE(nlohmann::json::parse(to_json(bare)).contains("reform_ms"));
 }
 
+TEST(BenchOrdeal, an_upset_has_the_words_of_who_noticed_first_and_the_slowest_times) {
+  auto own = upset();
+  own.status = Status(Code::peer_lost, "another member re-forms the group");
+  auto first = upset();
+  first.at -= 1;
+  first.status = Status(Code::late, "rank 1 gave nothing");
+  first.told_after = 1'800 * microsecond;
+  first.reform_time = 1'400 * microsecond;
+  auto later = upset();
+  later.at += 1;
+  later.told_after = 2'000 * microsecond;
+  settle(own, std::vector{witness_of(own), witness_of(first), witness_of(later)});
+  EXPECT_EQ(own.status, first.status);
+  EXPECT_EQ(own.told_after, later.told_after);
+  EXPECT_EQ(own.reform_time, first.reform_time);
+  EXPECT_EQ(own.at, upset().at) << "of this rank, as its stretches are";
+}
+
+TEST(BenchOrdeal, words_that_are_too_long_are_cut) {
+  auto own = upset();
+  own.status = Status(Code::late, std::string(5000, 'x'));
+  const auto witness = witness_of(own);
+  settle(own, std::span(&witness, 1));
+  EXPECT_EQ(own.status, Status(Code::late, std::string(1023, 'x')));
+}
+
 TEST(BenchOrdeal, the_end_says_who_went_on) {
   OrdealOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
   EXPECT_EQ(to_line(outcome), "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last failure\n");
