@@ -121,8 +121,15 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
   settle_needed_ = true;
 }
 
-void Engine::wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now) {
+void Engine::wind_down(PeerIndex from, const Status& news, Nanos by, Nanos now) {
   now_ = now;
+  auto why = news;
+  for (const auto& [number, group] : groups_) {
+    // What a member gave up was the last thing to end here: there lies the reason.
+    const auto* next = next_of(*group);
+    const bool latest = group->given_up + 1 == (next == nullptr ? group->next_operation : next->number);
+    if (latest && !group->given_up_why.empty()) why = Status(news.code(), group->given_up_why + "; " + news.message());
+  }
   for (auto& [number, group] : groups_) group->ended = why;
   for (auto* active : active_) {
     const auto rank = active->group->rank_of(from);

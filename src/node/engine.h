@@ -85,8 +85,8 @@ class Engine final : public Sink {
   void end_all_groups(const Status& why, Nanos now);
   // Ends what is running in all groups and refuses what comes after, with `why`; groups stay.
   void stop_all_groups(const Status& why, Nanos now);
-  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it (nothing at once if it is
-  // self_peer), gives the rest until `by`, and refuses what comes after, with `why`.
+  // `from` re-forms the group, so it has ended all it had to do here: ends what still needs something of it (nothing at once if it is self_peer), gives the
+  // rest until `by`, and refuses what comes after, with `why`, and with what a member gave up if that was the last thing to end here.
   void wind_down(PeerIndex from, const Status& why, Nanos by, Nanos now);
   // From now on frames of other epochs are dropped and counted.
   void set_epoch(uint32_t epoch);
@@ -194,7 +194,7 @@ class Engine final : public Sink {
   Active* next_of(const GroupCore& group) const;
   void received_data(PeerIndex from, const FrameHeader& header, const View& view);
   void copy_out(PeerIndex from);
-  void note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header);
+  void heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
   void received_failure(Active& active, Rank from, ByteView payload);
   void received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
   const Status& absence(const GroupCore& group, Rank rank) const;  // ok: there is a link to it, and it has not aborted the group

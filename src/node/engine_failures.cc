@@ -1,4 +1,6 @@
 // What ends before its time: which members are told, what is made of what they tell, and of links that end.
+#include <algorithm>
+
 #include "node/engine_active.h"
 
 namespace unisono {
@@ -50,6 +52,11 @@ void Engine::tell_member(const GroupCore& group, Rank rank, FrameHeader header, 
   if (peer != self_peer && peers_[peer].lost.ok()) send_owned(peer, header, payload);
 }
 
+static Status gave_up(Rank from, uint8_t code, const std::string& text, bool sound) {
+  sound &= code > 0 && code <= static_cast<uint8_t>(Code::internal);
+  return {sound ? static_cast<Code>(code) : Code::corrupt, "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))};
+}
+
 void Engine::received_failure(Active& active, Rank from, ByteView payload) {
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
@@ -66,9 +73,32 @@ void Engine::received_failure(Active& active, Rank from, ByteView payload) {
     if (active.operation.take_inquiry()) inquire(active);
     return;
   }
-  const bool sound = reader.done() && code > 0 && code <= static_cast<uint8_t>(Code::internal);
-  active.operation.fail({sound ? static_cast<Code>(code) : Code::corrupt,
-                         "rank " + std::to_string(from) + " gave up: " + (sound ? text : std::string("(unreadable reason)"))}, now_);
+  active.operation.fail(gave_up(from, code, text, reader.done()), now_);
+}
+
+// An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
+// a rank that only sends (the root of a broadcast) cannot notice in time.
+static void note_surplus(GroupCore& group, Rank from, const FrameHeader& header) {
+  if (std::find(group.failed.begin(), group.failed.end(), header.operation) != group.failed.end() || !group.violation.ok()) return;
+  group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(from) + " sent data of " + to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
+                                              std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
+}
+
+// It ended well here, and a member without all its messages did not wait any longer: it may re-form the group next.
+static void note_given_up(GroupCore& group, Rank from, const FrameHeader& header, ByteView payload) {
+  ByteReader reader(payload);
+  const auto code = reader.read<uint8_t>();
+  const auto text = reader.read_string(failure_text_max);
+  if (!reader.done() || !is_in_order(header.operation)) return;  // or it only asks
+  group.given_up = header.operation;
+  group.given_up_why = gave_up(from, code, text, true).message();
+}
+
+void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
+  const auto rank = group.rank_of(from);
+  if (rank < 0 || header.epoch != group.epoch) return;
+  if (header.kind == FrameKind::data) note_surplus(group, static_cast<Rank>(rank), header);
+  if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }
 
 void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {

@@ -69,7 +69,7 @@ void Engine::received_data(PeerIndex from, const FrameHeader& header, const View
     }
     if (known && has_ended(*group->second, header.operation, from)) {
       ++counters_.frames_stale;
-      if (header.kind == FrameKind::data) note_surplus(*group->second, from, header);
+      heard_of_ended(*group->second, from, header, {view.data, view.bytes});
       return release_lent(from, view);
     }
     if (known) group->second->others_began(from, header);
@@ -100,17 +100,6 @@ void Engine::copy_out(PeerIndex from) {
     const auto rank = active->group->rank_of(from);
     if (rank >= 0) attempt(active->operation, [&] { active->operation.copy_out(static_cast<Rank>(rank)); });
   }
-}
-
-// An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
-// a rank that only sends (the root of a broadcast) cannot notice in time.
-void Engine::note_surplus(GroupCore& group, PeerIndex from, const FrameHeader& header) {
-  if (std::find(group.failed.begin(), group.failed.end(), header.operation) != group.failed.end()) return;
-  const auto rank = group.rank_of(from);
-  if (rank < 0 || !group.violation.ok()) return;
-  group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(rank) + " sent data of " +
-                                              to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
-                                              std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
 }
 
 // For an operation or sub-group that this rank has not reached yet. Bounded by the senders' eager limit per operation; the total

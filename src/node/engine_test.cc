@@ -435,36 +435,6 @@ TEST(Engine, what_a_rank_sent_before_it_left_is_enough) {
   for (const Rank r : {0u, 2u}) EXPECT_EQ(data[r], made(1, 1000));
 }
 
-TEST(Engine, when_a_member_re_forms_what_does_not_need_it_may_end_well) {
-  TestCluster cluster(3);
-  const Status why(Code::peer_lost, "another member re-forms the group");
-  int32_t one = 0, two = 0, given = 5;
-  const auto receive = [&](int32_t& value, Rank from) { return message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, from, 1, {}); };
-  const auto needs_one = cluster.submit(0, receive(one, 1), 1), needs_two = cluster.submit(0, receive(two, 2), 1);
-  cluster.engine(0).wind_down(1, why, cluster.now() + 100 * millisecond, cluster.now());
-  cluster.submit(2, message_call(cluster.caller(2), Collective::send, {&given, 1, DType::i32}, {}, 0, 1, {}), 1);
-  cluster.settle();
-  EXPECT_EQ(needs_one->status.code(), Code::peer_lost);
-  EXPECT_TRUE(needs_two->done && needs_two->status.ok()) << needs_two->status.to_string();
-  EXPECT_EQ(two, 5);
-  EXPECT_EQ(cluster.submit(0, barrier_call(cluster.caller(0), {}))->status, Status(Code::peer_lost, "barrier: another member re-forms the group"));
-}
-
-TEST(Engine, when_a_member_re_forms_nothing_runs_on_for_long) {
-  TestCluster cluster(3);
-  int32_t value = 0;
-  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
-  cluster.engine(0).wind_down(1, {Code::peer_lost, "another member re-forms the group"}, cluster.now() + 100 * millisecond, cluster.now());
-  EXPECT_EQ(cluster.engine(0).next_deadline(), cluster.now() + 100 * millisecond);
-  cluster.pass(99 * millisecond);
-  cluster.settle();
-  EXPECT_FALSE(waits->done);
-  cluster.pass(millisecond);
-  cluster.settle();
-  EXPECT_TRUE(waits->done);
-  EXPECT_EQ(waits->status.code(), Code::peer_lost);
-}
-
 TEST(Engine, duplicated_and_cut_frames_are_refused_not_added_twice) {
   for (const bool duplicate : {true, false}) {
     TestCluster cluster(2, {.seed = 4, .duplicate = duplicate ? 0.5 : 0, .cut = duplicate ? 0 : 0.5});

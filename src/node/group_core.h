@@ -63,6 +63,8 @@ struct GroupCore {
   size_t recent_at = 0;
   std::vector<uint64_t> failed;      // operations that failed lately: late data for them are no surprise; ring likewise
   size_t failed_at = 0;
+  uint64_t given_up = 0;             // by another member, though it ended here: the latest such operation in the order of calls
+  std::string given_up_why;          // in that member's words; empty: there is none
   Status violation;                  // not ok: ranks were seen to call different things; the next operation says so
   std::map<uint64_t, std::unique_ptr<Plan>> plans;  // by PlanChoice::key
   // The latest requests and what was chosen for them: choosing costs microseconds, a small operation less.
