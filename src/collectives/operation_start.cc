@@ -5,11 +5,10 @@
 
 #include "base/check.h"
 #include "collectives/operation.h"
+#include "schedules/collective_facts.h"
 
 namespace unisono {
 namespace {
-
-bool reduces(Collective c) { return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter; }
 
 size_t total_elements(const OperationRequest& q, uint32_t world) {
   if (q.collective != Collective::reduce_scatter) return q.count;
@@ -69,7 +68,7 @@ void Operation::start(Port& port, Nanos now) {
 void Operation::widen() {
   auto& q = setup_.request;
   const bool small_float = q.dtype == DType::f16 || q.dtype == DType::bf16;
-  widened_ = small_float && reduces(q.collective) && !plan_->direct && setup_.world > 1;
+  widened_ = small_float && adds(q.collective) && !plan_->direct && setup_.world > 1;
   if (!widened_) return;
   const auto elements = total_elements(q, setup_.world);
   wide_.resize(elements * sizeof(float));
@@ -191,8 +190,7 @@ void Operation::count_send(Flow& flow, const Lane& lane, const Stage& stage) {
 void Operation::copy_local() {
   if (std::exchange(copied_local_, true)) return;
   const auto& q = setup_.request;
-  const bool blocks = q.collective == Collective::gather || q.collective == Collective::scatter || q.collective == Collective::all_to_all ||
-                      q.collective == Collective::all_gather || q.collective == Collective::reduce_scatter;
+  const bool blocks = has_blocks(q.collective);
   if (!blocks && setup_.world > 1) return;
   const uint32_t chunk = q.collective == Collective::all_to_all ? setup_.self * setup_.world + setup_.self : blocks ? setup_.self : 0;
   if (plan_->find(chunk) >= 0) return;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/random.h"
+#include "schedules/collective_facts.h"
 
 namespace unisono {
 namespace {
@@ -134,8 +135,7 @@ CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64
     rest = mix64(rest ^ q.agreement);
     amount |= mix64(~q.agreement) >> amount_bits << amount_bits;
   }
-  const bool reduces = q.collective == Collective::all_reduce || q.collective == Collective::reduce || q.collective == Collective::reduce_scatter;
-  const auto op = reduces ? q.op : ReduceOp::sum;
+  const auto op = adds(q.collective) ? q.op : ReduceOp::sum;
   const uint32_t bits = static_cast<uint32_t>(collective) << 28 | static_cast<uint32_t>(q.dtype) << 24 |
                         static_cast<uint32_t>(op) << 20 | static_cast<uint32_t>(schedule) << 16 |
                         static_cast<uint32_t>(rest & 0xFFFF);
@@ -147,7 +147,7 @@ std::string to_string(const CallDescriptor& d) {
   std::string text = name(collective);
   text += "(";
   text += name(static_cast<DType>(d.bits >> 24 & 15));
-  if (collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter) {
+  if (adds(collective)) {
     text += std::string(" ") + name(static_cast<ReduceOp>(d.bits >> 20 & 15));
   }
   if (!sizes_per_pair(collective)) text += ", " + std::to_string(elements_of(d)) + " elements";

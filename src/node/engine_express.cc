@@ -62,7 +62,7 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   const bool barrier = collective == Collective::barrier, message = collective == Collective::send || collective == Collective::recv;
   const uint64_t bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
   const bool even = request.send_counts.empty() && request.recv_counts.empty();
-  const bool is_short = (barrier || bytes > 0) && bytes * (gives_blocks(collective) || gets_blocks(collective) ? group.world() : 1) <= Express::bytes_max;
+  const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= Express::bytes_max;
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
   if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
   const auto chosen = plan_for(group, request);

@@ -11,16 +11,11 @@
 
 #include "base/clock.h"
 #include "node/group_core.h"
+#include "schedules/collective_facts.h"
 #include "transports/transport.h"
 #include "wire/frame.h"
 
 namespace unisono {
-
-// How the collectives differ. Every rank, or that of a root, gives each other one a block of its own; or gets one of each.
-constexpr bool gives_blocks(Collective c) { return c == Collective::reduce_scatter || c == Collective::all_to_all || c == Collective::scatter; }
-constexpr bool gets_blocks(Collective c) { return c == Collective::all_gather || c == Collective::all_to_all || c == Collective::gather; }
-constexpr bool is_rooted(Collective c) { return c == Collective::broadcast || c == Collective::reduce || c == Collective::gather || c == Collective::scatter; }
-constexpr bool adds(Collective c) { return c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::reduce; }
 
 struct Express {
   static constexpr uint32_t world_max = ExpressPlan::world_max;

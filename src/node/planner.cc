@@ -7,6 +7,7 @@
 
 #include "codecs/codec.h"
 #include "schedules/choose.h"
+#include "schedules/collective_facts.h"
 #include "schedules/make.h"
 #include "wire/frame.h"
 
@@ -47,8 +48,7 @@ Order order_of(const OperationRequest& q, const PlanContext& context) {
 }
 
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
-  const bool rooted = is_message(q) || q.collective == Collective::broadcast || q.collective == Collective::reduce ||
-                      q.collective == Collective::gather || q.collective == Collective::scatter;
+  const bool rooted = is_message(q) || is_rooted(q.collective);
   return uint64_t{rooted ? q.root : 0} << 18 | uint64_t{choice.relayed} << 17 | uint64_t{choice.fitted} << 16 | static_cast<uint64_t>(choice.outer) << 12 | static_cast<uint64_t>(choice.inner) << 8 |
          static_cast<uint64_t>(choice.kind) << 4 | static_cast<uint64_t>(q.collective);
 }

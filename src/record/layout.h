@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "schedules/schedule.h"
+#include "schedules/collective_facts.h"
 
 namespace unisono::record {
 
@@ -77,8 +77,7 @@ static_assert(sizeof(Kind) == 8);
 
 // What an express operation of so many bytes sends to each other rank, and receives from it, without headers: all of them, or one of its equal blocks.
 constexpr uint64_t express_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
-  const bool in_blocks = collective == unisono::Collective::all_gather || collective == unisono::Collective::reduce_scatter || collective == unisono::Collective::all_to_all;
-  return in_blocks ? bytes / world : bytes;
+  return has_blocks(collective) ? bytes / world : bytes;
 }
 
 // How an operation got its number.

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "schedules/collective_facts.h"
+
 namespace unisono {
 namespace {
 
@@ -121,8 +123,7 @@ Status Checker::fail(Rank rank, uint32_t round, const std::string& what) const {
 }
 
 bool Checker::reduces() const {
-  return collective_ == Collective::all_reduce || collective_ == Collective::reduce_scatter ||
-         collective_ == Collective::reduce || is_barrier();
+  return adds(collective_) || is_barrier();
 }
 
 Rank Checker::source() const {
@@ -157,9 +158,7 @@ Status Checker::check_shape() const {
         other.every_rank_completes != first.every_rank_completes)
       return fail("rank " + std::to_string(rank) + " and rank 0 differ in kind, chunk count or claims");
   }
-  const bool blocks = collective_ == Collective::reduce_scatter || collective_ == Collective::all_gather ||
-                      collective_ == Collective::gather || collective_ == Collective::scatter;
-  const uint32_t expected = blocks ? world_ : collective_ == Collective::all_to_all ? world_ * world_ : first.chunk_count;
+  const uint32_t expected = collective_ == Collective::all_to_all ? world_ * world_ : has_blocks(collective_) ? world_ : first.chunk_count;
   if (first.chunk_count == 0 || first.chunk_count != expected)
     return fail(std::to_string(first.chunk_count) + " chunks instead of " + std::to_string(std::max(expected, 1u)));
   return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "schedules/collective_facts.h"
 #include "schedules/direct.h"
 #include "schedules/halving_doubling.h"
 #include "schedules/hierarchical.h"
@@ -23,16 +24,6 @@ constexpr ScheduleKind rooted_kinds[] = {direct, two_step, tree, halving_doublin
 constexpr ScheduleKind block_kinds[] = {direct, tree};
 constexpr ScheduleKind all_to_all_kinds[] = {direct};
 constexpr ScheduleKind barrier_kinds[] = {one_shot, halving_doubling};
-
-bool has_root(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
-         collective == Collective::scatter;
-}
-
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce || collective == Collective::barrier;
-}
 
 bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
   std::vector<bool> seen(world);
@@ -61,7 +52,7 @@ Status check_request(const ScheduleRequest& request) {
             what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
   if (request.rank >= request.world)
     return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in" + of_world};
-  if (has_root(request.collective) && request.root >= request.world)
+  if (is_rooted(request.collective) && request.root >= request.world)
     return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in" + of_world};
   if (!request.islands.empty() && request.islands.size() != request.world)
     return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for" + of_world};
@@ -161,7 +152,7 @@ std::span<const ScheduleKind> kinds_of(Collective collective) {
 
 // Where nothing is reduced there is no partial sum either.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
-  if (!reduces(collective)) return true;
+  if (!adds(collective) && collective != Collective::barrier) return true;
   if (kind == hierarchical) return false;
   return kind == one_shot || half_is_direct(kind, world);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "schedules/checker.h"
+#include "schedules/collective_facts.h"
 #include "schedules/make.h"
 
 namespace unisono::test {
@@ -45,11 +46,9 @@ inline Result<Proof> prove(const ScheduleRequest& request) {
 
 // Proves one kind for all world sizes and the roots that are unlike each other.
 inline void expect_proof_for_every_world(Collective collective, ScheduleKind kind) {
-  const bool has_root = collective == Collective::broadcast || collective == Collective::reduce ||
-                        collective == Collective::gather || collective == Collective::scatter;
   for (const auto world : world_sizes()) {
     for (const Rank root : {0u, 1u, world / 2, world - 1}) {
-      if (root >= world || (root != 0 && !has_root)) continue;
+      if (root >= world || (root != 0 && !is_rooted(collective))) continue;
       const auto proof = prove({.collective = collective, .kind = kind, .world = world, .root = root});
       ASSERT_TRUE(proof.ok()) << "root " << root << ": " << proof.status().to_string();
       ASSERT_TRUE(proof->overwrite_safe) << name(kind) << " " << name(collective) << " of " << world;

@@ -90,10 +90,7 @@ Call random_call(const Program& program, const ProgramRequest& q, Random& random
   call.count =
       random_count(blocks || call.collective == Collective::reduce_scatter ? q.elements_max / 4 : q.elements_max, random);
   if (call.collective == Collective::barrier) call.count = 0;
-  const bool may_be_uneven = call.collective == Collective::reduce_scatter || call.collective == Collective::all_gather ||
-                             call.collective == Collective::gather || call.collective == Collective::scatter ||
-                             call.collective == Collective::all_to_all;
-  if (may_be_uneven && random.chance(0.5)) {
+  if (has_blocks(call.collective) && random.chance(0.5)) {
     for (Rank r = 0; r < world; ++r) call.counts.push_back(random_count(q.elements_max / 4, random));
   }
   call.root = static_cast<Rank>(random.below(world));

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "collectives/request.h"
 #include "node/calls.h"
+#include "schedules/collective_facts.h"
 #include "sim/tensors.h"
 
 namespace unisono::sim {
@@ -36,13 +37,8 @@ struct Call {
   CallOptions options;
 
   bool is_message() const { return collective == Collective::send; }
-  bool is_rooted() const {
-    return collective == Collective::broadcast || collective == Collective::reduce || collective == Collective::gather ||
-           collective == Collective::scatter;
-  }
-  bool reduces() const {
-    return collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
-  }
+  bool is_rooted() const { return unisono::is_rooted(collective); }
+  bool reduces() const { return adds(collective); }
   bool concerns(Rank rank) const { return !is_message() || rank == root || rank == destination; }
   size_t block(Rank rank) const { return counts.empty() ? count : counts[rank]; }
   // all_to_all: elements from one rank to another.
