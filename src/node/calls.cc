@@ -1,6 +1,9 @@
 #include "node/calls.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "codecs/codec.h"
 #include "collectives/range_geometry.h"
@@ -26,6 +29,11 @@ bool total_of(Counts counts, size_t even, uint32_t world, size_t& total) {
   }
   return true;
 }
+
+bool alike(Counts counts) { return std::ranges::adjacent_find(counts, std::not_equal_to()) == counts.end(); }
+
+// Equal blocks need no list of sizes: with one or without, it is the same request.
+std::vector<size_t> uneven(Counts counts) { return alike(counts) ? std::vector<size_t>() : std::vector<size_t>(counts.begin(), counts.end()); }
 
 // The first thing that is wrong with a call. Each check is true if the call may go on.
 class Checks {
@@ -189,7 +197,7 @@ Result<OperationRequest> reduce_scatter_call(const Caller& c, ConstTensor in, Te
         (in_place || check.size("output", out.count, q.count)))) {
     return check.take();
   }
-  q.send_counts.assign(counts.begin(), counts.end());
+  q.send_counts = uneven(counts);
   return q;
 }
 
@@ -207,7 +215,7 @@ Result<OperationRequest> all_gather_call(const Caller& c, ConstTensor in, Tensor
         (in_place || check.size("input", in.count, q.count)))) {
     return check.take();
   }
-  q.recv_counts.assign(counts.begin(), counts.end());
+  q.recv_counts = uneven(counts);
   return q;
 }
 
@@ -237,8 +245,9 @@ static Result<OperationRequest> shards_call(const Caller& c, Collective collecti
   if (!check.size("the shard", part.count, own)) return check.take();
   auto q = base_request(c, collective, reduces ? whole : part, output, o);
   if (o.delivery == Delivery::reliable || c.world == 1) {
-    auto& counts = reduces ? q.send_counts : q.recv_counts;
+    std::vector<size_t> counts;
     for (Rank rank = 0; rank < c.world; ++rank) counts.push_back(layout->count(rank));
+    (reduces ? q.send_counts : q.recv_counts) = uneven(counts);
     q.count = own;
     q.delivery = Delivery::reliable;
     return q;
@@ -299,7 +308,7 @@ Result<OperationRequest> gather_call(const Caller& c, ConstTensor in, Tensor out
         (counts.empty() || check.size("input", in.count, counts[root])))) {
     return check.take();
   }
-  q.recv_counts.assign(counts.begin(), counts.end());
+  q.recv_counts = uneven(counts);
   return q;
 }
 
@@ -320,7 +329,7 @@ Result<OperationRequest> scatter_call(const Caller& c, ConstTensor in, Tensor ou
         (counts.empty() || check.size("output", out.count, counts[root])))) {
     return check.take();
   }
-  q.send_counts.assign(counts.begin(), counts.end());
+  q.send_counts = uneven(counts);
   return q;
 }
 
@@ -337,15 +346,16 @@ Result<OperationRequest> all_to_all_call(const Caller& c, ConstTensor in, Tensor
     q.count = in.count / c.world;
     return q;
   }
+  const bool even = alike(send) && alike(recv) && send[0] == recv[0];
   size_t sent = 0, received = 0;
   if (!(check.total(send, 0, c.world, sent) && check.total(recv, 0, c.world, received) && check.size("input", in.count, sent) &&
         check.size("output", out.count, received) &&
-        check.that(in.data != out.data || in.count == 0, "uneven blocks cannot be exchanged in place") &&
+        check.that(even || in.data != out.data || in.count == 0, "uneven blocks cannot be exchanged in place") &&
         check.size("the block for this rank itself", recv[c.self], send[c.self]))) {
     return check.take();
   }
-  q.send_counts.assign(send.begin(), send.end());
-  q.recv_counts.assign(recv.begin(), recv.end());
+  q.count = even ? send[0] : 0;
+  if (!even) q.send_counts.assign(send.begin(), send.end()), q.recv_counts.assign(recv.begin(), recv.end());
   return q;
 }
 

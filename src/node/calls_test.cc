@@ -50,6 +50,27 @@ TEST(Calls, blocks_must_fit_the_tensors) {
   expect_invalid(all_gather_call(caller, two, {data, 5, DType::f32}, {}, false, {}), "output has 5");
 }
 
+TEST(Calls, a_list_of_equal_sizes_is_no_list) {
+  const Tensor two{data, 2, DType::f32};
+  const std::vector<size_t> equal{2, 2, 2}, uneven{2, 1, 3}, threes{3, 2, 1}, ones{1, 1, 1};
+  const auto is_plain = [](const Result<OperationRequest>& call) { return call.ok() && call->send_counts.empty() && call->recv_counts.empty() && call->count == 2; };
+  EXPECT_TRUE(is_plain(reduce_scatter_call(caller, six, two, equal, false, {})));
+  EXPECT_TRUE(is_plain(reduce_scatter_call(caller, six, six, equal, true, {})));
+  EXPECT_TRUE(is_plain(all_gather_call(caller, two, six, equal, false, {})));
+  EXPECT_TRUE(is_plain(gather_call(caller, two, six, 1, equal, {})));
+  EXPECT_TRUE(is_plain(scatter_call(caller, six, two, 1, equal, {})));
+  EXPECT_TRUE(is_plain(all_to_all_call(caller, six, six, equal, equal, {}))) << "in place, too";
+  const Tensor three{data + 6, 3, DType::f32}, other{data + 6, 6, DType::f32};
+  const auto one_way = all_to_all_call(caller, six, other, equal, uneven, {});
+  expect_invalid(one_way, "the block for this rank itself");
+  const auto not_all = all_to_all_call({.self = 0, .world = 3}, six, other, equal, uneven, {});
+  ASSERT_TRUE(not_all.ok()) << not_all.status().to_string();
+  EXPECT_EQ(not_all->send_counts, equal);
+  EXPECT_EQ(not_all->recv_counts, uneven);
+  expect_invalid(all_to_all_call(caller, six, three, equal, ones, {}), "the block for this rank itself");
+  expect_invalid(all_to_all_call({.self = 1, .world = 3}, six, six, threes, threes, {}), "in place");
+}
+
 TEST(Calls, only_root_needs_an_output_or_counts) {
   EXPECT_TRUE(reduce_call(caller, six, {}, 0, {}).ok());
   expect_invalid(reduce_call(caller, six, {}, 1, {}), "output");

@@ -25,7 +25,7 @@ inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member 
 
 // What the latest call of its kind without the executor had in common with the next one like it (node/express.h).
 struct ExpressPlan {
-  static constexpr uint32_t world_max = 32;  // bits of Express::missing
+  static constexpr uint32_t world_max = exchange_ranks_max;  // bits of Express::missing
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
            q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.send_counts.empty() && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;

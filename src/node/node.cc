@@ -31,6 +31,7 @@ void drain(int fd) {
 
 constexpr int polls_per_reading = 16;
 constexpr int express_looks_max = 1000, express_yields_max = 50;  // some 20 us
+constexpr int ways_max = 3;
 constexpr Nanos express_time_max = 1000 * microsecond;
 
 void set_timer(int fd, Nanos after) {
@@ -255,27 +256,38 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
     if (done()) return;
     now = monotonic_now();
     if (now >= until) return;
-    if (progress) {
-      last_progress = now;
-    } else if (entering_.load(std::memory_order_relaxed) > 0) {
-      lock.unlock();
-      sched_yield();
-      lock.lock();
+    if (progress) last_progress = now;
+    if (calling_.load(std::memory_order_relaxed) > 0 || (!progress && entering_.load(std::memory_order_relaxed) > 0)) {
+      give_way(lock);
     } else if (now - last_progress > spin) {
       sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
       now = last_progress = monotonic_now();
-    } else if (yield_) {
+    } else if (yield_ && !progress) {
       sched_yield();
     }
     if (done()) return;
   }
 }
 
+// A caller may want to begin another operation: it waits as long as one poll takes, not until there is nothing to do.
+void Node::give_way(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  sched_yield();
+  // It may have been woken on a core that is taken: who sleeps leaves it one.
+  for (int i = 0; i < ways_max && calling_.load(std::memory_order_relaxed) > 0; ++i) {
+    const timespec moment{.tv_sec = 0, .tv_nsec = 1000};
+    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
+  }
+  lock.lock();
+}
+
 std::unique_lock<std::mutex> Node::enter() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) return lock;
   entering_.fetch_add(1, std::memory_order_relaxed);
+  calling_.fetch_add(1, std::memory_order_relaxed);
   lock.lock();
+  calling_.fetch_sub(1, std::memory_order_relaxed);
   entering_.fetch_sub(1, std::memory_order_relaxed);
   return lock;
 }

@@ -154,6 +154,7 @@ class Node {
   bool wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
   template <typename Done>
   void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
+  void give_way(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest);
   void wake();
   void call_background();
@@ -184,7 +185,8 @@ class Node {
 
   std::mutex mutex_;
   std::condition_variable free_;       // the driver's place is free, or something was done
-  std::atomic<uint32_t> entering_{0};  // callers that wait for the mutex
+  std::atomic<uint32_t> calling_{0};   // callers that wait for the mutex
+  std::atomic<uint32_t> entering_{0};  // they, and the background thread
   uint32_t waiters_ = 0;               // callers in wait(), the driver included
   bool driving_ = false, sleeping_ = false, stop_ = false;
   bool resting_ = false;  // the background thread waits for something to do

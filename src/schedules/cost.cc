@@ -367,7 +367,7 @@ Load load(const LoadRequest& request) {
   if (request.islands.size() > 1 && request.world > 1) {
     result = request.kind == ring ? ring_load(whole, request) : request.kind == tree ? tree_load(whole, request) : spread_load(whole, request);
   }
-  result.is_exchange = !request.relayed && is_exchange(request.collective, request.kind);
+  result.is_exchange = !request.relayed && request.islands.size() <= 1 && request.world <= exchange_ranks_max && is_exchange(request.collective, request.kind);
   return result;
 }
 

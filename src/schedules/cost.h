@@ -31,6 +31,7 @@ struct LinkProfile {
 
 // Up to so many bytes what goes in one round within a host needs no executor (node/express.h); above them the executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
+inline constexpr uint32_t exchange_ranks_max = 32;
 
 // One round, in which all values go straight from whose they are to who wants them.
 constexpr bool is_exchange(Collective collective, ScheduleKind kind) {

@@ -254,10 +254,11 @@ TEST(Cost, of_a_measured_link_is_what_was_measured) {
 }
 
 TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
-  const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  uint32_t world = 4;
   auto inside = shared_memory_profile(4);
   const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce, bool relayed = false) {
-    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = 4, .relayed = relayed});
+    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = world, .relayed = relayed});
     const auto time = [&](double handling_us) {
       inside.handling_us = handling_us;
       return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_island = 4});
@@ -274,6 +275,13 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   }
   for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce}) EXPECT_GT(added(ring, 0, collective), 2900) << name(collective);
   EXPECT_NEAR(added(one_shot, 0, Collective::barrier), 0, 1e-6);
+  islands = find_islands(std::vector<uint32_t>{0, 0, 1, 1}, 4);
+  EXPECT_GT(added(one_shot, 0), 1000) << "several hosts";
+  for (const uint32_t n : {exchange_ranks_max, exchange_ranks_max + 1}) {
+    world = n;
+    islands = find_islands(std::vector<uint32_t>(n, 0), n);
+    EXPECT_EQ(added(one_shot, 0) > 0, n > exchange_ranks_max) << n;
+  }
 }
 
 TEST(Cost, grows_with_bytes_and_with_each_price) {
