@@ -28,8 +28,8 @@ void without_memory(F&& call) {
 
 }  // namespace
 
-Engine::Engine(const EngineLimits& limits, Compute& compute)
-    : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
+Engine::Engine(const EngineLimits& limits, Compute& compute, const std::atomic<uint32_t>* callers)
+    : limits_(limits), compute_(compute), callers_(callers), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
   no_memory_->done = true;
   no_memory_->status = no_memory_left();
 }

@@ -8,6 +8,7 @@
 // told. Where no operation can be named, or there is no memory even for that, the engine gives up: see give_up().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -34,7 +35,7 @@ namespace unisono {
 
 class Engine final : public Sink {
  public:
-  Engine(const EngineLimits& limits, Compute& compute);
+  Engine(const EngineLimits& limits, Compute& compute, const std::atomic<uint32_t>* callers = nullptr);  // callers: while there are any, polls are short
   ~Engine() override;
 
   void add_transport(Transport& transport) { transports_.push_back(&transport); }
@@ -123,8 +124,8 @@ class Engine final : public Sink {
   // Sink.
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
-  // An operation has ended: the next message may be for one that starts next, and finds it then.
-  bool has_enough() const override { return settle_needed_; }
+  // An operation has ended: the next message may be for one that starts next, and finds it then. Or a caller would like to start one.
+  bool has_enough() const override { return settle_needed_ || (callers_ != nullptr && callers_->load(std::memory_order_relaxed) > 0); }
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
   void room(PeerIndex peer) override;
@@ -215,6 +216,7 @@ class Engine final : public Sink {
 
   EngineLimits limits_;
   Compute& compute_;
+  const std::atomic<uint32_t>* const callers_;
   BufferPool pool_;
   std::vector<Transport*> transports_;
   std::vector<Peer> peers_;
@@ -224,8 +226,7 @@ class Engine final : public Sink {
   std::vector<Active*> active_;  // oldest first
   std::vector<std::shared_ptr<Completion>> completions_;  // to be used again
   AnySourceReceives any_source_;
-  std::vector<Unexpected> unexpected_;
-  std::vector<Unexpected> replayed_;  // empty but for its memory, except in replay_unexpected
+  std::vector<Unexpected> unexpected_, replayed_;  // replayed_: empty but for its memory, except in replay_unexpected
   size_t unexpected_bytes_ = 0;
   std::unordered_map<uint64_t, std::shared_ptr<Bytes>> control_in_flight_;
   uint64_t next_control_ = 0;
@@ -236,8 +237,7 @@ class Engine final : public Sink {
   RemovedHandler removed_;
   uint32_t epoch_ = 0;  // 0: between epochs
   EngineCounters counters_;
-  Nanos now_ = 0;
-  Nanos wind_down_by_ = never;
+  Nanos now_ = 0, wind_down_by_ = never;
   Status wind_down_why_;
   Nanos observe_at_ = 0, polled_ = 0;  // polled_: when news were last asked for
   std::vector<Rank> awaited_;           // of observe and record_end; large enough for all groups, as is

@@ -53,7 +53,7 @@ Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId 
 }
 
 Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
-    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
+    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_, &calling_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
 }
 
@@ -269,7 +269,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
   }
 }
 
-// A caller may want to begin another operation: it waits as long as one poll takes, not until there is nothing to do.
+// A caller may want to begin another operation: it waits for a message or so to be worked on, not until there is nothing to do.
 void Node::give_way(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   sched_yield();

@@ -55,5 +55,15 @@ TEST(NodeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_somethi
   driver.join();
 }
 
+TEST(NodeTurn, while_a_caller_waits_transports_end_their_turn_early) {
+  InlineCompute compute(nullptr);
+  std::atomic<uint32_t> callers{0};
+  const Engine engine({}, compute, &callers);
+  EXPECT_FALSE(engine.has_enough());
+  callers = 1;
+  EXPECT_TRUE(engine.has_enough());
+  EXPECT_FALSE(Engine({}, compute).has_enough());
+}
+
 }  // namespace
 }  // namespace unisono
