@@ -31,7 +31,6 @@ void drain(int fd) {
 
 constexpr int polls_per_reading = 16;
 constexpr int express_looks_max = 1000, express_yields_max = 50;  // some 20 us
-constexpr int ways_max = 3;
 constexpr Nanos express_time_max = 1000 * microsecond;
 
 void set_timer(int fd, Nanos after) {
@@ -272,24 +271,26 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
 // A caller may want to begin another operation: it waits for a message or so to be worked on, not until there is nothing to do.
 void Node::give_way(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  sched_yield();
-  // It may have been woken on a core that is taken: who sleeps leaves it one.
-  for (int i = 0; i < ways_max && calling_.load(std::memory_order_relaxed) > 0; ++i) {
-    const timespec moment{.tv_sec = 0, .tv_nsec = 1000};
-    ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
-  }
+  gate_.lock();  // until who is there has the mutex
+  gate_.unlock();
   lock.lock();
 }
 
 std::unique_lock<std::mutex> Node::enter() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) return lock;
-  entering_.fetch_add(1, std::memory_order_relaxed);
   calling_.fetch_add(1, std::memory_order_relaxed);
-  lock.lock();
+  pass_gate(lock);
   calling_.fetch_sub(1, std::memory_order_relaxed);
-  entering_.fetch_sub(1, std::memory_order_relaxed);
   return lock;
+}
+
+void Node::pass_gate(std::unique_lock<std::mutex>& lock) {
+  entering_.fetch_add(1, std::memory_order_relaxed);
+  gate_.lock();
+  lock.lock();
+  gate_.unlock();
+  entering_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Node::announce() {
@@ -406,9 +407,7 @@ void Node::rest(std::unique_lock<std::mutex>& lock) {
   rests_on_links_ = on_links;
   lock.unlock();
   ::ppoll(fds.data(), count, on_links ? &time : nullptr, nullptr);
-  entering_.fetch_add(1, std::memory_order_relaxed);
-  lock.lock();
-  entering_.fetch_sub(1, std::memory_order_relaxed);
+  pass_gate(lock);
   resting_ = false;
   if (fds[0].revents != 0) {
     drain(rest_fd_);

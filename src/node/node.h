@@ -155,6 +155,7 @@ class Node {
   template <typename Done>
   void drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
   void give_way(std::unique_lock<std::mutex>& lock);
+  void pass_gate(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest);
   void wake();
   void call_background();
@@ -184,6 +185,7 @@ class Node {
   std::vector<std::pair<std::shared_ptr<Completion>, std::function<void()>>> watched_;
 
   std::mutex mutex_;
+  std::mutex gate_;                    // held by the next one to get the mutex; a driver that gives way waits for it, or it would be quicker again
   std::condition_variable free_;       // the driver's place is free, or something was done
   std::atomic<uint32_t> calling_{0};   // callers that wait for the mutex
   std::atomic<uint32_t> entering_{0};  // they, and the background thread
