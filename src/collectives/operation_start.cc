@@ -31,7 +31,7 @@ void Operation::start(Port& port, Nanos now) {
   status_ = {};
   counts_ = {};
   last_rank_ = UINT32_MAX;
-  descriptor_ = describe(setup_.request, plan_->kind, setup_.slice_bytes);
+  descriptor_ = describe(setup_.request, plan_->kind, setup_.slice_bytes, setup_.world);
   ready_.clear();
   items_.clear();
   slots_.clear();

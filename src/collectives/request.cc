@@ -115,20 +115,24 @@ bool sizes_per_pair(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+// Of a tensor that all ranks know the size of, all blocks together.
+uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
+  const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) && q.delivery == Delivery::reliable;
+  return blocks ? block_begin(q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts, q.count, world) : q.count;
+}
+
 uint64_t elements_of(const CallDescriptor& d) { return d.amount & ((uint64_t{1} << amount_bits) - 1); }
 
 }  // namespace
 
-CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes) {
+CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64_t slice_bytes, uint32_t world) {
   const bool point_to_point = q.collective == Collective::send || q.collective == Collective::recv;
   const auto collective = point_to_point ? Collective::send : q.collective;
   uint64_t rest = point_to_point ? 0 : q.root;
   rest = mix64(rest ^ mix64(slice_bytes));
-  uint64_t amount = sizes_per_pair(q.collective) ? 0 : q.count;
-  const auto& counts = q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts;
-  if ((q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) && !counts.empty()) {
-    amount = 0;
-    for (const auto c : counts) rest = mix64(rest ^ c), amount += c;
+  uint64_t amount = sizes_per_pair(q.collective) ? 0 : whole_elements(q, world);
+  if (!sizes_per_pair(q.collective)) {
+    for (const auto c : q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts) rest = mix64(rest ^ c);
   }
   if (!q.codec->is_plain()) rest = mix64(rest ^ (uint64_t{q.codec->own_exact} << 1 | uint64_t{q.codec->poison}) ^ 0xC0DEC);
   if (q.agreement != 0) {
@@ -163,15 +167,7 @@ std::string difference(const CallDescriptor& theirs, const CallDescriptor& ours)
 }
 
 uint64_t schedule_bytes(const OperationRequest& q, uint32_t world) {
-  const auto size = element_bytes(q.dtype);
-  switch (q.collective) {
-    case Collective::reduce_scatter: return block_begin(q.send_counts, q.count, world) * size;
-    case Collective::all_gather: return block_begin(q.recv_counts, q.count, world) * size;
-    case Collective::gather:
-    case Collective::scatter:
-    case Collective::all_to_all: return 0;  // sizes are not known to all: the choice must not depend on them
-    default: return q.count * size;
-  }
+  return sizes_per_pair(q.collective) ? 0 : whole_elements(q, world) * element_bytes(q.dtype);  // where sizes are not known to all, the choice must not depend on them
 }
 
 uint64_t tensor_bytes(const OperationRequest& q, uint32_t world, Rank self) {

@@ -58,10 +58,10 @@ struct OperationRequest {
 // messages do not show, agreement).
 struct CallDescriptor {
   uint32_t bits = 0;
-  uint64_t amount = 0;  // elements of the operation where all ranks agree on it, 0 where sizes are per pair; the upper 24 bits: more of the agreement's hash
+  uint64_t amount = 0;  // elements of the operation, all blocks together, where all ranks agree on it, 0 where sizes are per pair; the upper 24 bits: more of the agreement's hash
 };
 inline constexpr uint32_t amount_bits = 40;  // of elements: a tensor has fewer
-CallDescriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes);
+CallDescriptor describe(const OperationRequest& request, ScheduleKind schedule, uint64_t slice_bytes, uint32_t world);
 // "all_reduce(f32 sum, 1000 elements, two_step)"
 std::string to_string(const CallDescriptor& descriptor);
 // Names the first difference: "calls all_gather, we call all_reduce".

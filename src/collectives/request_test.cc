@@ -48,49 +48,65 @@ TEST(Request, parts_by_shares_cover_the_tensor_once_in_their_proportion) {
 
 TEST(Request, descriptors_differ_in_what_ranks_must_agree_on) {
   OperationRequest q{.collective = Collective::broadcast, .count = 1000, .root = 1};
-  const auto base = describe(q, ScheduleKind::tree, 4096);
+  const auto base = describe(q, ScheduleKind::tree, 4096, 3);
   auto changed = q;
   changed.root = 2;
-  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).bits, base.bits);
-  EXPECT_NE(describe(q, ScheduleKind::direct, 4096).bits, base.bits);
-  EXPECT_NE(describe(q, ScheduleKind::tree, 8192).bits, base.bits);
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096, 3).bits, base.bits);
+  EXPECT_NE(describe(q, ScheduleKind::direct, 4096, 3).bits, base.bits);
+  EXPECT_NE(describe(q, ScheduleKind::tree, 8192, 3).bits, base.bits);
   changed = q;
   changed.dtype = DType::f64;
-  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).bits, base.bits);
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096, 3).bits, base.bits);
   changed = q;
   changed.count = 1001;
-  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096).amount, base.amount);
+  EXPECT_NE(describe(changed, ScheduleKind::tree, 4096, 3).amount, base.amount);
   changed = q;
   changed.op = ReduceOp::max;
-  EXPECT_EQ(describe(changed, ScheduleKind::tree, 4096).bits, base.bits) << "a broadcast has no operation";
+  EXPECT_EQ(describe(changed, ScheduleKind::tree, 4096, 3).bits, base.bits) << "a broadcast has no operation";
 }
 
 TEST(Request, an_agreement_is_told_apart_by_forty_bits_and_leaves_the_number_of_elements_readable) {
   OperationRequest q{.count = 1000};
-  const auto none = describe(q, ScheduleKind::ring, 4096);
+  const auto none = describe(q, ScheduleKind::ring, 4096, 3);
   EXPECT_EQ(none.amount, 1000u);
   std::set<std::pair<uint32_t, uint64_t>> seen{{none.bits, none.amount}};
   for (uint64_t agreement = 1; agreement <= 2000; ++agreement) {
     q.agreement = agreement << (agreement % 2 * 40);
-    const auto with = describe(q, ScheduleKind::ring, 4096);
+    const auto with = describe(q, ScheduleKind::ring, 4096, 3);
     EXPECT_TRUE(seen.emplace(with.bits, with.amount).second) << agreement;
     EXPECT_EQ(to_string(with), to_string(none));
     EXPECT_EQ(with.bits >> 16, none.bits >> 16);
   }
-  EXPECT_NE(difference(describe(q, ScheduleKind::ring, 4096), none).find("agree on"), std::string::npos);
+  EXPECT_NE(difference(describe(q, ScheduleKind::ring, 4096, 3), none).find("agree on"), std::string::npos);
 }
 
 TEST(Request, block_sizes_of_an_uneven_gather_are_part_of_the_agreement) {
   OperationRequest q{.collective = Collective::all_gather, .count = 3, .recv_counts = {3, 4, 5}};
   auto other = q;
   other.recv_counts = {3, 5, 4};
-  EXPECT_NE(describe(q, ScheduleKind::ring, 4096).bits, describe(other, ScheduleKind::ring, 4096).bits);
-  EXPECT_EQ(describe(q, ScheduleKind::ring, 4096).amount, 12u);
+  EXPECT_NE(describe(q, ScheduleKind::ring, 4096, 3).bits, describe(other, ScheduleKind::ring, 4096, 3).bits);
+  EXPECT_EQ(describe(q, ScheduleKind::ring, 4096, 3).amount, 12u);
+}
+
+TEST(Request, sizes_of_blocks_are_compared_as_sizes_of_the_whole) {
+  for (const auto collective : {Collective::reduce_scatter, Collective::all_gather}) {
+    const OperationRequest even{.collective = collective, .count = 4};
+    auto uneven = even;
+    (collective == Collective::reduce_scatter ? uneven.send_counts : uneven.recv_counts) = {4, 3, 5};
+    const auto theirs = describe(uneven, ScheduleKind::ring, 4096, 3), ours = describe(even, ScheduleKind::ring, 4096, 3);
+    EXPECT_EQ(ours.amount, 12u);
+    const auto text = difference(theirs, ours);
+    EXPECT_NE(text.find("block sizes"), std::string::npos) << text;
+    EXPECT_EQ(text.find(" 4 elements"), std::string::npos) << text;
+  }
+  // Of lossy ones the request says how much the whole is.
+  const OperationRequest lossy{.collective = Collective::all_gather, .count = 12, .delivery = Delivery::lossy};
+  EXPECT_EQ(describe(lossy, ScheduleKind::two_step, 1472, 3).amount, 12u);
 }
 
 TEST(Request, a_difference_is_told_in_words) {
   OperationRequest a{.collective = Collective::all_reduce, .count = 10}, b{.collective = Collective::barrier};
-  const auto text = difference(describe(a, ScheduleKind::ring, 64), describe(b, ScheduleKind::one_shot, 64));
+  const auto text = difference(describe(a, ScheduleKind::ring, 64, 3), describe(b, ScheduleKind::one_shot, 64, 3));
   EXPECT_NE(text.find("all_reduce(f32 sum, 10 elements, ring)"), std::string::npos) << text;
   EXPECT_NE(text.find("barrier"), std::string::npos) << text;
 }

@@ -7,7 +7,7 @@ namespace {
 
 CallPosition position() {
   const OperationRequest q{.count = 10};
-  return {.rank = 3, .lossy = 7, .reliable = uint64_t{1} << 40, .in_lossy = true, .call = describe(q, ScheduleKind::two_step, 1472)};
+  return {.rank = 3, .lossy = 7, .reliable = uint64_t{1} << 40, .in_lossy = true, .call = describe(q, ScheduleKind::two_step, 1472, 4)};
 }
 
 TEST(CallPosition, is_read_as_it_was_written) {

@@ -28,8 +28,8 @@ void without_memory(F&& call) {
 
 }  // namespace
 
-Engine::Engine(const EngineLimits& limits, Compute& compute, const std::atomic<uint32_t>* callers)
-    : limits_(limits), compute_(compute), callers_(callers), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
+Engine::Engine(const EngineLimits& limits, Compute& compute)
+    : limits_(limits), compute_(compute), pool_(limits.pool_keep_bytes), no_memory_(std::make_shared<Completion>()) {
   no_memory_->done = true;
   no_memory_->status = no_memory_left();
 }
@@ -121,26 +121,27 @@ void Engine::stop_all_groups(const Status& why, Nanos now) {
   settle_needed_ = true;
 }
 
+Status Engine::reason_to_wind_down(const GroupCore& group, const Status& news) const {
+  if (group.ended.code() == news.code()) return group.ended;  // it was told before
+  // What a member gave up was the last thing to end here: there lies the reason.
+  const auto* next = next_of(group);
+  const bool latest = group.given_up + 1 == (next == nullptr ? group.next_operation : next->number);
+  return latest && !group.given_up_why.empty() ? Status(news.code(), group.given_up_why + "; " + news.message()) : news;
+}
+
 void Engine::wind_down(PeerIndex from, const Status& news, Nanos by, Nanos now) {
   now_ = now;
-  auto why = news;
-  for (const auto& [number, group] : groups_) {
-    // What a member gave up was the last thing to end here: there lies the reason.
-    const auto* next = next_of(*group);
-    const bool latest = group->given_up + 1 == (next == nullptr ? group->next_operation : next->number);
-    if (latest && !group->given_up_why.empty()) why = Status(news.code(), group->given_up_why + "; " + news.message());
+  for (auto& [number, group] : groups_) {
+    group->ended = reason_to_wind_down(*group, news);
+    if (group->lossy != nullptr) group->lossy->fail_all(group->ended, now);
   }
-  for (auto& [number, group] : groups_) group->ended = why;
   for (auto* active : active_) {
     const auto rank = active->group->rank_of(from);
-    if (rank >= 0 && active->operation.needs(static_cast<Rank>(rank))) active->operation.fail(why, now);
+    if (rank >= 0 && active->operation.needs(static_cast<Rank>(rank))) active->operation.fail(active->group->ended, now);
   }
-  for (auto& [number, group] : groups_) {
-    if (group->lossy != nullptr) group->lossy->fail_all(why, now);
-  }
-  any_source_.end([&](const AnySourceReceive&) { return why; });
+  any_source_.end([](const AnySourceReceive& receive) { return receive.group->ended; });
   wind_down_by_ = std::min(wind_down_by_, by);
-  wind_down_why_ = why;
+  wind_down_why_ = news;
   settle_needed_ = true;
 }
 
@@ -457,7 +458,10 @@ bool Engine::poll_all(Nanos now) {
   }
   if (now >= wind_down_by_) {
     wind_down_by_ = never;
-    for (auto* active : active_) active->operation.fail(wind_down_why_, now);
+    for (auto* active : active_) {
+      const auto& ended = active->group->ended;  // ok: the group was made since
+      active->operation.fail(ended.ok() ? wind_down_why_ : ended, now);
+    }
     settle_needed_ = progress = true;
   }
   if (!any_source_.empty()) settle_needed_ |= progress |= match_any_source(now) || end_any_source(now);

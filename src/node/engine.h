@@ -8,7 +8,6 @@
 // told. Where no operation can be named, or there is no memory even for that, the engine gives up: see give_up().
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -35,7 +34,7 @@ namespace unisono {
 
 class Engine final : public Sink {
  public:
-  Engine(const EngineLimits& limits, Compute& compute, const std::atomic<uint32_t>* callers = nullptr);  // callers: while there are any, polls are short
+  Engine(const EngineLimits& limits, Compute& compute);
   ~Engine() override;
 
   void add_transport(Transport& transport) { transports_.push_back(&transport); }
@@ -124,8 +123,8 @@ class Engine final : public Sink {
   // Sink.
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
-  // An operation has ended: the next message may be for one that starts next, and finds it then. Or a caller would like to start one.
-  bool has_enough() const override { return settle_needed_ || (callers_ != nullptr && callers_->load(std::memory_order_relaxed) > 0); }
+  // An operation has ended: the next message may be for one that starts next, and finds it then.
+  bool has_enough() const override { return settle_needed_; }
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
   void room(PeerIndex peer) override;
@@ -201,6 +200,7 @@ class Engine final : public Sink {
   const Status& absence(const GroupCore& group, Rank rank) const;  // ok: there is a link to it, and it has not aborted the group
   void absent(GroupCore& group, Rank rank);                        // nothing comes from it any more: ends what needs it
   void release_lent(PeerIndex from, const View& view);
+  Status reason_to_wind_down(const GroupCore& group, const Status& news) const;
   Report report_of(const Active& active, Nanos now) const;
   void settle(Active& active);
   void settle_all();
@@ -216,7 +216,6 @@ class Engine final : public Sink {
 
   EngineLimits limits_;
   Compute& compute_;
-  const std::atomic<uint32_t>* const callers_;
   BufferPool pool_;
   std::vector<Transport*> transports_;
   std::vector<Peer> peers_;

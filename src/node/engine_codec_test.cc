@@ -348,7 +348,7 @@ TEST(EngineCodec, damaged_cut_and_foreign_messages_end_the_call_and_name_their_s
     auto own = gold(count, 1);
     const Tensor tensor{std::span<float>(own)};
     auto request = all_reduce_call(cluster.caller(0), tensor, tensor, options);
-    const auto descriptor = describe(*request, one_shot, options.slice_bytes);
+    const auto descriptor = describe(*request, one_shot, options.slice_bytes, 2);
     const auto done = cluster.submit(0, std::move(request));
     const FrameHeader header{.codec = kind, .epoch = 7, .group = 1, .sender = 1, .amount = descriptor.amount, .descriptor = descriptor.bits, .payload_bytes = static_cast<uint32_t>(payload.size())};
     cluster.engine(0).received(1, header, {payload.data(), payload.size(), 0});

@@ -68,7 +68,7 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   const auto chosen = plan_for(group, request);
   if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
-  const auto descriptor = describe(request, plan.kind, chosen->slice_bytes);
+  const auto descriptor = describe(request, plan.kind, chosen->slice_bytes, group.world());
   express = {.collective = collective,
              .count = request.count,
              .dtype = request.dtype,

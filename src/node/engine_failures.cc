@@ -79,7 +79,7 @@ void Engine::received_failure(Active& active, Rank from, ByteView payload) {
 // An operation that ended well has had all its messages. One more means that a rank called something else under this number, which
 // a rank that only sends (the root of a broadcast) cannot notice in time.
 static void note_surplus(GroupCore& group, Rank from, const FrameHeader& header) {
-  if (std::find(group.failed.begin(), group.failed.end(), header.operation) != group.failed.end() || !group.violation.ok()) return;
+  if (!group.violation.ok()) return;
   group.violation = Status(Code::invalid, "calls differ: rank " + std::to_string(from) + " sent data of " + to_string(CallDescriptor{header.descriptor, header.amount}) + " for operation " +
                                               std::to_string(header.operation & 0xFFFFFFFF) + ", which is complete here without it");
 }
@@ -90,13 +90,15 @@ static void note_given_up(GroupCore& group, Rank from, const FrameHeader& header
   const auto code = reader.read<uint8_t>();
   const auto text = reader.read_string(failure_text_max);
   if (!reader.done() || !is_in_order(header.operation)) return;  // or it only asks
+  if (!group.given_up_why.empty() && header.operation <= group.given_up) return;
   group.given_up = header.operation;
   group.given_up_why = gave_up(from, code, text, true).message();
 }
 
 void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
   const auto rank = group.rank_of(from);
-  if (rank < 0 || header.epoch != group.epoch) return;
+  const bool failed_here = std::ranges::find(group.failed, header.operation) != group.failed.end();
+  if (rank < 0 || header.epoch != group.epoch || failed_here) return;
   if (header.kind == FrameKind::data) note_surplus(group, static_cast<Rank>(rank), header);
   if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }

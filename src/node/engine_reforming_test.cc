@@ -56,6 +56,13 @@ struct GivenUp : ::testing::Test {
     EXPECT_TRUE(running->done);
     return running->status;
   }
+  // `from` gives up an operation of the order of calls.
+  void hear_that_it_ended(uint64_t operation, Rank from, const std::string& words) {
+    const auto payload = std::move(ByteWriter().write(static_cast<uint8_t>(Code::late)).write_string(words)).take();
+    const FrameHeader header{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = operation, .sender = from, .payload_bytes = static_cast<uint32_t>(payload.size())};
+    cluster.hub().at(from).send(0, header, payload, 0);
+    cluster.settle();
+  }
   Status with_reason(const std::string& call) const { return {Code::peer_lost, call + "rank 1 gave up: " + gathered[1]->status.message() + "; " + news.message()}; }
 
   TestCluster cluster{3};
@@ -83,6 +90,58 @@ TEST_F(GivenUp, it_is_not_the_reason_when_more_has_ended_here_since) {
   const auto sent = cluster.submit(0, gather_call(cluster.caller(0), {&given, 1, DType::i32}, {}, 1, {}, {}));
   cluster.settle();
   ASSERT_TRUE(sent->done);
+  EXPECT_EQ(wound_down(barrier()), news);
+}
+
+TEST_F(GivenUp, it_is_the_reason_for_its_own_group_only) {
+  auto& other = cluster.make_group(0, 2, {1, 0});
+  const auto running = barrier(), elsewhere = cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}));
+  give_up();
+  EXPECT_EQ(wound_down(running), with_reason(""));
+  EXPECT_EQ(elsewhere->status, news);
+  EXPECT_EQ(cluster.submit(0, other, barrier_call({.self = 1, .world = 2, .timeout = second}, {}))->status, Status(Code::peer_lost, "barrier: " + news.message()));
+}
+
+TEST_F(GivenUp, it_is_the_reason_too_when_others_tell_that_they_re_form_the_group) {
+  const auto running = barrier();
+  int32_t value = 0;
+  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
+  give_up();
+  EXPECT_EQ(wound_down(running), with_reason(""));
+  cluster.engine(0).wind_down(2, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.settle();
+  EXPECT_EQ(waits->status, with_reason(""));
+  EXPECT_EQ(barrier()->status, with_reason("barrier: "));
+}
+
+TEST_F(GivenUp, it_is_the_reason_for_what_is_given_more_time_too) {
+  int32_t value = 0;
+  const auto waits = cluster.submit(0, message_call(cluster.caller(0), Collective::recv, {}, {&value, 1, DType::i32}, 2, 1, {}), 1);
+  give_up();
+  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  cluster.settle();
+  EXPECT_FALSE(waits->done);
+  cluster.pass(100 * millisecond);
+  cluster.settle();
+  EXPECT_EQ(waits->status, with_reason(""));
+}
+
+TEST_F(GivenUp, the_first_to_give_up_the_latest_one_gives_the_reason) {
+  give_up();
+  cluster.submit(0, gather_call(cluster.caller(0), {&given, 1, DType::i32}, {}, 1, {}, {}));  // ends here
+  cluster.settle();
+  hear_that_it_ended(1, 2, "the latest");
+  hear_that_it_ended(1, 1, "the latest, later");
+  hear_that_it_ended(0, 2, "one before");
+  EXPECT_EQ(wound_down(barrier()).message(), "rank 2 gave up: the latest; " + news.message());
+}
+
+TEST_F(GivenUp, what_has_failed_here_anyway_is_no_reason) {
+  give_up();
+  const auto failed = barrier();
+  hear_that_it_ended(1, 2, "enough");  // which ends it here
+  ASSERT_TRUE(failed->done);
+  hear_that_it_ended(1, 1, "enough, too");
   EXPECT_EQ(wound_down(barrier()), news);
 }
 

@@ -271,6 +271,36 @@ const Kind scatters{Collective::reduce_scatter}, scatters_in_place{Collective::r
 const Kind exchanges{Collective::all_to_all}, exchanges_in_place{Collective::all_to_all, true};
 std::string title(const ::testing::TestParamInfo<Kind>& info) { return ::testing::PrintToString(info.param); }
 
+class ExpressUneven : public ExpressCalls {};
+
+// What a rank gives and gets is all of one size; what the others exchange is not, and goes by the executor.
+TEST_F(ExpressUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_differ) {
+  constexpr uint32_t world = 3;
+  const auto size = [](Rank from, Rank to) -> size_t { return from == 0 || to == 0 ? 200 : 100 * (from + 2 * to) - 200; };
+  const auto value = [](Rank from, Rank to, size_t i) { return static_cast<float>(10000 * from + 1000 * to + i); };
+  make_cluster(world);
+  std::vector<Floats> in(world), out(world), expected(world);
+  std::vector<std::vector<size_t>> send(world), recv(world);
+  for (Rank r = 0; r < world; ++r) {
+    for (Rank other = 0; other < world; ++other) {
+      send[r].push_back(size(r, other));
+      recv[r].push_back(size(other, r));
+      for (size_t i = 0; i < send[r].back(); ++i) in[r].push_back(value(r, other, i));
+      for (size_t i = 0; i < recv[r].back(); ++i) expected[r].push_back(value(other, r, i));
+    }
+    out[r].resize(expected[r].size());
+    calls[r].request = all_to_all_call(cluster->caller(r), ConstTensor(std::span<const float>(in[r])), Tensor(std::span<float>(out[r])), send[r], recv[r], {.schedule = ScheduleKind::direct}).value();
+  }
+  ASSERT_TRUE(begin(0));
+  EXPECT_FALSE(begin(1));
+  const std::vector<std::shared_ptr<Completion>> done{by_executor(1), by_executor(2)};
+  for (int turn = 0; turn < 3; ++turn) cluster->engine(1).poll(cluster->now()), cluster->engine(2).poll(cluster->now());
+  ASSERT_EQ(look(0), Express::Found::all);
+  cluster->finish(done);
+  for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+  EXPECT_EQ(out, expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ExpressBlocks, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}, Kind{Collective::gather}, reduces, reduces_in_place), title);
 INSTANTIATE_TEST_SUITE_P(All, ExpressSums, ::testing::Values(scatters, scatters_in_place, reduces, reduces_in_place), title);
 INSTANTIATE_TEST_SUITE_P(All, ExpressGifts, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}), title);

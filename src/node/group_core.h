@@ -14,6 +14,7 @@
 #include "collectives/request.h"
 #include "node/lossy_group.h"
 #include "record/recorder.h"
+#include "schedules/cost.h"
 #include "schedules/uneven_links.h"
 #include "unisono/report.h"
 #include "wire/frame.h"

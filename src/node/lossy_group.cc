@@ -170,7 +170,7 @@ void LossyGroup::begin(Call&& call, Nanos now) {
 
 // Datagrams say nothing about what they are of; so ranks say when they call what they have not called lately.
 void LossyGroup::tell_call() {
-  const auto call = describe(call_.request, ScheduleKind::two_step, setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32);
+  const auto call = describe(call_.request, ScheduleKind::two_step, setup_.datagram_bytes | uint64_t{call_.request.shard_unit} << 32, world());
   own_call_ = call;
   const auto told = std::span(told_).first(std::min<size_t>(told_count_, told_.size()));
   if (!setup_.tell || std::ranges::any_of(told, [&](const auto& t) { return t.bits == call.bits && t.amount == call.amount; })) return;

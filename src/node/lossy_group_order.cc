@@ -50,7 +50,7 @@ LossyGroup::Call* LossyGroup::under_way(uint32_t number) {
 // Where this rank was when it began that call, which is under way.
 CallPosition LossyGroup::position_in(uint32_t number) const {
   const auto& call = number == op_ ? call_ : waiting_[number - op_ - 1];
-  return {.rank = setup_.datagrams.self, .lossy = number + 1, .reliable = call.reliable_before, .in_lossy = true, .call = describe(call.request, ScheduleKind::two_step, setup_.datagram_bytes)};
+  return {.rank = setup_.datagrams.self, .lossy = number + 1, .reliable = call.reliable_before, .in_lossy = true, .call = describe(call.request, ScheduleKind::two_step, setup_.datagram_bytes, world())};
 }
 
 // Where it is now, if it waits in the newest of the calls beside the lossy ones.

@@ -52,7 +52,7 @@ Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId 
 }
 
 Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
-    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_, &calling_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
+    : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
 }
 
@@ -258,6 +258,7 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
     if (progress) last_progress = now;
     if (calling_.load(std::memory_order_relaxed) > 0 || (!progress && entering_.load(std::memory_order_relaxed) > 0)) {
       give_way(lock);
+      now = monotonic_now();
     } else if (now - last_progress > spin) {
       sleep(lock, until, thin_ ? std::min((now - began) / rest_part, rest_max) : 0);
       now = last_progress = monotonic_now();

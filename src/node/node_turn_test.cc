@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "node/node.h"
 
@@ -53,16 +56,6 @@ TEST(NodeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_somethi
   }
   enough = true;
   driver.join();
-}
-
-TEST(NodeTurn, while_a_caller_waits_transports_end_their_turn_early) {
-  InlineCompute compute(nullptr);
-  std::atomic<uint32_t> callers{0};
-  const Engine engine({}, compute, &callers);
-  EXPECT_FALSE(engine.has_enough());
-  callers = 1;
-  EXPECT_TRUE(engine.has_enough());
-  EXPECT_FALSE(Engine({}, compute).has_enough());
 }
 
 }  // namespace
