@@ -38,6 +38,18 @@ TEST(EngineReforming, when_a_member_re_forms_nothing_runs_on_for_long) {
   EXPECT_EQ(waits->status.code(), Code::peer_lost);
 }
 
+TEST(EngineReforming, a_group_that_is_made_meanwhile_has_as_long_as_the_others) {
+  TestCluster cluster(3);
+  cluster.engine(0).wind_down(1, news, cluster.now() + 100 * millisecond, cluster.now());
+  auto& made = cluster.make_group(0, 2, {0, 2});
+  const auto waits = cluster.submit(0, made, barrier_call({.self = 0, .world = 2, .timeout = second}, {}));
+  cluster.settle();
+  EXPECT_FALSE(waits->done);
+  cluster.pass(100 * millisecond);
+  cluster.settle();
+  EXPECT_EQ(waits->status, news);
+}
+
 // Rank 0 has given its block to rank 1, which waits for rank 2's in vain.
 struct GivenUp : ::testing::Test {
   void SetUp() override {
