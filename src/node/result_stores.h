@@ -24,7 +24,7 @@ class ResultStores {
  public:
   // So many processes of this host, on so many processors, have tensors of about the same size in flight at once.
   void share(const SharedCache& cache, uint32_t processes, uint32_t processors) {
-    const auto bytes = cache.bytes == 0 ? cache_bytes_max : std::min(cache.bytes, cache_bytes_max);
+    const auto bytes = cache.bytes == 0 ? cache_bytes_unknown : cache.bytes;
     // Processes run anywhere: as many as there are for each cache, and at least this one.
     const uint64_t all = std::max(1u, processors), sharers = std::clamp<uint64_t>(cache.sharers, 1, all);
     const auto users = std::max<uint64_t>(1, (processes * sharers + all - 1) / all);
@@ -35,10 +35,9 @@ class ResultStores {
   bool past_caches(size_t bytes) const { return past_ && bytes > 4096; }
 
  private:
-  // Larger ones are shared with other hosts' guests, or far away.
-  static constexpr size_t cache_bytes_max = 32u << 20;
+  static constexpr size_t cache_bytes_unknown = 32u << 20;
 
-  uint64_t fits_ = cache_bytes_max;
+  uint64_t fits_ = cache_bytes_unknown;
   bool past_ = false;
 };
 

@@ -33,8 +33,8 @@ TEST(ResultStores, go_past_the_caches_once_what_is_in_flight_does_not_fit_them) 
   EXPECT_EQ(first_past(cache, 64, 64), 768u << 10);
 }
 
-TEST(ResultStores, believe_in_no_cache_beyond_32_MiB_and_in_that_where_nothing_is_known) {
-  EXPECT_EQ(first_past({.bytes = 512u << 20, .sharers = 2}, 2, 2), 6u << 20);
+TEST(ResultStores, believe_in_32_MiB_where_nothing_is_known) {
+  EXPECT_EQ(first_past({.bytes = 480u << 20, .sharers = 2}, 2, 2), 90u << 20);
   EXPECT_EQ(first_past({}, 2, 2), 12u << 20);
   EXPECT_EQ(first_past({.bytes = 32u << 20, .sharers = 100}, 2, 0), 6u << 20) << "a machine that tells nonsense";
 }
