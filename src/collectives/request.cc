@@ -115,10 +115,13 @@ bool sizes_per_pair(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+// Sizes of blocks that all ranks know, where sizes are not per pair.
+const std::vector<size_t>& common_counts(const OperationRequest& q) { return q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts; }
+
 // Of a tensor that all ranks know the size of, all blocks together.
 uint64_t whole_elements(const OperationRequest& q, uint32_t world) {
   const bool blocks = (q.collective == Collective::reduce_scatter || q.collective == Collective::all_gather) && q.delivery == Delivery::reliable;
-  return blocks ? block_begin(q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts, q.count, world) : q.count;
+  return blocks ? block_begin(common_counts(q), q.count, world) : q.count;
 }
 
 uint64_t elements_of(const CallDescriptor& d) { return d.amount & ((uint64_t{1} << amount_bits) - 1); }
@@ -132,7 +135,7 @@ CallDescriptor describe(const OperationRequest& q, ScheduleKind schedule, uint64
   rest = mix64(rest ^ mix64(slice_bytes));
   uint64_t amount = sizes_per_pair(q.collective) ? 0 : whole_elements(q, world);
   if (!sizes_per_pair(q.collective)) {
-    for (const auto c : q.collective == Collective::reduce_scatter ? q.send_counts : q.recv_counts) rest = mix64(rest ^ c);
+    for (const auto c : common_counts(q)) rest = mix64(rest ^ c);
   }
   if (!q.codec->is_plain()) rest = mix64(rest ^ (uint64_t{q.codec->own_exact} << 1 | uint64_t{q.codec->poison}) ^ 0xC0DEC);
   if (q.agreement != 0) {

@@ -97,8 +97,8 @@ static void note_given_up(GroupCore& group, Rank from, const FrameHeader& header
 
 void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
   const auto rank = group.rank_of(from);
-  const bool failed_here = std::ranges::find(group.failed, header.operation) != group.failed.end();
-  if (rank < 0 || header.epoch != group.epoch || failed_here) return;
+  if (rank < 0 || header.epoch != group.epoch) return;
+  if (std::ranges::find(group.failed, header.operation) != group.failed.end()) return;  // what is late for it is no surprise
   if (header.kind == FrameKind::data) note_surplus(group, static_cast<Rank>(rank), header);
   if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }
