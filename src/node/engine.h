@@ -196,6 +196,7 @@ class Engine final : public Sink {
   void copy_out(PeerIndex from);
   void heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
   void received_failure(Active& active, Rank from, ByteView payload);
+  void tell_abort(const GroupCore& group, Rank aborted, const Status& why);
   void received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload);
   const Status& absence(const GroupCore& group, Rank rank) const;  // ok: there is a link to it, and it has not aborted the group
   void absent(GroupCore& group, Rank rank);                        // nothing comes from it any more: ends what needs it

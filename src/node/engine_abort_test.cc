@@ -36,7 +36,16 @@ class EngineAbort : public ::testing::Test {
     EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
   }
 
+  // What rank 0 tells of its end.
+  void hear(Rank rank, FrameHeader header, ByteView payload) {
+    header.payload_bytes = static_cast<uint32_t>(payload.size());
+    cluster.engine(rank).received(0, header, {.data = payload.data(), .bytes = payload.size()});
+    cluster.settle();
+  }
+
   TestCluster cluster{3};
+  const Bytes text = failure_payload({Code::unavailable, "aborted: enough"});
+  const FrameHeader right{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = all_operations, .sender = 0};
 
  private:
   std::list<std::vector<float>> tensors_;
@@ -117,27 +126,46 @@ TEST_F(EngineAbort, other_groups_go_on) {
   EXPECT_TRUE(a->done && a->status.ok() && b->done && b->status.ok()) << a->status.to_string() << b->status.to_string();
 }
 
+TEST_F(EngineAbort, ends_all_with_the_first_message_of_it) {
+  const std::vector<std::shared_ptr<Completion>> waiting{sum(0), sum(0, 1 << 20), sum(2), sum(2, 1 << 20)};
+  cluster.settle();
+  cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
+  const std::byte* payload = nullptr;
+  auto first = right;
+  first.payload_bytes = static_cast<uint32_t>(text.size());
+  EXPECT_EQ(cluster.hub().at(2).next(aborted, first, payload), Next::expected);
+  cluster.engine(2).received(aborted, first, {.data = text.data(), .bytes = text.size()});
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  cluster.engine(2).poll(cluster.now());
+  expect_told(waiting[2]);
+  expect_told(waiting[3]);
+}
+
+TEST_F(EngineAbort, is_told_by_who_has_heard_of_it_so_that_all_know_why_it_leaves) {
+  const std::vector<std::shared_ptr<Completion>> waiting{message(1, Collective::recv, aborted, 4), sum(2), sum(2, 1 << 20)};
+  cluster.settle();
+  hear(1, right, text);
+  expect_told(waiting[0]);
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  cluster.settle();
+  expect_told(waiting[1]);
+  expect_told(waiting[2]);
+}
+
 TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {
   const auto waits = sum(1, 1 << 20);
-  const auto text = failure_payload({Code::unavailable, "aborted: enough"});
-  const FrameHeader right{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = all_operations, .sender = 0, .payload_bytes = static_cast<uint32_t>(text.size())};
-  const auto hear = [&](FrameHeader header, ByteView payload) {
-    header.payload_bytes = static_cast<uint32_t>(payload.size());
-    cluster.engine(1).received(0, header, {.data = payload.data(), .bytes = payload.size()});
-    cluster.settle();
-  };
-  auto other_sender = right, nobody = right, data = right, credit = right;
-  other_sender.sender = 2;
+  auto of_its_own = right, nobody = right, data = right, credit = right;
+  of_its_own.sender = 1;
   nobody.sender = 70'000;
   data.kind = FrameKind::data;
   credit.kind = FrameKind::credit;
   credit.amount = 5;
-  for (const auto& header : {other_sender, nobody, data, credit}) hear(header, text);
+  for (const auto& header : {of_its_own, nobody, data, credit}) hear(1, header, text);
   const auto other_code = failure_payload({Code::late, "aborted: enough"});
-  for (const auto& payload : {ByteView(other_code), ByteView(text).first(3), ByteView()}) hear(right, payload);
+  for (const auto& payload : {ByteView(other_code), ByteView(text).first(3), ByteView()}) hear(1, right, payload);
   EXPECT_FALSE(waits->done) << waits->status.to_string();
   EXPECT_EQ(cluster.engine(1).counters().frames_refused, 7u);
-  hear(right, text);
+  hear(1, right, text);
   expect_told(waits);
 }
 

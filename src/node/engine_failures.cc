@@ -8,6 +8,8 @@ namespace unisono {
 void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
   now_ = now;
   group.ended = why;
+  // Before anything else: with this one message all ends at a member that needs something of this rank, whatever else it sees meanwhile.
+  tell_abort(group, group.self, why);
   for (auto* active : active_) {
     if (active->group == &group) active->operation.fail_and_tell(why, now);
   }
@@ -15,9 +17,14 @@ void Engine::abort_group(GroupCore& group, const Status& why, Nanos now) {
   settle_needed_ = true;
   settle_all();
   if (group.lossy != nullptr) group.lossy->fail_all(why, now);
+}
+
+void Engine::tell_abort(const GroupCore& group, Rank aborted, const Status& why) {
   const auto payload = std::make_shared<Bytes>(failure_payload(why));
-  const FrameHeader header{.kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = group.self};
-  for (Rank rank = 0; rank < group.world(); ++rank) tell_member(group, rank, header, payload);
+  const FrameHeader header{.kind = FrameKind::failed, .epoch = group.epoch, .group = group.number, .operation = all_operations, .sender = aborted};
+  for (Rank rank = 0; rank < group.world(); ++rank) {
+    if (rank != aborted) tell_member(group, rank, header, payload);
+  }
 }
 
 Bytes failure_payload(const Status& status) {
@@ -103,18 +110,21 @@ void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader&
   if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }
 
+// Whoever hears of an abort first tells the others: if it leaves for that, they know why when its links end.
 void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
-  const auto rank = group.rank_of(from);
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
   const auto text = reader.read_string(failure_text_max);
   const bool sound = header.kind == FrameKind::failed && reader.done() && code == static_cast<uint8_t>(Code::unavailable);
-  if (!sound || header.epoch != group.epoch || rank < 0 || static_cast<Rank>(rank) != header.sender) {
+  if (!sound || header.epoch != group.epoch || group.rank_of(from) < 0 || header.sender >= group.world() || header.sender == group.self) {
     ++counters_.frames_refused;
     return;
   }
   group.gave_up.resize(group.world());
-  group.gave_up[header.sender] = Status(Code::unavailable, text);
+  auto& known = group.gave_up[header.sender];
+  if (!known.ok()) return;
+  known = Status(Code::unavailable, text);
+  tell_abort(group, header.sender, known);
   absent(group, header.sender);
 }
 
