@@ -46,7 +46,8 @@ class Operation {
   void room(Rank to, Nanos now);
   void sent(uint32_t lane, Nanos now);
   void computed(uint32_t lane, Nanos now);
-  void peer_lost(Rank peer, const Status& why, Nanos now);
+  // before: what had ended the group already, though not this operation; ok: nothing.
+  void peer_lost(Rank peer, const Status& why, const Status& before, Nanos now);
   void deadline(Nanos now);
   // Another rank says whom it waits for, because its deadline has passed or because it was asked; it began `its_age` ago.
   void heard_late(Rank from, Nanos its_age, std::span<const uint32_t> waits_for, Nanos now);

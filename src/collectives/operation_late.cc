@@ -70,12 +70,13 @@ Progress Operation::progress(std::vector<Rank>& awaited) const {
   return progress;
 }
 
-void Operation::peer_lost(Rank peer, const Status& why, Nanos now) {
+void Operation::peer_lost(Rank peer, const Status& why, const Status& before, Nanos now) {
   if (!needs(peer)) return;
   now_ = now;
   const auto& flow = flows_[peer];
-  const auto text = label() + ": " + describe_absence(peer, why) + "; " + std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) + " bytes from it are missing";
-  if (gave_up(why)) fail_here({why.code(), text});
+  const bool follows = !before.ok() && !gave_up(why);
+  const auto text = label() + ": " + (follows ? before.message() + "; then " : "") + describe_absence(peer, why) + "; " + std::to_string(flow.recv_total - flow.recv_arrived) + " of " + std::to_string(flow.recv_total) + " bytes from it are missing";
+  if (follows || gave_up(why)) fail_here({Code::unavailable, text});
   else fail_here({Code::peer_lost, text + "; call reform()"});
 }
 

@@ -333,7 +333,7 @@ std::shared_ptr<Completion> Engine::launch(GroupCore& group, OperationRequest&& 
   if (!active.operation.done() && !unexpected_.empty()) replay_unexpected(active);
   // Who has gone may have sent all it had to before: that is enough.
   for (Rank rank = 0; rank < group.world(); ++rank) {
-    if (const auto& why = absence(group, rank); !why.ok()) active.operation.peer_lost(rank, why, now);
+    if (const auto& why = absence(group, rank); !why.ok()) active.operation.peer_lost(rank, why, message ? Status() : group.first_abort, now);
   }
   settle(active);
   settle_all();

@@ -43,12 +43,10 @@ class EngineAbort : public ::testing::Test {
     cluster.settle();
   }
 
+  std::list<std::vector<float>> tensors_;
   TestCluster cluster{3};
   const Bytes text = failure_payload({Code::unavailable, "aborted: enough"});
   const FrameHeader right{.kind = FrameKind::failed, .epoch = 7, .group = 1, .operation = all_operations, .sender = 0};
-
- private:
-  std::list<std::vector<float>> tensors_;
 };
 
 TEST_F(EngineAbort, ends_what_has_not_begun_where_it_is_called) {
@@ -150,6 +148,26 @@ TEST_F(EngineAbort, is_told_by_who_has_heard_of_it_so_that_all_know_why_it_leave
   cluster.settle();
   expect_told(waiting[1]);
   expect_told(waiting[2]);
+}
+
+TEST_F(EngineAbort, is_the_reason_too_where_all_of_its_rank_is_there_and_another_leaves_for_it) {
+  const auto exchange = [&](Rank rank) {
+    auto& values = tensors_.emplace_back(8, 1.0F);
+    return cluster.submit(rank, all_reduce_call(cluster.caller(rank), ConstTensor(std::span<const float>(values)), Tensor(std::span(values)), {.schedule = ScheduleKind::one_shot}));
+  };
+  for (int i = 0; i < 2; ++i) exchange(aborted);
+  const auto running = exchange(2), waits = message(2, Collective::recv, 1);
+  cluster.settle();
+  hear(2, right, text);
+  EXPECT_FALSE(running->done) << running->status.to_string();
+  cluster.engine(2).lost(1, {Code::peer_lost, "process 1: it ended the link"});
+  const auto later = exchange(2);
+  cluster.settle();
+  expect_told(running);
+  EXPECT_NE(running->status.message().find("; then rank 1 was lost: process 1: it ended the link"), std::string::npos) << running->status.to_string();
+  expect_told(later);
+  EXPECT_EQ(waits->status.code(), Code::peer_lost) << waits->status.to_string();
+  EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos) << "a message from another has nothing to do with it: " << waits->status.to_string();
 }
 
 TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {

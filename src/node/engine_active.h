@@ -77,6 +77,7 @@ struct Engine::Active {
   explicit Active(Engine& engine, uint32_t index) : slot(index), port(engine, *this) {}
   // Whether a frame of this operation number, from this peer, is for it.
   bool concerns(uint64_t wanted, PeerIndex from) const;
+  bool is_message() const { return (number & message_id_bit) != 0; }
   uint32_t slot = 0;
   uint32_t generation = 0;
   GroupCore* group = nullptr;

@@ -1,6 +1,7 @@
 // What ends before its time: which members are told, what is made of what they tell, and of links that end.
 #include <algorithm>
 
+#include "collectives/absence.h"
 #include "node/engine_active.h"
 
 namespace unisono {
@@ -124,6 +125,7 @@ void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader&
   auto& known = group.gave_up[header.sender];
   if (!known.ok()) return;
   known = Status(Code::unavailable, text);
+  if (group.first_abort.ok()) group.first_abort = Status(Code::unavailable, describe_absence(header.sender, known));
   tell_abort(group, header.sender, known);
   absent(group, header.sender);
 }
@@ -138,7 +140,7 @@ const Status& Engine::absence(const GroupCore& group, Rank rank) const {
 void Engine::absent(GroupCore& group, Rank rank) {
   const auto& why = absence(group, rank);
   for (auto* active : active_) {
-    if (active->group == &group) attempt(active->operation, [&] { active->operation.peer_lost(rank, why, now_); });
+    if (active->group == &group) attempt(active->operation, [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
   }
   if (group.lossy != nullptr) group.lossy->peer_lost(rank, why, now_);
   if (!any_source_.empty()) {

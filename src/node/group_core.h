@@ -88,6 +88,7 @@ struct GroupCore {
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group
+  Status first_abort;                // that was heard of, for people; ok: none
   std::unique_ptr<LossyGroup> lossy; // null: a link of it delivers everything
   std::string no_datagrams;          // then: which, for people
   std::unique_ptr<record::Recorder> record;  // null: none is kept, as in the simulator
