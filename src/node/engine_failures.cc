@@ -111,22 +111,24 @@ void Engine::heard_of_ended(GroupCore& group, PeerIndex from, const FrameHeader&
   if (header.kind == FrameKind::failed) note_given_up(group, static_cast<Rank>(rank), header, payload);
 }
 
-// Whoever hears of an abort first tells the others: if it leaves for that, they know why when its links end.
+// Who hears of an abort from the rank itself tells the others: if it leaves for that, they know why when its links end. Nothing ends by such hearsay,
+// as what the rank sent before may still be on its way.
 void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader& header, ByteView payload) {
+  const auto rank = group.rank_of(from);
   ByteReader reader(payload);
   const auto code = reader.read<uint8_t>();
   const auto text = reader.read_string(failure_text_max);
   const bool sound = header.kind == FrameKind::failed && reader.done() && code == static_cast<uint8_t>(Code::unavailable);
-  if (!sound || header.epoch != group.epoch || group.rank_of(from) < 0 || header.sender >= group.world() || header.sender == group.self) {
+  if (!sound || header.epoch != group.epoch || rank < 0 || header.sender >= group.world() || header.sender == group.self) {
     ++counters_.frames_refused;
     return;
   }
+  const Status why(Code::unavailable, text);
+  if (group.first_abort.ok()) group.first_abort = Status(why.code(), describe_absence(header.sender, why));
+  if (static_cast<Rank>(rank) != header.sender) return;
   group.gave_up.resize(group.world());
-  auto& known = group.gave_up[header.sender];
-  if (!known.ok()) return;
-  known = Status(Code::unavailable, text);
-  if (group.first_abort.ok()) group.first_abort = Status(Code::unavailable, describe_absence(header.sender, known));
-  tell_abort(group, header.sender, known);
+  group.gave_up[header.sender] = why;
+  tell_abort(group, header.sender, why);
   absent(group, header.sender);
 }
 
