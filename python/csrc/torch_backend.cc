@@ -185,6 +185,14 @@ WorkPointer UnisonoBackend::issue(WorkSetup setup, std::vector<unisono::Work> pa
   return work;
 }
 
+WorkPointer UnisonoBackend::run_all(Call&& call, const std::vector<Part>& parts) {
+  auto group = checked_group();
+  std::vector<unisono::Work> works;
+  works.reserve(parts.size());
+  for (const auto& start : parts) works.push_back(start(group, call_options(call.timeout, call.type)));
+  return issue(setup_of(std::move(call)), std::move(works));
+}
+
 void UnisonoBackend::startCoalescing() {
   const std::lock_guard lock(shared_->mutex);
   TORCH_CHECK(!shared_->coalescing, "unisono: calls are being coalesced already");

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -118,6 +119,9 @@ class UnisonoBackend final : public c10d::Backend {
   CallOptions call_options(std::chrono::milliseconds timeout, c10d::OpType type);
   template <typename Start, typename Run>
   WorkPointer run(Call&& call, Start&& start, Run&& run);
+  using Part = std::function<unisono::Work(Group&, const CallOptions&)>;
+  // Nothing begins before everything about all parts is known to be right: an error leaves nothing behind.
+  WorkPointer run_all(Call&& call, const std::vector<Part>& parts);
   WorkPointer issue(WorkSetup setup, std::vector<unisono::Work> parts);
   WorkSetup setup_of(Call&& call);
   Group checked_group(bool* coalescing = nullptr) const;

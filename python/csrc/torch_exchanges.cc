@@ -105,19 +105,19 @@ WorkPointer UnisonoBackend::reduce_scatter_with_feedback(at::Tensor& output, at:
 WorkPointer UnisonoBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "unisono: reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   Call call{.type = OpType::REDUCE_SCATTER_TENSOR_COALESCED, .title = "unisono:reduce_scatter_tensor_coalesced", .timeout = options.timeout, .inputs = inputs, .outputs = outputs};
-  auto group = checked_group();
-  std::vector<unisono::Work> parts;
+  std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_cpu(inputs[i], "reduce_scatter_tensor_coalesced"), check_same_type(outputs[i], inputs[i], "reduce_scatter_tensor_coalesced");
     const auto dense = dense_output(outputs[i], false, call.copies);
     auto flat = dense_input(inputs[i]);
     const auto [from, to] = scattered(flat, dense, options.reduceOp);
     call.kept.insert(call.kept.end(), {flat, dense});
-    auto o = call_options(options.timeout, call.type);
-    o.op = from.op;
-    parts.push_back(group.reduce_scatter_async(from.tensor, to.tensor, {}, o));
+    parts.emplace_back([from = from, to = to](Group& g, CallOptions o) {
+      o.op = from.op;
+      return g.reduce_scatter_async(from.tensor, to.tensor, {}, o);
+    });
   }
-  return issue(setup_of(std::move(call)), std::move(parts));
+  return run_all(std::move(call), parts);
 }
 
 WorkPointer UnisonoBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {

@@ -86,9 +86,12 @@ void UnisonoBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool 
     if (status.ok()) status = group.recv(bytes, 0, departure_tag, with).status();
     if (!status.ok()) fail(status, "monitored_barrier: rank " + std::to_string(rank_) + " reached it, but has no answer from rank 0");
   } else {
-    std::vector<uint8_t> arrived(size_);
+    const auto arrived = std::make_shared<std::vector<uint8_t>>(size_);
     std::vector<unisono::Work> works;
-    for (int rank = 1; rank < size_; ++rank) works.push_back(group.recv_async(std::span(&arrived[rank], 1), rank, arrival_tag, with));
+    for (int rank = 1; rank < size_; ++rank) {
+      works.push_back(group.recv_async(std::span(arrived->data() + rank, 1), rank, arrival_tag, with));
+      works.back().notify([arrived] {});  // who comes after somebody was missed still writes there
+    }
     for (int rank = 1; rank < size_; ++rank) {
       missing[rank] = works[rank - 1].wait().ok() ? 0 : 1;
       if (missing[rank] != 0 && !wait_for_all) break;

@@ -50,18 +50,18 @@ WorkPointer UnisonoBackend::allreduce_coalesced(Tensors& tensors, const c10d::Al
   // One sum for all tensors of a type.
   std::map<at::ScalarType, Tensors> by_type;
   for (const auto& tensor : tensors) check_cpu(tensor, "allreduce_coalesced"), by_type[tensor.scalar_type()].push_back(tensor);
-  auto group = checked_group();
-  std::vector<unisono::Work> parts;
+  std::vector<Part> parts;
   for (const auto& [type, same] : by_type) {
     const auto flat = flat_output(same, call.copies);
     if (!lie_in_a_row(same) || flat.data_ptr() != same.front().data_ptr()) flat.copy_(flat_input(same));
     const auto reduction = reduction_of(flat, options.reduceOp);
     call.kept.push_back(flat);
-    auto o = call_options(options.timeout, call.type);
-    o.op = reduction.op;
-    parts.push_back(group.all_reduce_async(reduction.tensor, o));
+    parts.emplace_back([reduction](Group& g, CallOptions o) {
+      o.op = reduction.op;
+      return g.all_reduce_async(reduction.tensor, o);
+    });
   }
-  return issue(setup_of(std::move(call)), std::move(parts));
+  return run_all(std::move(call), parts);
 }
 
 WorkPointer UnisonoBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -111,8 +111,7 @@ WorkPointer UnisonoBackend::_allgather_base(at::Tensor& output, at::Tensor& inpu
 WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == static_cast<size_t>(size_), "unisono: allgather_coalesced takes one list of outputs per rank, ", size_, "; ", outputs.size(), " were given");
   Call call{.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_coalesced", .timeout = options.timeout, .inputs = inputs};
-  auto group = checked_group();
-  std::vector<unisono::Work> parts;
+  std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     Tensors of_ranks;
     for (auto& list : outputs) {
@@ -123,23 +122,22 @@ WorkPointer UnisonoBackend::allgather_coalesced(TensorLists& outputs, Tensors& i
     const auto flat = flat_output(of_ranks, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
     call.outputs.insert(call.outputs.end(), of_ranks.begin(), of_ranks.end());
-    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), counts_of(of_ranks), call_options(options.timeout, call.type)));
+    parts.emplace_back([from = moved(dense), to = moved_into(flat), counts = counts_of(of_ranks)](Group& g, const CallOptions& o) { return g.all_gather_async(from, to, counts, o); });
   }
-  return issue(setup_of(std::move(call)), std::move(parts));
+  return run_all(std::move(call), parts);
 }
 
 WorkPointer UnisonoBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty() && outputs.size() == inputs.size(), "unisono: allgather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
   Call call{.type = OpType::ALLGATHER_COALESCED, .title = "unisono:all_gather_into_tensor_coalesced", .timeout = options.timeout, .inputs = inputs, .outputs = outputs};
-  auto group = checked_group();
-  std::vector<unisono::Work> parts;
+  std::vector<Part> parts;
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_cpu(inputs[i], "allgather_into_tensor_coalesced"), check_same_type(outputs[i], inputs[i], "allgather_into_tensor_coalesced");
     const auto flat = dense_output(outputs[i], false, call.copies), dense = dense_input(inputs[i]);
     call.kept.insert(call.kept.end(), {flat, dense});
-    parts.push_back(group.all_gather_async(moved(dense), moved_into(flat), {}, call_options(options.timeout, call.type)));
+    parts.emplace_back([from = moved(dense), to = moved_into(flat)](Group& g, const CallOptions& o) { return g.all_gather_async(from, to, {}, o); });
   }
-  return issue(setup_of(std::move(call)), std::move(parts));
+  return run_all(std::move(call), parts);
 }
 
 }  // namespace unisono::torch_backend

@@ -5,7 +5,7 @@ shapes that are unusual.
 import torch
 import torch.distributed as dist
 
-from .common import cannot, check, fails, rank, same, world
+from .common import cannot, check, fails, is_gloo, rank, same, world
 
 
 def part(of, elements=5, dtype=torch.float32):
@@ -134,6 +134,26 @@ def all_reduce_coalesced():
     dist.all_reduce_coalesced(tensors)
     same(tensors[0], total(3))
     same(tensors[1], total(9).reshape(3, 3))
+
+
+@check(ranks=(2, 3))
+def a_wrong_argument_in_a_list_leaves_nothing_behind():
+    """One rank's call is refused for its second tensor: it has not begun with the first, so that its next call is the others' next."""
+    group, many = dist.group.WORLD, [torch.ones(3), torch.ones(3)]
+    outputs = [torch.empty(3 * world()), torch.empty(3 * world(), dtype=torch.float64)]
+    shares = [torch.empty(1), torch.empty(1, dtype=torch.float64)]
+    spread = [torch.ones(world()), torch.ones(world())]
+    if rank() == 0 and not is_gloo():
+        for call in (
+            lambda: group.allgather_into_tensor_coalesced(outputs, many),
+            lambda: group.reduce_scatter_tensor_coalesced(shares, spread),
+            lambda: group._get_backend(torch.device("cpu")).allgather_coalesced([many] * (world() - 1) + [many[:1]], many),
+        ):
+            with fails(None, within_s=5, kinds=(ValueError, TypeError, RuntimeError)):
+                call()
+    tensor = part(rank(), 3)
+    dist.all_reduce(tensor)
+    same(tensor, total(3))
 
 
 @check(ranks=(2, 3))

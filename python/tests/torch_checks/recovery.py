@@ -369,3 +369,33 @@ def killed_before_a_monitored_barrier():
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def stopped_before_a_monitored_barrier():
     lost_in_a_monitored_barrier(signal.SIGSTOP)
+
+
+@check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
+def late_for_monitored_barriers_that_have_failed():
+    """Who comes when rank 0 has gone on is told, too, and does no harm to what rank 0 has in its memory by then."""
+    if is_gloo():
+        return
+    from unisono.torch import monitored_barrier
+
+    init(timeout_s=20)
+    dist.barrier()
+    if rank() == LOST:
+        os.kill(os.getpid(), signal.SIGKILL)
+    store, kept = default_store(), []
+    for time in range(100):
+        if rank() == 2:
+            store.get(f"failed {time}")
+        with fails(names(LOST), within_s=15, kinds=kinds()):
+            monitored_barrier()
+        if rank() == 0:
+            kept += [torch.full((number,), time) for number in range(20)]
+            store.set(f"failed {time}", "")
+            store.get(f"told {time}")
+        else:
+            store.set(f"told {time}", "")
+    for number, tensor in enumerate(kept):
+        same(tensor, torch.full((number % 20,), number // 20))
+    shrink()
+    monitored_barrier()
+    leave()
