@@ -151,6 +151,24 @@ TEST(GroupHandles, who_sleeps_in_a_call_writes_the_rest_of_what_another_thread_s
   }
 }
 
+// A notice has the last handle, so that the library's own thread lets go of it.
+TEST(GroupHandles, who_has_let_go_of_everything_leaves_when_its_last_operation_has_ended) {
+  for (const auto* transport : {"tcp", "shm"}) {
+    auto all = groups(2, std::make_shared<MemoryStore>(), transport);
+    ASSERT_EQ(all.size(), 2u);
+    auto other = std::move(all[1]);
+    std::vector<float> tensor(1 << 20, 1.0F), there(1 << 20, 1.0F);  // so large that rank 0 alone cannot have sent all that it owes
+    auto work = all[0].all_reduce_async(std::span<float>(tensor));
+    work.notify([work] {});
+    work = {};
+    all.clear();
+    EXPECT_TRUE(other.all_reduce(std::span<float>(there)).ok()) << transport;
+    const auto alone = other.barrier({.timeout = patience}).status();
+    EXPECT_EQ(alone.code(), Code::peer_lost) << alone.to_string();
+    EXPECT_NE(alone.message().find("rank 0"), std::string::npos) << alone.to_string();
+  }
+}
+
 TEST(GroupHandles, a_notice_about_what_is_done_comes_at_once) {
   auto all = groups(1, std::make_shared<MemoryStore>());
   std::vector<float> tensor(10);

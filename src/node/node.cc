@@ -43,7 +43,7 @@ void set_timer(int fd, Nanos after) {
 Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
   const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const int rest_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Node>(new Node(options, self, std::move(links), wake_fd, rest_fd));
+  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Node>(new Node(options, self, std::move(links), wake_fd, rest_fd), let_go);
   const std::string why = std::strerror(errno);
   for (const int fd : {wake_fd, rest_fd}) {
     if (fd >= 0) ::close(fd);
@@ -54,6 +54,12 @@ Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId 
 Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
     : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
+}
+
+// The background thread may be the last to need it, where a notice held what had been let go of before: it goes on until it needs no more, too.
+void Node::let_go(Node* node) {
+  if (node->background_.get_id() != std::this_thread::get_id()) delete node;
+  else node->orphaned_ = true;
 }
 
 Node::~Node() {
@@ -114,10 +120,12 @@ std::vector<std::function<void()>> Node::take_notices() {
 
 void Node::run_notices(std::unique_lock<std::mutex>& lock) {
   if (watched_.empty()) return;
-  const auto notices = take_notices();
-  if (notices.empty()) return;
-  lock.unlock();
-  for (const auto& notice : notices) notice();
+  {
+    const auto notices = take_notices();
+    if (notices.empty()) return;
+    lock.unlock();
+    for (const auto& notice : notices) notice();
+  }  // what they keep alive, whatever it takes to end that, goes without the mutex
   lock.lock();
 }
 
@@ -425,16 +433,20 @@ void Node::rest(std::unique_lock<std::mutex>& lock) {
 
 void Node::background() {
   std::unique_lock lock(mutex_);
-  while (!stop_) {
+  while (!stop_ && !orphaned_) {
     if (engine_.active() == 0 || waiters_ > 0 || driving_) {
       rest(lock);
       continue;
     }
     driving_ = true;
-    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0; }, never, monotonic_now());
+    drive(lock, [this] { return waiters_ > 0 || engine_.active() == 0 || orphaned_; }, never, monotonic_now());
     driving_ = false;
     free_.notify_all();
   }
+  if (!orphaned_) return;
+  lock.unlock();
+  background_.detach();
+  delete this;
 }
 
 }  // namespace unisono

@@ -141,6 +141,7 @@ class Node {
   };
 
   Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
+  static void let_go(Node* node);
   std::unique_lock<std::mutex> enter();
   // After a change under the mutex: whoever waits looks again.
   void announce();
@@ -191,6 +192,7 @@ class Node {
   std::atomic<uint32_t> entering_{0};  // they, and the background thread
   uint32_t waiters_ = 0;               // callers in wait(), the driver included
   bool driving_ = false, sleeping_ = false, stop_ = false;
+  bool orphaned_ = false;  // the background thread let go of it last, and is to delete it
   bool resting_ = false;  // the background thread waits for something to do
   bool rests_on_links_ = false;
   Nanos sleeps_until_ = 0;
