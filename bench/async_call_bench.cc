@@ -47,8 +47,9 @@ int main(int argc, char** argv) {
     const auto again = Clock::now();
     auto two = group->all_reduce_async(std::span<float>(b));
     second_call.push_back(us_since(again));
-    for (auto* work : {&one, &two}) {
-      if (auto done = work->wait(); !done) return std::fprintf(stderr, "%s\n", done.status().to_string().c_str()), 1;
+    const auto one_done = one.wait(), two_done = two.wait();
+    for (const auto* done : {&one_done, &two_done}) {
+      if (!*done) return std::fprintf(stderr, "%s\n", done->status().to_string().c_str()), 1;
     }
     both.push_back(us_since(start));
   }

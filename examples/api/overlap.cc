@@ -22,10 +22,12 @@ int main() {
     compute(gradients[layer], group->rank(), layer);
     works.push_back(group->all_reduce_async(std::span<float>(gradients[layer]), {.op = unisono::ReduceOp::avg}));
   }  // gradients must stay where they are, and must not be touched, until their operation is done
+  unisono::Status failure;
   for (auto& work : works) {
-    auto report = work.wait();  // returns by the operation's deadline in any case
-    if (!report) return std::fprintf(stderr, "%s\n", report.status().to_string().c_str()), 1;
+    auto report = work.wait();  // returns by the operation's deadline in any case; the others go on whatever became of it
+    if (!report && failure.ok()) failure = report.status();
   }
+  if (!failure.ok()) return std::fprintf(stderr, "%s\n", failure.to_string().c_str()), 1;
   // --8<-- [end:body]
   if (group->rank() == 0) std::printf("layer 0: %g, layer 1: %g, layer 2: %g\n", gradients[0][0], gradients[1][0], gradients[2][0]);
   return 0;

@@ -22,7 +22,8 @@ int main() {
   int64_t in_row[] = {rank}, in_column[] = {rank};
   auto first = row->all_reduce_async(std::span<int64_t>(in_row));
   auto second = column->all_reduce_async(std::span<int64_t>(in_column));
-  const bool ok = first.wait().ok() && second.wait().ok();
+  const auto in_row_sum = first.wait(), in_column_sum = second.wait();  // of both: the numbers are theirs until then
+  const bool ok = in_row_sum.ok() && in_column_sum.ok();
   // --8<-- [end:body]
   std::printf("rank %u of its row, %u of its column: %lld in the row, %lld in the column\n", row->rank(), column->rank(),
               static_cast<long long>(in_row[0]), static_cast<long long>(in_column[0]));

@@ -138,10 +138,10 @@ class UNISONO_EXPORT GradientReducer {
   // How this reducer began, or what resume() said last.
   const Resumed& resumed() const;
 
-  // What this rank has kept, with its options, to go on with to the bit. Between finish() and reduce().
+  // What this rank has kept, with its options, to go on with to the bit. Between finish() and reduce(); in the midst of a step: nothing.
   std::vector<std::byte> save();
   // corrupt: no such bytes. invalid: of another rank, another number of ranks (roster_changed), other options (config_mismatch), or other shapes
-  // (state_shape_mismatch). Nothing has changed then. To start from nothing instead, do not load.
+  // (state_shape_mismatch); in the midst of a step. Nothing has changed then. To start from nothing instead, do not load.
   Status load(std::span<const std::byte> bytes);
 
   const CompressionReport& total() const;

@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -30,7 +31,9 @@ std::vector<EndsEarly*>& early_ones() {
 }  // namespace
 
 bool is_main_thread() {
-  static const auto main = py::cast<unsigned long>(py::module_::import("threading").attr("main_thread")().attr("ident"));
+  // Not made once under a guard: Python's own code may let another thread come here, which would wait for that with the GIL.
+  static std::atomic<unsigned long> main{0};
+  if (main == 0) main = py::cast<unsigned long>(py::module_::import("threading").attr("main_thread")().attr("ident"));
   return PyThread_get_thread_ident() == main;
 }
 

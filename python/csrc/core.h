@@ -141,6 +141,10 @@ using GroupClass = py::class_<Group, std::unique_ptr<Group, DeleteReleased>>;
 
 // An operation, and all that has to live as long as it runs.
 struct Flight {
+  ~Flight() {
+    const py::gil_scoped_release released;  // it may be the last that holds the group, which then takes leave of the others
+    work = Work();
+  }
   Work work;
   std::vector<Buffer> buffers;
   CallWords words;

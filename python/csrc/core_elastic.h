@@ -1,17 +1,20 @@
 // An elastic run as a Python object, which MoshpitSgd borrows.
 #pragma once
 
+#include <memory>
+
 #include "core.h"
 
 namespace unisono_python {
 
 class PythonElastic {
  public:
-  explicit PythonElastic(std::shared_ptr<Elastic> run) : run_(std::move(run)), early_([this] { (void)goodbye(); }) {}
+  explicit PythonElastic(std::shared_ptr<Elastic> run) : run_(std::move(run)), early_(std::make_unique<EndsEarly>([this] { (void)goodbye(); })) {}
   PythonElastic(const PythonElastic&) = delete;
   ~PythonElastic() {
-    const py::gil_scoped_release released;  // leaves
-    run_.reset();
+    early_.reset();  // while nobody else can call it
+    const py::gil_scoped_release released;
+    run_.reset();  // leaves
   }
   Elastic& run() { return *run_; }
   const std::shared_ptr<Elastic>& shared() const { return run_; }
@@ -23,7 +26,7 @@ class PythonElastic {
     return run_->leave();
   }
   std::shared_ptr<Elastic> run_;
-  EndsEarly early_;
+  std::unique_ptr<EndsEarly> early_;
 };
 
 // What the run found, where it is.

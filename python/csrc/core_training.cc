@@ -89,10 +89,12 @@ class PythonReducer {
   }
   py::bytes save() {
     const auto use = busy_.call("GradientReducer.save");
-    return bytes_of([&] {
+    const auto saved = [&] {
       const py::gil_scoped_release released;
       return reducer_->save();
-    }());
+    }();
+    if (saved.empty()) raise({Code::invalid, "save() in the midst of a step: finish() comes first"});
+    return bytes_of(saved);
   }
   void load(const py::bytes& bytes) {
     const auto use = busy_.call("GradientReducer.load");

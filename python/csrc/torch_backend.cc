@@ -229,8 +229,12 @@ void UnisonoBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 void UnisonoBackend::abort() {
-  const std::lock_guard lock(shared_->mutex);
-  if (shared_->group) shared_->group->abort("the process group was aborted at rank " + std::to_string(rank_));
+  std::optional<Group> group;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    group = shared_->group;
+  }
+  if (group) group->abort("the process group was aborted at rank " + std::to_string(rank_));  // which may run what waits for its operations
 }
 
 void UnisonoBackend::shutdown() {

@@ -216,7 +216,10 @@ PYBIND11_MODULE(_torch, m) {
       .def("last_report", [](StagedBackend& backend) { return dict_of(backend.last_report()); })
       .def("_group_capsule", [](StagedBackend& backend) {
         auto group = std::make_unique<Group>(backend.group());
-        return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) { delete static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group")); });
+        return py::capsule(group.release(), "unisono.Group", [](PyObject* capsule) {
+          auto* group = static_cast<Group*>(PyCapsule_GetPointer(capsule, "unisono.Group"));
+          without_gil([group] { delete group; });  // the last one takes leave of the others
+        });
       })
       .def("_all_reduce_with_feedback", [](StagedBackend& backend, at::Tensor tensor, at::Tensor error, const std::string& codec, bool average) { return backend.all_reduce_with_feedback(tensor, error, parsed(Codec::parse(codec)), average); },
            py::call_guard<py::gil_scoped_release>())

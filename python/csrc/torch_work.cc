@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "unisono/status.h"
@@ -12,31 +13,37 @@ namespace unisono::torch_backend {
 CallbackPool::~CallbackPool() { close(); }
 
 void CallbackPool::run(std::function<void()> task) {
-  std::unique_lock lock(mutex_);
-  if (closed_) {
+  std::unique_lock lock(state_->mutex);
+  const bool needs_thread = !state_->closed && state_->idle <= state_->tasks.size();
+  bool here = state_->closed;
+  if (needs_thread) {
+    try {
+      threads_.emplace_back([state = state_] { work(*state); });
+      ::pthread_setname_np(threads_.back().native_handle(), "unisono-torch");
+    } catch (const std::system_error&) {  // no more threads: those that are there may all wait for this one
+      here = true;
+    }
+  }
+  if (here) {
     lock.unlock();
     return task();
   }
-  tasks_.push_back(std::move(task));
-  if (idle_ < tasks_.size()) {
-    threads_.emplace_back([this] { work(); });
-    ::pthread_setname_np(threads_.back().native_handle(), "unisono-torch");
-  }
-  given_.notify_one();
+  state_->tasks.push_back(std::move(task));
+  state_->given.notify_one();
 }
 
-void CallbackPool::work() {
-  std::unique_lock lock(mutex_);
+void CallbackPool::work(State& state) {
+  std::unique_lock lock(state.mutex);
   for (;;) {
-    ++idle_;
-    given_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
-    --idle_;
-    if (tasks_.empty()) return;
-    auto task = std::move(tasks_.front());
-    tasks_.pop_front();
+    ++state.idle;
+    state.given.wait(lock, [&] { return state.closed || !state.tasks.empty(); });
+    --state.idle;
+    if (state.tasks.empty()) return;
+    auto task = std::move(state.tasks.front());
+    state.tasks.pop_front();
     lock.unlock();
     task();
-    task = {};  // what it keeps alive goes without the lock
+    task = {};  // what it keeps alive goes without the lock: perhaps the pool
     lock.lock();
   }
 }
@@ -44,10 +51,10 @@ void CallbackPool::work() {
 void CallbackPool::close() {
   std::vector<std::thread> threads;
   {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->closed = true;
     threads.swap(threads_);
-    given_.notify_all();
+    state_->given.notify_all();
   }
   // Callbacks may wait for the lock.
   if (!threads.empty()) without_gil([&] { join_all(threads); });
@@ -69,6 +76,11 @@ std::exception_ptr exception_of(const Status& status, const std::string& what) {
 }
 
 // Outcome -----------------------------------------------------------------------------------------------------------
+
+// A part may be the last that holds the group, which then takes leave of the others: Python goes on meanwhile.
+Outcome::~Outcome() {
+  if (!parts_.empty()) without_gil([this] { parts_.clear(); });
+}
 
 void Outcome::settle(const Status& status, const Report& report) {
   // What goes may need Python's lock, whose owner may be about to look here.

@@ -23,8 +23,8 @@ namespace unisono::torch_backend {
 // Runs it without Python's global lock, if this thread has that.
 void without_gil(const std::function<void()>& task);
 
-// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given.
-class CallbackPool : public std::enable_shared_from_this<CallbackPool> {
+// Threads that run what may take long. Ends when its last owner lets go of it, after all that it was given; if that is a task, before its thread does.
+class CallbackPool {
  public:
   ~CallbackPool();
   void run(std::function<void()> task);
@@ -32,15 +32,18 @@ class CallbackPool : public std::enable_shared_from_this<CallbackPool> {
   void close();
 
  private:
-  void work();
+  struct State {  // which threads keep
+    std::mutex mutex;
+    std::condition_variable given;
+    std::deque<std::function<void()>> tasks;
+    size_t idle = 0;
+    bool closed = false;
+  };
+  static void work(State& state);
   static void join_all(std::vector<std::thread>& threads);
 
-  std::mutex mutex_;
-  std::condition_variable given_, done_;
-  std::deque<std::function<void()>> tasks_;
-  std::vector<std::thread> threads_;
-  size_t idle_ = 0, busy_ = 0;
-  bool closed_ = false;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::vector<std::thread> threads_;  // under the state's mutex
 };
 
 // What went wrong as torch's exceptions: DistBackendError, and TimedOut for what was too late.
@@ -76,6 +79,7 @@ struct WorkSetup {
 class Outcome : public std::enable_shared_from_this<Outcome> {
  public:
   Outcome(WorkSetup setup, std::vector<unisono::Work> parts) : setup_(std::move(setup)), parts_(std::move(parts)) {}
+  ~Outcome();
 
   const WorkSetup& setup() const { return setup_; }
   bool settled() const { return settled_.load(std::memory_order_acquire); }
@@ -100,7 +104,7 @@ class Outcome : public std::enable_shared_from_this<Outcome> {
   void when_over(std::function<void()> task);
 
   WorkSetup setup_;
-  const std::vector<unisono::Work> parts_;
+  std::vector<unisono::Work> parts_;  // does not change
   std::mutex mutex_;
   std::atomic<bool> settled_{false};  // then what follows does not change any more
   std::exception_ptr error_;

@@ -60,6 +60,11 @@ def reducer_state(folder):
         each.finish()
         results.append(gradient)
     np.testing.assert_array_equal(*results)
+    other.reduce({"w": gradient})
+    for early in (other.save, lambda: other.load(state)):
+        with pytest.raises(unisono.Invalid, match="in the midst of a step"):
+            early()
+    other.finish()
     with pytest.raises(unisono.Corrupt):
         other.load(state[:-1])
     with pytest.raises(unisono.Invalid, match="there is no parameter v"):

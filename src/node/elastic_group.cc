@@ -13,6 +13,7 @@ ElasticRendezvous::~ElasticRendezvous() {
 }
 
 Result<std::string> ElasticRendezvous::serve(const std::string& host) {
+  const std::lock_guard one_at_a_time(mutex_);
   if (address_) return *address_;
   struct News {
     std::mutex mutex;

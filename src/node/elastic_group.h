@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ class ElasticRendezvous {
 
  private:
   std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // of threads that ask at once
   std::optional<std::string> address_;
   std::thread thread_;
 };

@@ -23,7 +23,13 @@ bool keep(std::vector<float>& kept, std::span<const float> values) try {
 
 }  // namespace
 
+size_t Spares::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
 std::vector<float> Spares::take(size_t count) {
+  const std::lock_guard lock(mutex_);
   auto& shelf = by_size_[count];
   // Whatever comes back later needs no memory then.
   shelf.free.reserve(shelf.free.size() + shelf.taken + 1);
@@ -34,6 +40,7 @@ std::vector<float> Spares::take(size_t count) {
 }
 
 void Spares::give(std::vector<float> memory) {
+  const std::lock_guard lock(mutex_);
   const auto found = by_size_.find(memory.size());
   if (found == by_size_.end() || found->second.taken == 0) return;
   --found->second.taken;

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,18 +47,20 @@ struct FeedbackState {
 using FeedbackStore = std::map<std::string, FeedbackState>;
 
 // Memory that residuals are made in: what a tensor had left over makes room when its next one is there, and serves another tensor as large.
+// Threads may use it at once.
 class Spares {
  public:
   std::vector<float> take(size_t count);
   // For one that was taken, one as large, perhaps another; allocates nothing. Others are thrown away.
   void give(std::vector<float> memory);
-  size_t bytes() const { return bytes_; }  // of what is not taken
+  size_t bytes() const;  // of what is not taken
 
  private:
   struct Shelf {
     std::vector<std::vector<float>> free;
     size_t taken = 0;
   };
+  mutable std::mutex mutex_;
   std::map<size_t, Shelf> by_size_;
   size_t bytes_ = 0;
 };

@@ -276,5 +276,26 @@ TEST(GradientReducerChecks, refuses_what_another_number_of_ranks_has_saved_and_g
   });
 }
 
+TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_midst_of_a_step) {
+  in_group(2, [](Group& group) {
+    ReducerRank rank(group), other(group);
+    for (auto* each : {&rank, &other}) ASSERT_TRUE(each->make(arc()).ok() && each->step(0).ok());
+    const auto saved = rank.reducer->save();
+    for (auto* each : {&rank, &other}) {
+      each->fill(1);
+      ASSERT_TRUE(each->reduce({4, 3}).ok());
+    }
+    EXPECT_TRUE(rank.reducer->save().empty());
+    const auto status = rank.reducer->load(saved);
+    EXPECT_EQ(status.code(), Code::invalid);
+    EXPECT_NE(status.message().find("midst of a step"), std::string::npos) << status.to_string();
+    // As one that has not tried.
+    for (auto* each : {&rank, &other}) ASSERT_TRUE(each->reduce({2, 1, 0}).ok() && each->reducer->finish().ok());
+    EXPECT_EQ(rank.values, other.values);
+    EXPECT_EQ(rank.reducer->save(), other.reducer->save());
+    EXPECT_TRUE(rank.reducer->load(saved).ok());
+  });
+}
+
 }  // namespace
 }  // namespace unisono

@@ -271,6 +271,7 @@ void Reducer::deliver_alone(const std::vector<uint32_t>& tensors, const std::vec
 }
 
 Bytes Reducer::save() {
+  if (begun_) return {};
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   FeedbackCheckpoint checkpoint{.world = world_, .rank = rank_, .options = options_digest(), .step = step_, .store = {}};
   // No copy: the states stay where they are.
@@ -281,6 +282,7 @@ Bytes Reducer::save() {
 }
 
 Status Reducer::load(ByteView bytes) {
+  if (begun_) return {Code::invalid, "load() in the midst of a step: finish() comes first"};
   auto checkpoint = decode_checkpoint(bytes);
   if (!checkpoint.ok()) return checkpoint.status();
   if (auto status = unisono::check(*checkpoint, world_, rank_, options_digest()); !status.ok()) return status;

@@ -272,6 +272,22 @@ TEST_F(TcpGuest, another_job_is_told_from_no_answer) {
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
 }
 
+TEST_F(TcpGuest, a_link_of_several_streams_is_refused) {
+  Stranger first(*b), second(*b);
+  auto hello = hello_from(PeerId{7, 7}, id_b);
+  hello.stream_count = 2;
+  seal_hello(hello);
+  first.say(hello);
+  hello.stream_index = 1;
+  seal_hello(hello);
+  second.say(hello);
+  for (auto* stranger : {&first, &second}) {
+    ASSERT_TRUE(until([&] { return stranger->closed(); }));
+    EXPECT_EQ(stranger->refusal(), TcpRefusal::stream);
+  }
+  EXPECT_TRUE(book_b.guests.empty());
+}
+
 using TcpNoGuests = TcpPair;
 
 TEST_F(TcpNoGuests, whoever_listens_neither_can_be_dialled_nor_introduces_itself) {

@@ -76,6 +76,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric: if two dial
   // each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and connects anew replaces
   // its link, which is lost then. A dial that meets another job or version is lost with the code invalid. Before any link is made; `book` outlives the transport.
+  // Links have one stream, so that a payload is placed and received before the next one is placed.
   void welcome(GuestBook& book) { book_ = &book; }
   // Where the other end of this link is, or was; no bytes if it never was up.
   TcpAddress remote(PeerIndex peer) const;

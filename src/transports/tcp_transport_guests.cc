@@ -16,6 +16,7 @@ TcpDoor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
   if (book_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
   if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
+  if (book_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
   const auto known = by_id_.find(hello.from);
   if (known == by_id_.end()) return book_ == nullptr ? Verdict{.wait = true} : admit(hello);
   auto& link = *links_[known->second];

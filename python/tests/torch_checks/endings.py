@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import sys
+import threading
 import time
 
 import torch
@@ -67,6 +68,44 @@ def destroyed_while_work_is_in_flight():
     dist.barrier()
     dist.destroy_process_group()
     del works
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def dropped_with_its_group_while_it_is_under_way():
+    """Nothing of the group is left at rank 0 but the operation: it ends, and then rank 0 has left for the other, too."""
+    init()
+    store = dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(1 << 20)  # so large that rank 0 alone cannot have sent all that it owes
+    if rank() == 0:
+        dist.all_reduce(tensor, async_op=True)
+        dist.destroy_process_group()
+        store.set("left", "")
+        store.get("told")
+        return
+    store.get("left")
+    dist.all_reduce(tensor)
+    assert tensor[0] == world()
+    with fails(names(0), within_s=15, kinds=kinds()):
+        dist.barrier()
+    store.set("told", "")
+
+
+@check(ranks=(2,), fresh=True, group=False)
+def destroyed_in_a_callback():
+    """The last reference to the group goes in a thread of its own."""
+    init()
+    for _ in range(20):
+        group, ended = [dist.new_group()], threading.Event()
+
+        def end(_, group=group, ended=ended):
+            dist.destroy_process_group(group[0])
+            group.clear()
+            ended.set()
+
+        dist.all_reduce(torch.ones(1000), group=group[0], async_op=True).get_future().add_done_callback(end)
+        assert ended.wait(20)
+        gc.collect()
+        dist.barrier()
 
 
 @check(ranks=(2,), fresh=True, group=False)
