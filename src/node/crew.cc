@@ -71,8 +71,10 @@ bool Crew::do_a_piece() {
 }
 
 void Crew::help() {
-  while (!stop_.load(std::memory_order_relaxed)) {
+  for (;;) {
+    // In this order: who ends it sets that before it calls for the last time.
     const auto seen = calls_.load(std::memory_order_seq_cst);
+    if (stop_.load(std::memory_order_seq_cst)) return;
     while (do_a_piece()) {
     }
     const auto until = Clock::now() + attention;

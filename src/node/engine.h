@@ -137,7 +137,7 @@ class Engine final : public Sink {
     std::string label;
     Status lost;
     bool pleaded = false;  // since there was room last
-    std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control and failure frames without room
+    std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control frames without room
   };
   struct Unexpected {
     PeerIndex from = 0;

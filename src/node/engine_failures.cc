@@ -126,9 +126,10 @@ void Engine::received_abort(GroupCore& group, PeerIndex from, const FrameHeader&
   const Status why(Code::unavailable, text);
   if (group.first_abort.ok()) group.first_abort = Status(why.code(), describe_absence(header.sender, why));
   if (static_cast<Rank>(rank) != header.sender) return;
+  const bool first = group.gave_up.empty();  // the others keep the first only, too
   group.gave_up.resize(group.world());
   group.gave_up[header.sender] = why;
-  tell_abort(group, header.sender, why);
+  if (first) tell_abort(group, header.sender, why);
   absent(group, header.sender);
 }
 
@@ -144,7 +145,7 @@ void Engine::absent(GroupCore& group, Rank rank) {
   for (auto* active : active_) {
     if (active->group == &group) attempt(active->operation, [&] { active->operation.peer_lost(rank, why, active->is_message() ? Status() : group.first_abort, now_); });
   }
-  if (group.lossy != nullptr) group.lossy->peer_lost(rank, why, now_);
+  if (group.lossy != nullptr) group.lossy->peer_lost(rank, group.first_abort.ok() || gave_up(why) ? why : group.first_abort, now_);
   if (!any_source_.empty()) {
     match_any_source(now_);  // what it sent before it went is there
     end_any_source(now_);

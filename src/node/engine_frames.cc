@@ -205,13 +205,14 @@ void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes>
   auto& p = peers_[to];
   if (!p.lost.ok()) return;
   if (p.route->room(to) == 0) {
-    p.waiting.emplace_back(header, std::move(payload));
-    // The peer may hold all that can be lent to it, and wait for just this: it is asked to keep copies instead.
-    if (header.kind != FrameKind::failed || p.route->slot_bytes() == 0) return;
-    header.kind = FrameKind::credit;
-    header.amount = header.payload_bytes = 0;
-    p.route->send(to, header, {}, 0);
-    return;
+    // The peer may hold all that can be lent to it, and wait for just this: why it waits in vain. It is asked to keep copies instead.
+    if (header.kind != FrameKind::failed) return void(p.waiting.emplace_back(header, std::move(payload)));
+    if (p.route->slot_bytes() != 0) {
+      auto plea = header;
+      plea.kind = FrameKind::credit;
+      plea.amount = plea.payload_bytes = 0;
+      p.route->send(to, plea, {}, 0);
+    }
   }
   const auto id = event_id(control_slot, 0, 0) | (next_control_++ & 0xFFFFFFFFFFFFull);
   const std::span<const std::byte> bytes(*payload);

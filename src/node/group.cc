@@ -259,8 +259,9 @@ std::vector<Member> Group::members() const {
 }
 
 LinkSpeeds Group::link_speeds() const {
-  const auto [topology, hosts] = state_->node->locked([&] {
-    return std::pair(state_->node->engine().topology(), hosts_of(state_->node->roster()));
+  // While a group is being re-formed, or if that has failed, what is known is of hosts by the numbers of the former roster.
+  const auto [topology, hosts, known] = state_->node->locked([&] {
+    return std::tuple(state_->node->engine().topology(), hosts_of(state_->node->roster()), state_->node->topology_known());
   });
   const auto kind = [](const LinkProfile& link, bool measured) {
     const auto speed = speed_of(link);
@@ -268,6 +269,7 @@ LinkSpeeds Group::link_speeds() const {
   };
   LinkSpeeds speeds{.inside_hosts = kind(topology.inside, topology.inside_measured),
                     .between_hosts = kind(topology.between, topology.between_measured)};
+  if (!known) return speeds;
   for (uint32_t b = 1; b < topology.links.hosts; ++b) {
     for (uint32_t a = 0; a < b; ++a) {
       const auto& link = topology.links.between(a, b);

@@ -121,10 +121,11 @@ void on_reform(Node& node, PeerIndex from, ByteView bytes) {
   }
   if (reform.wanted() && node.removed().ok()) {
     // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
-    // Where a link has several streams this news may have overtaken that part, so all may wait for it, but not as long.
+    // Where a link has several streams, or is of datagrams, this news may have overtaken that part, so all may wait for it, but not as long.
     const auto now = monotonic_now();
     const auto patience = node.options().reform_timeout.count() * millisecond;
-    const bool in_order = node.options().streams_per_link <= 1;
+    const auto link = std::ranges::find_if(node.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
+    const bool in_order = node.options().streams_per_link <= 1 && link != node.links().end() && link->transport->datagrams() == nullptr;
     node.engine().wind_down(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
                             now + (in_order ? patience / 2 : patience / 4), now);
   }

@@ -95,8 +95,8 @@ void Node::part() {
 Node::Entry::~Entry() {
   const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
   if ((undriven && node_.resting_) || node_.forgets_links()) node_.call_background();
-  // A sleeping driver must learn of an earlier deadline, and of what the kernel did not take at once.
-  const bool earlier = node_.sleeping_ && (node_.engine_.next_deadline() < node_.sleeps_until_ || node_.lingers());
+  // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll of somebody else.
+  const bool earlier = node_.sleeping_ && (node_.engine_.next_deadline() < node_.sleeps_until_ || node_.lingers() || node_.ended() != node_.ended_before_sleep_);
   node_.announce();
   const auto notices = node_.take_notices();
   lock_.unlock();
@@ -198,6 +198,8 @@ void Node::set_local_world(uint32_t processes) {
 
 void Node::wake() { notify(wake_fd_); }
 
+uint64_t Node::ended() const { return engine_.counters().operations_ok + engine_.counters().operations_failed; }
+
 bool Node::lingers() const {
   return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->lingers(); });
 }
@@ -229,6 +231,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
     engine_.observe_before_sleep(now);
     sleeps_until_ = std::min({until, engine_.next_deadline(), now + sleep_max});
     const auto left = std::max<Nanos>(0, sleeps_until_ - now);
+    ended_before_sleep_ = ended();
     sleeping_ = true;
     lock.unlock();
     // Timers of links and operations may be late by that, too: on thin links the next datagram is always due.

@@ -159,6 +159,7 @@ class Node {
   void pass_gate(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest);
   void wake();
+  uint64_t ended() const;  // operations so far
   void call_background();
   bool lingers() const;  // links still have something to write
   // They have, and the background thread sleeps without looking at them.
@@ -196,6 +197,7 @@ class Node {
   bool resting_ = false;  // the background thread waits for something to do
   bool rests_on_links_ = false;
   Nanos sleeps_until_ = 0;
+  uint64_t ended_before_sleep_ = 0;
   bool yield_ = false;
   // Packets come further apart than it is worth polling for the next: 30 us, on 400 Mbit/s.
   static constexpr double packet_bytes = 1500, thin_packet_us = 30;

@@ -10,7 +10,8 @@
 namespace unisono {
 namespace {
 
-constexpr Nanos reform_bound = 10 * second;  // on agreeing; it ends within a few reform timeouts
+constexpr Nanos reform_bound = 10 * second;  // on agreeing, at least; it ends within a few reform timeouts
+constexpr int reform_timeouts_max = 10;
 constexpr Nanos settle_time_min = second;    // for links to who joined, and for all members to say that they are ready
 constexpr int attempts_max = 4;              // each loses a member, or one that joined
 
@@ -50,7 +51,7 @@ Status begin(Node& node, const internal::GroupState& state) {
 // Runs the state machine until it has an outcome.
 Result<ReformResult> agree(Node& node) {
   std::optional<Result<ReformResult>> result;
-  const auto until = monotonic_now() + reform_bound;
+  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond, reform_timeouts_max * node.options().reform_timeout.count()));
   while (monotonic_now() < until) {
     Nanos wake = never;
     node.locked([&] {

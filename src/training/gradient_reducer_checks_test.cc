@@ -297,5 +297,18 @@ TEST(GradientReducerChecks, neither_saves_nor_loads_in_the_midst_of_a_step) {
   });
 }
 
+TEST(GradientReducerChecks, one_that_goes_in_the_midst_of_a_step_waits_for_what_is_in_flight) {
+  in_group(2, [](Group& group) {
+    for (int time = 0; time < 20; ++time) {
+      ReducerRank rank(group);
+      ASSERT_TRUE(rank.make(arc()).ok());
+      rank.fill(0);
+      ASSERT_TRUE(rank.reduce({4, 3}).ok() && rank.reduce({2, 1, 0}).ok());
+      rank.reducer.reset();
+    }
+    EXPECT_TRUE(group.barrier().ok());
+  });
+}
+
 }  // namespace
 }  // namespace unisono

@@ -274,11 +274,14 @@ Bytes Reducer::save() {
   if (begun_) return {};
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   FeedbackCheckpoint checkpoint{.world = world_, .rank = rank_, .options = options_digest(), .step = step_, .store = {}};
-  // No copy: the states stay where they are.
-  checkpoint.store.swap(store_);
-  auto bytes = encode(checkpoint);
-  checkpoint.store.swap(store_);
-  return bytes;
+  // No copy: the states stay where they are, also if there is no memory for the bytes.
+  struct Lent {
+    FeedbackStore &store, &to;
+    Lent(FeedbackStore& owner, FeedbackStore& borrower) : store(owner), to(borrower) { to.swap(store); }
+    ~Lent() { to.swap(store); }
+  };
+  const Lent lent(store_, checkpoint.store);
+  return encode(checkpoint);
 }
 
 Status Reducer::load(ByteView bytes) {

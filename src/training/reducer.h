@@ -24,6 +24,7 @@ namespace unisono::internal {
 
 class Reducer {
  public:
+  ~Reducer() { pipeline_.reset(); }  // waits for what is in flight, in the memory of buckets
   // rates: for tests, taken for measured.
   static Result<std::unique_ptr<Reducer>> make(const Group& group, std::span<const Parameter> parameters, const Compression& compression, const std::optional<MachineRates>& rates = {});
 

@@ -63,6 +63,7 @@ Result<std::unique_ptr<Reducer>> Reducer::make(const Group& group, std::span<con
 Result<Resumed> Reducer::resume(const Group& group) {
   // Nobody here has heard of its averages, if there were any.
   if (!present_.empty()) give_up(end_buckets());
+  begun_ = refused_ = false;
   if (auto status = meet(group, true); !status.ok()) return status;
   return resumed_;
 }
@@ -148,7 +149,6 @@ void Reducer::go_on_from(const std::vector<Told>& told, Group& group) {
     for (auto* bucket : failed_) bucket->feedback->delivered();
   }
   last_.clear(), failed_.clear();
-  begun_ = refused_ = false;
   for (auto& [number, bucket] : buckets_) bucket.feedback->settle();
   buckets_.clear();
   for (auto& [name, state] : store_) state.known = std::vector<float>(), state.mean = std::vector<float>();

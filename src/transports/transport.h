@@ -88,7 +88,7 @@ class Transport {
   virtual void abandon(const Slot& slot) = 0;
   // Sends one frame; the payload must stay valid until Sink::sent(id), which poll() delivers. Returns true if the payload is
   // not needed any more already (then sent(id) is not called). Must only be called when room(peer) > 0; small
-  // frames without payload are always accepted. The header is sealed here. To a lost peer: returns true, sends nothing.
+  // frames without payload, and why an operation has failed, are always accepted. The header is sealed here. To a lost peer: returns true, sends nothing.
   virtual bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) = 0;
   // Gives back a lent view.
   virtual void release(const View& view) = 0;
