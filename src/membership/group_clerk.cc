@@ -132,7 +132,8 @@ void GroupClerk::take(const PeerId& from, const formation::Register& request, Na
   if (settle(open_.find(request.seat), now)) return;
   // Who was late for the sweep before waits for this one to begin.
   if (opens && request.seat.round == 0) tell_announced(request.seat, *seat);
-  send_pending(request.seat, *seat, *find_entry(*seat, from));
+  // Its round may have been over long ago, and what was announced for it is gone.
+  if (const auto entry = find_entry(*seat, from); entry != seat->entries.end()) send_pending(request.seat, *seat, *entry);
 }
 
 // All that are expected, or with keys as many as a group has, have registered or announced themselves.

@@ -290,11 +290,7 @@ void Server::disconnected(Connection connection, Nanos now) {
     say(ServerNews::Kind::ended, peer.job, peer.from + " left before the group was formed");
     if (job.members().empty()) job.phase = Job::Phase::idle;
   }
-  const auto joiner = job.joiners.find(peer.id);
-  if (peer.kind == Peer::Kind::joiner && joiner != job.joiners.end() && joiner->second.connection == connection) {
-    if (joiner->second.announced && job.attender != 0) send(job.attender, encode_joiner_gone(peer.id));
-    job.joiners.erase(joiner);
-  }
+  take_back_joiner(job, connection, peer.id);
   if (job.attender == connection) {
     job.attender = 0;
     job.phase = Job::Phase::idle;
@@ -302,6 +298,14 @@ void Server::disconnected(Connection connection, Nanos now) {
     say(ServerNews::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
   }
   drop_if_idle(peer.job);
+}
+
+// It joins no more, whatever else becomes of its connection.
+void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
+  const auto joiner = job.joiners.find(id);
+  if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
+  if (joiner->second.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
+  job.joiners.erase(joiner);
 }
 
 void Server::woke(Nanos now) {
@@ -377,6 +381,7 @@ void Server::send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool
 void Server::refuse(Connection to, const Status& why) {
   const auto it = peers_.find(to);
   if (it == peers_.end()) return;
+  if (const auto job = jobs_.find(it->second.job); job != jobs_.end()) take_back_joiner(job->second, to, it->second.id);
   it->second.kind = Peer::Kind::closing;
   send_shared(to, std::make_shared<const Bytes>(encode_refused(why)), true);
 }

@@ -100,6 +100,7 @@ class Server {
   void send(Connection to, Bytes bytes);
   void send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close);
   void refuse(Connection to, const Status& why);
+  void take_back_joiner(Job& job, Connection connection, const PeerId& id);
   void turn_away(Connection to, const Hello& hello, const Status& why);
   void say(ServerNews::Kind kind, const std::string& job, std::string text) { news_.push_back({kind, job, std::move(text)}); }
 

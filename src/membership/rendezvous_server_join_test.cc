@@ -46,6 +46,26 @@ TEST(Rendezvous, a_joiner_that_leaves_is_taken_back) {
   EXPECT_TRUE(place.client(1).joiners().empty());
 }
 
+TEST(Rendezvous, a_joiner_that_says_something_else_is_taken_back_before_it_can_be_answered) {
+  Place place;
+  place.dial(make_hello(0, 1));
+  const auto garbage = place.dial(make_joiner(5)), again = place.dial(make_joiner(6));
+  const auto joiners = place.client(1).joiners();
+  ASSERT_EQ(joiners.size(), 2u);
+  Roster roster = test::make_roster(1, 2);
+  roster.members.push_back(joiners[0]);
+  roster.members[1].rank = 1;
+  const auto answer = place.client(1).answer(joiners[0].id, roster);  // on its way while the joiner goes
+  ASSERT_TRUE(answer);
+  place.say(garbage, Bytes(100, std::byte{7}));
+  place.say(again, Client(make_joiner(6), never).connected(place.now));
+  EXPECT_TRUE(place.client(1).joiners().empty());
+  for (const auto c : {garbage, again}) EXPECT_EQ(place.phase(c), Phase::refused);
+  place.hang_up(garbage);
+  place.say(1, *answer);
+  EXPECT_EQ(place.phase(place.dial(make_joiner(7))), Phase::waiting);
+}
+
 TEST(Rendezvous, a_joiner_that_waits_too_long_is_told_what_the_group_does) {
   Place place;
   place.dial(make_hello(0, 1));

@@ -52,6 +52,7 @@ struct ElasticContact {
   Nanos last_used = 0;
   Nanos next_redial = 0;  // a loss before then is reported as it is: a way that spoils every link is not tried without end
   Nanos parting_until = never;
+  Nanos greeting_until = never;  // the other end has to have said who it is by then
 
   LinkNonce nonce{};  // ours
   LinkSeal out, in;

@@ -263,6 +263,12 @@ void ElasticLinks::look_at_clocks(Nanos now) {
   next_clock_ = never;
   for (auto& contact : contacts_) {
     if (!contact) continue;
+    if (now >= contact->greeting_until) {
+      contact->broken = Status(Code::peer_lost, label(*contact) + ": has not said in time that it knows the run key");
+      touch(*contact);
+    } else {
+      next_clock_ = std::min(next_clock_, contact->greeting_until);
+    }
     if (now >= contact->parting_until) {
       if (!(contact->said_parting && contact->heard_parting)) contact->broken = Status(Code::peer_lost, label(*contact) + ": does not agree to end the link");
       touch(*contact);

@@ -218,6 +218,30 @@ TEST_F(Intruder, a_message_before_the_greeting_is_refused) { expect_refused("sec
 
 TEST_F(Intruder, a_greeting_of_another_length_is_refused) { expect_refused("secret", {frame(ElasticFrame::greeting, 31)}, "greeting"); }
 
+TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
+  auto& victim = add({.run_key = "secret"});
+  Stranger stranger(victim.endpoints()[0]);
+  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  settle();
+  auto header = frame(ElasticFrame::greeting, 16u << 20);
+  seal_frame(header);
+  stranger.say(std::as_bytes(std::span(&header, 1)));  // and nothing of the rest
+  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+  ASSERT_EQ(ears(0).losses.size(), 1u);
+  EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+}
+
+TEST_F(Intruder, who_never_greets_is_not_waited_for_without_end) {
+  auto& victim = add({.run_key = "secret"});
+  Stranger stranger(victim.endpoints()[0]);
+  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  settle();
+  EXPECT_FALSE(within(4 * second, [&] { return stranger.closed(); }));
+  ASSERT_TRUE(within(2 * second, [&] { return stranger.closed(); }));
+  ASSERT_EQ(ears(0).losses.size(), 1u);
+  EXPECT_EQ(ears(0).losses[0].why.code(), Code::peer_lost);
+}
+
 TEST_F(Intruder, a_second_greeting_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::greeting, 32)}, "greeting");
 }

@@ -69,7 +69,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->room_refused = known->room_refused;
     asked->loss = std::move(known->loss);
     if (known->known) asked->addresses = known->addresses;
-    asked->waiting_bytes += known->waiting_bytes;
+    for (const auto& message : known->queue) asked->waiting_bytes += message.size() + overhead_bytes;  // what is in flight stays the other's
     asked->queue.insert(asked->queue.begin(), std::make_move_iterator(known->queue.begin()), std::make_move_iterator(known->queue.end()));
     known->queue.clear();
     known->id = PeerId{};
@@ -95,12 +95,15 @@ void ElasticLinks::made(ElasticContact& contact) {
   }
   if (!key_.authenticates()) return came_up(contact);
   contact.phase = LinkPhase::greeting;
+  contact.greeting_until = now_ + options_.dial_timeout;
+  next_clock_ = std::min(next_clock_, contact.greeting_until);
   contact.nonce = RunKey::draw_nonce();
   send_frame(contact, ElasticFrame::greeting, SharedBuffer::copy(contact.nonce), 0);
 }
 
 void ElasticLinks::came_up(ElasticContact& contact) {
   contact.phase = LinkPhase::up;
+  contact.greeting_until = never;
   pump(contact);
   if (contact.closing) touch(contact);
 }
@@ -155,6 +158,10 @@ void ElasticLinks::room(PeerIndex peer) {
 std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
   auto* contact = at(from);
   if (contact == nullptr || contact->broken || header.kind != FrameKind::elastic) return nullptr;
+  if (key_.authenticates() && contact->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
+    refuse(*contact, "a message before the greeting");  // no memory is given to who may be anybody
+    return nullptr;
+  }
   const auto& beginning = contact->beginning;
   contact->landing = SharedBuffer::make(beginning.size() + header.payload_bytes);
   if (beginning.size() > 0) std::memcpy(contact->landing.data(), beginning.data(), beginning.size());
@@ -247,7 +254,7 @@ void ElasticLinks::lost(PeerIndex peer, const Status& why) {
 void ElasticLinks::ended(ElasticContact& contact, const Status& why) {
   if (contact.phase != LinkPhase::none) --linked_;
   contact.phase = LinkPhase::none;
-  contact.parting_until = never;
+  contact.parting_until = contact.greeting_until = never;
   contact.said_parting = contact.heard_parting = false;
   contact.landing = contact.beginning = {};
   contact.out = contact.in = {};

@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t server_read_bytes = 64 << 10;
+constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
 constexpr Nanos linger_time = second;              // for a refused stranger to read why
 constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
 
@@ -110,6 +111,7 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
     }
     client.sent_bytes += static_cast<size_t>(size);
     if (client.sent_bytes < client.queue.front()->size()) break;
+    client.queued_bytes -= client.queue.front()->size();
     client.queue.pop_front();
     client.sent_bytes = 0;
   }
@@ -130,8 +132,12 @@ void SocketServer::apply_sends(Nanos now) {
     const auto it = clients_.find(send.to);
     if (it == clients_.end()) continue;
     auto& client = it->second;
-    if (send.bytes && !client.closing) client.queue.push_back(std::move(send.bytes));
+    if (send.bytes && !client.closing) {
+      client.queued_bytes += send.bytes->size();
+      client.queue.push_back(std::move(send.bytes));
+    }
     client.closing = client.closing || send.close;
+    if (client.queued_bytes > queue_bytes_max) (void)shutdown(client.socket.get(), SHUT_RDWR);  // it reads nothing: the read side reports its end
     write_some(send.to, client, now);
   }
 }

@@ -61,7 +61,7 @@ class Outbound {
   // Something was given to it that the peer cannot see yet.
   bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
   // The peer's progress through the ring is waited for.
-  bool overflowing() { return !overflow_.empty() || ((wants_room_ || wants_ring_) && !ring_.has_room()); }
+  bool overflowing() { return !overflow_.empty() || ((wants_room_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_room()); }
   // The peer wrote nonsense, or does not read at all.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }

@@ -223,7 +223,10 @@ bool UdpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
 void UdpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
   for (auto* link : live_) {
     if (!link->flow) continue;
-    if (!link->flow->frames().cancel(match, mask)) link->overflowed = true;  // no memory to finish what has begun
+    if (!link->flow->frames().cancel(match, mask)) {  // no memory to finish what has begun: its own goes
+      link->overflowed = true;
+      pacer_.want(link->flow->destination(), 0);
+    }
     link->flow->reassembler().cancel(group, operation);
     std::erase_if(link->flow->sent(), [&](uint64_t id) { return (id & mask) == match; });
   }
@@ -354,6 +357,7 @@ void UdpTransport::speak(Link& link, Nanos now) {
 
 void UdpTransport::offer(Link& link, Nanos now) {
   auto& flow = *link.flow;
+  if (link.overflowed) return;
   if (pacer_.rate(flow.destination()) != flow.rate()) pacer_.set_rate(flow.destination(), flow.rate(), now);
   all_.keep_below(pacer_.largest_rate());
   pacer_.set_rank_rate(all_.rate(), now);
