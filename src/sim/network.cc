@@ -232,7 +232,7 @@ void Network::launch(uint64_t key) {
 bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   auto& l = link(self, peer);
   if (l.lost) return true;
-  if (!payload.empty() && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) {
+  if (!payload.empty() && header.kind != FrameKind::failed && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) {
     violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
   }
   if (payload.size() > payload_bytes_max)

@@ -30,7 +30,7 @@ namespace unisono::conformance {
   X(many_frames_obey_flow_control)                          \
   X(everyone_sends_to_everyone)                             \
   X(the_sink_may_answer_from_inside_an_upcall)              \
-  X(frames_without_payload_need_no_room)                    \
+  X(frames_without_payload_and_failures_need_no_room)       \
   X(a_slot_reaches_several_peers)                           \
   X(copies_reach_several_peers_or_nobody)                   \
   X(an_abandoned_slot_is_free_again)                        \
