@@ -150,7 +150,7 @@ def a_wrong_argument_in_a_list_leaves_nothing_behind():
             lambda: group._get_backend(torch.device("cpu")).allgather_coalesced([many] * (world() - 1) + [many[:1]], many),
         ):
             with fails(None, within_s=5, kinds=(ValueError, TypeError, RuntimeError)):
-                call()
+                call().wait()  # a device's tensors are looked at later
     tensor = part(rank(), 3)
     dist.all_reduce(tensor)
     same(tensor, total(3))
