@@ -335,6 +335,7 @@ def test_a_blocking_call_lets_other_threads_run(tmp_path):
 
 
 def interrupted(what):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored: of programs in a shell's background it is
     main = threading.main_thread()
     interrupt = threading.Timer(0.3, lambda: signal.pthread_kill(main.ident, signal.SIGINT))
     if what == "join":
