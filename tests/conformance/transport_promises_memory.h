@@ -1,4 +1,4 @@
-// Promises about memory: slots, lent views, and what cancel takes back.
+// Promises about memory: room, slots, lent views, and what cancel takes back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,34 @@
 #include "transport_promises_data.h"
 
 namespace unisono::conformance {
+
+inline void frames_without_payload_and_failures_need_no_room(Cluster& cluster) {
+  Players players(cluster);
+  const auto payload = pattern(256u << 10, test_seed());
+  // Only 0 has turns: nobody takes anything away, so that the room ends.
+  size_t sent = 0;
+  for (; sent < 2000 && cluster.at(0).room(1) > 0; ++sent) cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
+  ASSERT_EQ(cluster.at(0).room(1), 0u) << "there is no end to the room";
+  for (uint64_t i = 0; i < 100; ++i) {
+    auto header = data_header(10'000 + i, 0);
+    header.kind = FrameKind::credit;
+    EXPECT_TRUE(cluster.at(0).send(1, header, {}, 0));
+  }
+  for (uint64_t i = 0; i < 20; ++i) {
+    const auto reason = pattern(200, i);
+    auto header = data_header(20'000 + i, reason.size());
+    header.kind = FrameKind::failed;
+    cluster.at(0).send(1, header, players[0].keep(reason), 20'000 + i);
+  }
+  ASSERT_TRUE(players.until([&] { return players[1].frames.size() == sent + 120; }));
+  uint64_t reasons = 0;
+  for (const auto& frame : players[1].frames) {
+    if (frame.header.kind != FrameKind::failed) continue;
+    ++reasons;
+    EXPECT_TRUE(same(frame.payload, pattern(200, frame.header.operation - 20'000)));
+  }
+  EXPECT_EQ(reasons, 20u);
+}
 
 inline void a_slot_reaches_several_peers(Cluster& cluster) {
   Players players(cluster);
