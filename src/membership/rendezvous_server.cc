@@ -327,8 +327,7 @@ void Server::woke(Nanos now) {
       if (joiner.deadline <= now) tired.push_back(id);
     }
     for (const auto& id : tired) {
-      const auto joiner = job.joiners.extract(id).mapped();
-      if (joiner.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
+      const auto joiner = job.joiners.at(id);
       const std::string state = job.phase == Job::Phase::running
                                     ? "is running (attended by " + label(job.attending.member) + ", epoch " +
                                           std::to_string(job.attending.epoch) + ") but was not re-formed"

@@ -171,6 +171,22 @@ TEST_F(EngineAbort, is_the_reason_too_where_all_of_its_rank_is_there_and_another
   EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos) << "a message from another has nothing to do with it: " << waits->status.to_string();
 }
 
+TEST_F(EngineAbort, is_told_on_a_link_without_room_before_that_ends) {
+  const auto waits = exchange(2);
+  cluster.settle();
+  auto& link = cluster.hub().at(aborted);
+  auto filler = right;
+  filler.kind = FrameKind::data;
+  filler.payload_bytes = 8;
+  const Bytes values(8);
+  for (filler.operation = 1000; filler.operation < 10'000 && link.room(2) > 0; ++filler.operation) link.send(2, filler, values, 0);
+  ASSERT_EQ(link.room(2), 0u);
+  cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
+  link.close(2);
+  cluster.settle();
+  expect_told(waits);
+}
+
 TEST_F(EngineAbort, what_is_no_such_message_is_counted_and_ends_nothing) {
   const auto waits = sum(1, 1 << 20);
   auto of_its_own = right, nobody = right, data = right, credit = right;

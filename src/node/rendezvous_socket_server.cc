@@ -107,6 +107,7 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
     const auto size = send_some(client.socket.get(), rest);
     if (size < 0) {  // the other side is gone; the read side reports it to the machine
       client.queue.clear();
+      client.queued_bytes = 0;
       break;
     }
     client.sent_bytes += static_cast<size_t>(size);
