@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "sim/delay_model.h"
+#include "lab/drop_compute/delay_model.h"
 #include "unisono/unisono.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // What the controller of DropCompute takes after a micro-batch. (Promised: less than 100 ns; a micro-batch takes milliseconds.)
 #include <benchmark/benchmark.h>
 
-#include "training/drop_controller.h"
+#include "training/drop_compute/drop_controller.h"
 
 namespace unisono {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "base/random.h"
 #include "compressors/arc_top_k.h"
-#include "training/error_feedback.h"
+#include "training/reducer/error_feedback.h"
 #include "unisono/unisono.h"
 
 namespace {

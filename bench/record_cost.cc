@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "unisono/unisono.h"
 
 namespace {

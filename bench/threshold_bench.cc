@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/random.h"
-#include "training/compute_forecast.h"
-#include "training/threshold_search.h"
+#include "training/drop_compute/compute_forecast.h"
+#include "training/drop_compute/threshold_search.h"
 
 namespace unisono {
 namespace {

@@ -4,11 +4,11 @@
 #include <numeric>
 #include <utility>
 
-#include "baselines/gathered_top_k.h"
-#include "baselines/mean_feedback.h"
-#include "baselines/power_sgd.h"
+#include "lab/compressors/gathered_top_k.h"
+#include "compressors/mean_feedback.h"
+#include "compressors/power_sgd.h"
 #include "language_model/bucket_reducer.h"
-#include "training/compression_rules.h"
+#include "training/reducer/compression_rules.h"
 
 namespace language_model {
 

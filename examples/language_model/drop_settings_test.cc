@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "language_model/test_support.h"
-#include "training/compute_trace.h"
+#include "training/drop_compute/compute_trace.h"
 
 namespace language_model {
 namespace {

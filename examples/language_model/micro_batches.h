@@ -11,7 +11,7 @@
 
 #include "language_model/model.h"
 #include "language_model/text.h"
-#include "sim/delay_model.h"
+#include "lab/drop_compute/delay_model.h"
 #include "unisono/drop_compute.h"
 
 namespace language_model {

@@ -11,7 +11,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "cli/plot.h"
+#include "cli/common/plot.h"
 #include "language_model/sharded_results.h"
 
 namespace language_model {

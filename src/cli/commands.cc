@@ -1,12 +1,12 @@
-#include "cli/commands.h"
+#include "cli/common/commands.h"
 
 #include <fmt/format.h>
 
-#include "cli/agent.h"
-#include "cli/launch_links.h"
-#include "cli/text.h"
-#include "cli/verdict.h"
-#include "cli/version.h"
+#include "cli/launch/agent.h"
+#include "cli/launch/launch_links.h"
+#include "cli/common/text.h"
+#include "cli/common/verdict.h"
+#include "cli/common/version.h"
 
 namespace unisono::cli {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "cli/command_line.h"
-#include "cli/commands.h"
-#include "cli/text.h"
+#include "cli/common/command_line.h"
+#include "cli/common/commands.h"
+#include "cli/common/text.h"
 
 namespace unisono::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "cli/completion.h"
-#include "cli/text.h"
+#include "cli/common/text.h"
 
 namespace unisono::cli {
 namespace {

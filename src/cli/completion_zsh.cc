@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/completion.h"
-#include "cli/text.h"
+#include "cli/common/text.h"
 
 namespace unisono::cli {
 namespace {

@@ -1,3 +1,3 @@
-#include "cli/commands.h"
+#include "cli/common/commands.h"
 
 int main(int argc, char** argv) { return unisono::cli::run_tool({argv + (argc > 0 ? 1 : 0), argv + argc}); }

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "cli/command_line.h"
-#include "cli/commands.h"
-#include "cli/verdict.h"
-#include "cli/version.h"
+#include "cli/common/command_line.h"
+#include "cli/common/commands.h"
+#include "cli/common/verdict.h"
+#include "cli/common/version.h"
 
 namespace unisono::cli {
 namespace {

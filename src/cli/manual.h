@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "cli/syntax.h"
+#include "cli/common/syntax.h"
 
 namespace unisono::cli {
 

@@ -9,13 +9,13 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_plan.h"
-#include "cli/command_line.h"
-#include "cli/commands.h"
-#include "cli/monotonic.h"
-#include "cli/progress.h"
-#include "cli/text.h"
-#include "cli/threads.h"
+#include "cli/bench/bench_plan.h"
+#include "cli/common/command_line.h"
+#include "cli/common/commands.h"
+#include "cli/common/monotonic.h"
+#include "cli/common/progress.h"
+#include "cli/common/text.h"
+#include "cli/common/threads.h"
 #include "schedules/make.h"
 #include "sim/settings_text.h"
 

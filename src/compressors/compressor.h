@@ -1,7 +1,7 @@
 // A group of tensors made smaller for all-reduce: what goes in is dense, and what comes out is dense and equal on every rank.
 //
 // The caller runs the all-reduces, one after the other, on the buffers that begin() and pack() give: each is to be averaged in place.
-// Nothing here sends, waits or keeps what a tensor lacks: residuals are the caller's (training/error_feedback).
+// Nothing here sends, waits or keeps what a tensor lacks: residuals are the caller's (training/reducer/error_feedback).
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,6 @@ namespace {
 
 constexpr uint32_t multipliers[] = {0xD2511F53, 0xCD9E8D57}, increments[] = {0x9E3779B9, 0xBB67AE85};
 constexpr int rounds = 10;
-constexpr uint64_t normals_max = uint64_t{1} << 34;
 
 // Box and Muller: two uniform words make two normal numbers.
 std::array<float, 2> normal_pair(uint32_t a, uint32_t b) {

@@ -13,6 +13,8 @@ namespace unisono {
 using PhiloxWords = std::array<uint32_t, 4>;
 PhiloxWords philox(PhiloxWords counter, std::array<uint32_t, 2> key);
 
+constexpr uint64_t normals_max = uint64_t{1} << 34;  // of one stream
+
 struct RandomStream {
   enum class Purpose : uint8_t { sketch = 0, random_k = 1, test_data = 2 };  // the numbers are part of what ranks agree on
 

@@ -9,7 +9,6 @@
 namespace unisono {
 namespace {
 
-constexpr uint32_t million = 1'000'000;
 
 Decision dense(Matrix matrix, const char* reason) { return {.treatment = Treatment::dense, .matrix = matrix, .kept = 0, .reason = reason}; }
 

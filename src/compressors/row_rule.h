@@ -17,6 +17,8 @@ struct Matrix {
 // Tensors with less than two dimensions are one column.
 Matrix matrix_of(std::span<const uint64_t> shape);
 
+constexpr uint32_t million = 1'000'000;  // shares are counted in millionths
+
 enum class Rounding : uint8_t { up, down };
 
 struct RowRule {

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "record/process.h"
 #include "record/test_support.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "schedules/islands.h"
+#include "schedules/host_groups.h"
 #include "schedules/schedule.h"
 
 namespace unisono {
@@ -29,7 +29,7 @@ struct LinkProfile {
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
 
-// Up to so many bytes what goes in one round within a host needs no executor (node/express.h); above them the executor's share is lost in the noise.
+// Up to so many bytes what goes in one round within a host needs no executor (engine/fast_path/fast_path.h); above them the executor's share is lost in the noise.
 inline constexpr uint64_t exchange_bytes_max = 256u << 10;
 inline constexpr uint32_t exchange_ranks_max = 32;
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "schedules/islands.h"
+#include "schedules/host_groups.h"
 #include "schedules/schedule.h"
 
 namespace unisono {

@@ -7,7 +7,7 @@
 #include "schedules/direct.h"
 #include "schedules/halving_doubling.h"
 #include "schedules/hierarchical.h"
-#include "schedules/islands.h"
+#include "schedules/host_groups.h"
 #include "schedules/one_shot.h"
 #include "schedules/ring.h"
 #include "schedules/tree.h"

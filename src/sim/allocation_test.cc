@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/replaced_new.h"
-#include "node/calls.h"
-#include "node/engine.h"
-#include "node/inline_compute.h"
-#include "transports/loopback.h"
+#include "testing/replaced_new.h"
+#include "group/api/calls.h"
+#include "engine/engine.h"
+#include "engine/inline_compute.h"
+#include "transports/testing/loopback.h"
 
 namespace {
 

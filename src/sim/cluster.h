@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "node/engine.h"
-#include "sim/agenda.h"
+#include "engine/engine.h"
+#include "sim/event_queue.h"
 #include "sim/network.h"
 #include "sim/sim_compute.h"
 #include "sim/sim_transport.h"

@@ -1,7 +1,7 @@
 // Who is named when an operation is late, where that cannot be known without asking.
 #include <gtest/gtest.h>
 
-#include "node/calls.h"
+#include "group/api/calls.h"
 #include "sim/checkers.h"
 #include "sim/cluster.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "sim/agenda.h"
+#include "sim/event_queue.h"
 #include "sim/trace.h"
 #include "transports/transport.h"
 

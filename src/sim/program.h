@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "collectives/request.h"
-#include "node/calls.h"
+#include "executor/request.h"
+#include "group/api/calls.h"
 #include "schedules/collective_facts.h"
 #include "sim/tensors.h"
 

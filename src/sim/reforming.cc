@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "membership/reform.h"
-#include "node/calls.h"
+#include "group/lifecycle/reform.h"
+#include "group/api/calls.h"
 #include "sim/tensors.h"
 
 namespace unisono::sim {

@@ -1,5 +1,5 @@
 // The scenario of a group that loses members and goes on: every process calls all-reduce after all-reduce; when one fails,
-// the living re-form the group with the state machine of membership/reform, over the same links, and begin again.
+// the living re-form the group with the state machine of group/lifecycle/reform, over the same links, and begin again.
 //
 // Checked: rosters (never two under one epoch, one group in the end), who was removed (only who had been silent), values
 // per epoch, and that everybody gets through in bounded time once the faults are over.

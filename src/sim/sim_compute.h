@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "node/compute.h"
-#include "sim/agenda.h"
+#include "engine/compute.h"
+#include "sim/event_queue.h"
 
 namespace unisono::sim {
 

@@ -17,9 +17,9 @@ enum class DatagramKind : uint8_t {
   data = 0, repair_request = 1, feedback = 2, end = 3, path_probe = 4, control = 5, control_ack = 6,
   // Of links that carry whole frames, reliably (docs/wire.md). They belong to an epoch of the link's own.
   fragment = 7,      // op: number of the frame on this link; packet_index: of the fragment; slice: bytes of a full fragment of this frame;
-                     // deadline_us: bytes of the whole frame, header included. See transports/udp_fragments.h
-  fragment_ack = 8,  // payload: see transports/udp_loss_detector.h
-  hello = 9,         // makes a link: transports/udp_handshake.h
+                     // deadline_us: bytes of the whole frame, header included. See transports/udp/reliable/udp_fragments.h
+  fragment_ack = 8,  // payload: see transports/udp/reliable/udp_loss_detector.h
+  hello = 9,         // makes a link: transports/udp/udp_handshake.h
 };
 inline constexpr uint8_t datagram_kind_count = 10;
 

@@ -17,7 +17,7 @@ enum class FrameKind : uint8_t {
   control = 5,   // membership messages: opaque to the engine
   goodbye = 6,   // the receiver was removed from the group
   lossy = 7,     // what the sender calls as the lossy operation `operation`, if that is not what it called before; no payload
-  elastic = 8,   // one message between peers of an elastic run (wire/elastic_message.h), or what their links say of themselves
+  elastic = 8,   // one message between peers of an elastic run (elastic/wire/elastic_message.h), or what their links say of themselves
 };
 
 inline constexpr uint32_t frame_magic = 0x494E5531;  // "1UNI" in memory order: 31 55 4E 49

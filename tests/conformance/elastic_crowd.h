@@ -12,7 +12,7 @@
 
 #include <sys/socket.h>
 
-#include "node/elastic_links.h"
+#include "elastic/links/elastic_links.h"
 #include "tcp_pair.h"
 
 namespace unisono {

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "transport_promises_data.h"
-#include "transports/tcp_transport.h"
+#include "transports/tcp/tcp_transport.h"
 
 namespace unisono::conformance {
 

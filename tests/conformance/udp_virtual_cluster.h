@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "transport_promises_data.h"
-#include "transports/udp_test_support.h"
-#include "transports/udp_transport.h"
+#include "transports/udp/udp_test_support.h"
+#include "transports/udp/udp_transport.h"
 
 namespace unisono {
 

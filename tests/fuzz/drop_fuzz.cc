@@ -6,9 +6,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "training/compute_trace.h"
-#include "training/drop_policy.h"
-#include "training/threshold_search.h"
+#include "training/drop_compute/compute_trace.h"
+#include "training/drop_compute/drop_policy.h"
+#include "training/drop_compute/threshold_search.h"
 #include "unisono/drop_compute.h"
 
 namespace unisono {

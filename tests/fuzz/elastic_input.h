@@ -14,11 +14,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "collectives/round_messages.h"
-#include "membership/formation_messages.h"
-#include "membership/roster_messages.h"
-#include "node/state_copy.h"
-#include "wire/elastic_times.h"
+#include "elastic/round/round_messages.h"
+#include "elastic/formation/formation_messages.h"
+#include "elastic/roster/roster_messages.h"
+#include "elastic/state/state_copy.h"
+#include "elastic/wire/elastic_times.h"
 
 namespace unisono::elastic_fuzz {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "elastic_input.h"
-#include "membership/group_seeker.h"
-#include "membership/line_place.h"
-#include "node/state_messages.h"
+#include "elastic/formation/group_seeker.h"
+#include "elastic/formation/line_slot.h"
+#include "elastic/state/state_messages.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {

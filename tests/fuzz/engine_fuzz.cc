@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "node/calls.h"
-#include "node/engine.h"
-#include "node/inline_compute.h"
+#include "group/api/calls.h"
+#include "engine/engine.h"
+#include "engine/inline_compute.h"
 
 namespace {
 

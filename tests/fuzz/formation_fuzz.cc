@@ -4,9 +4,9 @@
 #include <set>
 
 #include "elastic_input.h"
-#include "membership/group_clerk.h"
-#include "membership/group_seeker.h"
-#include "membership/layout_book.h"
+#include "elastic/formation/group_coordinator.h"
+#include "elastic/formation/group_seeker.h"
+#include "elastic/layout/layout_book.h"
 
 namespace unisono::elastic_fuzz {
 namespace {

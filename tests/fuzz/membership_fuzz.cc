@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "membership/reform.h"
-#include "membership/rendezvous_client.h"
-#include "membership/rendezvous_messages.h"
-#include "membership/rendezvous_server.h"
-#include "membership/roster.h"
+#include "group/lifecycle/reform.h"
+#include "rendezvous/rendezvous_client.h"
+#include "rendezvous/rendezvous_messages.h"
+#include "rendezvous/rendezvous_server.h"
+#include "rendezvous/roster.h"
 #include "wire/checksum.h"
 
 namespace unisono {

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "elastic_input.h"
-#include "node/moshpit_peer.h"
-#include "node/state_messages.h"
-#include "wire/elastic_message.h"
+#include "elastic/peer/moshpit_peer.h"
+#include "elastic/state/state_messages.h"
+#include "elastic/wire/elastic_message.h"
 
 namespace unisono::elastic_fuzz {
 namespace {

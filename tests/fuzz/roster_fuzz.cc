@@ -4,8 +4,8 @@
 #include <string>
 
 #include "elastic_input.h"
-#include "membership/record_holders.h"
-#include "membership/roster_keeper.h"
+#include "elastic/layout/record_holders.h"
+#include "elastic/roster/roster_keeper.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {

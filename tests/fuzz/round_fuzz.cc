@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "collectives/moshpit_round.h"
+#include "elastic/round/moshpit_round.h"
 #include "elastic_input.h"
 
 namespace unisono::elastic_fuzz {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "node/seed_record.h"
+#include "elastic/seeds/seed_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace unisono;

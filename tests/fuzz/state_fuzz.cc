@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "elastic_input.h"
-#include "node/state_donor.h"
-#include "node/state_loader.h"
+#include "elastic/state/state_donor.h"
+#include "elastic/state/state_loader.h"
 #include "wire/digest.h"
 
 namespace unisono::elastic_fuzz {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "transports/tcp_decoder.h"
-#include "transports/tcp_handshake.h"
+#include "transports/tcp/tcp_decoder.h"
+#include "transports/tcp/tcp_handshake.h"
 
 namespace unisono {
 namespace {

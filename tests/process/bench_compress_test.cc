@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "child_process.h"
 
 namespace unisono::testing {

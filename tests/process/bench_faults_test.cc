@@ -9,7 +9,7 @@
 #include <regex>
 #include <sstream>
 
-#include "base/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "child_process.h"
 
 namespace unisono::testing {

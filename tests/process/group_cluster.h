@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
+#include "testing/temporary_folder.h"
 #include "child_process.h"
 
 namespace unisono::testing {

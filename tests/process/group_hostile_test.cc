@@ -14,7 +14,7 @@
 
 #include "base/random.h"
 #include "group_cluster.h"
-#include "transports/tcp_handshake.h"
+#include "transports/tcp/tcp_handshake.h"
 #include "wire/frame.h"
 
 namespace unisono::testing {

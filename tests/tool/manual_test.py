@@ -51,7 +51,7 @@ class Manual(unittest.TestCase):
                 self.assertRegex(explained, rf"(?m)^       (-\w, )?{re.escape(name)}\b", f"{name} of {command}")
 
     def test_all_variables_that_the_library_reads_are_there_and_in_docs_joining(self):
-        read_by_library = set(re.findall(r'"(UNISONO_[A-Z_]+)"', read("src/node/environment.cc")))
+        read_by_library = set(re.findall(r'"(UNISONO_[A-Z_]+)"', read("src/rendezvous/environment.cc")))
         self.assertGreater(len(read_by_library), 10)
         self.assertEqual(set(re.findall(r"UNISONO_[A-Z_]+", self.part("ENVIRONMENT"))), read_by_library)
         self.assertEqual(set(re.findall(r"UNISONO_[A-Z_]+", read("docs/joining.md"))), read_by_library)

@@ -1,0 +1,88 @@
+// How an ordeal is shown.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/bench_fault_run.h"
+#include "cli/common/text.h"
+
+namespace unisono::cli {
+namespace {
+
+double seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(second); }
+double milliseconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(millisecond); }
+
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+constexpr const char* words[] = {"kill", "stop", "resume"};
+const char* word_of(const Fault& fault) { return words[static_cast<size_t>(fault.kind)]; }
+
+}  // namespace
+
+std::string ordeal_head(const OrdealOptions& options, const std::vector<Fault>& faults) {
+  std::string text = "# faults:";
+  for (const auto& fault : faults) text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
+  text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name, format_bytes(options.bytes),
+                      options.reform ? "the living re-form and go on" : "the first failure ends it (--no-reform)", format_duration(options.call.timeout.count() * millisecond));
+  text += "# before each operation a sum of 16 bytes says whether it goes on; a failure may be met there\n";
+  text += "# one line per stretch of operations that went alike; seconds since the group formed; times are those of rank 0\n#\n";
+  text += fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "from", "to", "operations", "ranks", "contrib", "p50", "p99", "max", "#wrong");
+  return text + fmt::format("#{:>9} {:>9} {:>10} {:>6} {:>7} {:>10} {:>10} {:>10} {:>7}\n", "(s)", "(s)", "", "", "", "(us)", "(us)", "(us)", "");
+}
+
+std::string to_line(const Stretch& stretch) {
+  return fmt::format(" {:>9.3f} {:>9.3f} {:>10} {:>6} {:>7} {:>10.1f} {:>10.1f} {:>10.1f} {:>7}\n", seconds(stretch.from), seconds(stretch.to), stretch.operations,
+                     stretch.world_size, stretch.contributors, stretch.timing.p50_us, stretch.timing.p99_us, stretch.timing.max_us, stretch.wrong);
+}
+
+std::string to_line(const FaultNews& news, Nanos since_formed) { return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(news.fault)); }
+
+std::string to_line(const Upset& upset) {
+  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(upset.at), upset.operation, upset.status.to_string());
+  const bool renumbered = !upset.before.empty() && upset.before.back() != upset.before.size() - 1;
+  if (renumbered) text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", upset.before.size() - 1, format_ranks(upset.before));
+  if (upset.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", upset.reformed ? "all told within" : "told", milliseconds(upset.told_after), describe(*upset.cause));
+  if (!upset.reformed) return text;
+  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(upset.reform_time), upset.epoch, format_ranks(upset.members),
+                            upset.members.size() == 1 ? "goes" : "go");
+}
+
+std::string to_line(const OrdealOutcome& outcome) {
+  const auto wrong = outcome.wrong == 0 ? "0 OK" : fmt::format("{} FAILED", outcome.wrong);
+  std::string text = fmt::format("# Out of bounds values : {}\n", wrong);
+  if (!outcome.went_on) return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
+  if (outcome.left == outcome.started) return text + fmt::format("# all {} ranks went on; {} operations\n", outcome.started, outcome.operations);
+  return text + fmt::format("# the survivors went on: {} of {} ranks; {} operations, {} of them after the last failure\n", outcome.left, outcome.started,
+                            outcome.operations, outcome.after);
+}
+
+std::string to_json(const Stretch& stretch) {
+  return dump({{"kind", "stretch"}, {"from_s", seconds(stretch.from)}, {"to_s", seconds(stretch.to)}, {"operations", stretch.operations},
+               {"world_size", stretch.world_size}, {"contributors", stretch.contributors}, {"p50_us", stretch.timing.p50_us},
+               {"p99_us", stretch.timing.p99_us}, {"max_us", stretch.timing.max_us}, {"wrong", stretch.wrong}});
+}
+
+std::string to_json(const FaultNews& news, Nanos since_formed) {
+  return dump({{"kind", "fault"}, {"at_s", seconds(since_formed)}, {"fault", word_of(news.fault)}, {"rank", news.fault.rank}});
+}
+
+std::string to_json(const Upset& upset) {
+  nlohmann::ordered_json json{{"kind", "upset"}, {"at_s", seconds(upset.at)}, {"operation", upset.operation},
+                              {"code", name(upset.status.code())}, {"message", upset.status.message()}, {"before", upset.before}};
+  if (upset.cause) json["told_after_ms"] = milliseconds(upset.told_after);
+  if (upset.reformed) {
+    json["reform_ms"] = milliseconds(upset.reform_time);
+    json["epoch"] = upset.epoch;
+    json["members"] = upset.members;
+  }
+  return dump(json);
+}
+
+std::string to_json(const OrdealOutcome& outcome) {
+  return dump({{"kind", "outcome"}, {"started", outcome.started}, {"left", outcome.left}, {"operations", outcome.operations},
+               {"after", outcome.after}, {"wrong", outcome.wrong}, {"went_on", outcome.went_on}});
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,141 @@
+#include "cli/bench/bench_ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+#include "cli/common/result_writer.h"
+#include "cli/bench/bench_table.h"
+#include "cli/common/command_line.h"
+#include "cli/launch/launch_links.h"
+#include "cli/common/text.h"
+#include "cli/common/verdict.h"
+
+namespace unisono::cli {
+namespace {
+
+// What concerns all launchers alike: the options that say how ranks find and reach each other.
+Options join_options(const BenchRanks& ranks) {
+  auto join = ranks.group;
+  const auto& address = ranks.launch.rendezvous;
+  if (!address.empty()) join.rendezvous = address.find("://") == std::string::npos ? "tcp://" + address : address;
+  join.interface = ranks.launch.interface;
+  join.transport = ranks.launch.transport;
+  join.job = ranks.launch.job;
+  return join;
+}
+
+// Before any thread: the rank may move into a network of its own.
+Result<std::optional<Seat>> take_seat(const BenchRanks& ranks) {
+  if (!ranks.needs_stage()) return std::optional<Seat>();
+  const char* rank = std::getenv("RANK");
+  const char* job = std::getenv("UNISONO_JOB");
+  const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
+  if (!number.ok() || job == nullptr) return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
+  auto seat = Seat::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
+  if (!seat.ok()) return seat.status();
+  return std::optional<Seat>(*std::move(seat));
+}
+
+int run_rank(const BenchRanks& ranks, const RankPart& part) {
+  auto seat = take_seat(ranks);
+  if (!seat.ok() && seat.status().code() == Code::invalid) return usage_error(ranks.name(), seat.status().message());
+  if (!seat.ok()) return bench_failed(ranks.name(), seat.status());
+  auto group = Group::join(join_options(ranks));
+  if (!group.ok()) {
+    fmt::print(stderr, "{}: cannot join: {}\n", ranks.name(), group.status().to_string());
+    return 1;
+  }
+  return part(*group, *seat);
+}
+
+// RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs to give.
+bool is_rank_already() {
+  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return set("RANK") || set("OMPI_COMM_WORLD_RANK") || set("PMI_RANK") || set("SLURM_PROCID");
+}
+
+// The same command once per rank: each finds its place in the environment.
+int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
+  std::string self(PATH_MAX, '\0');
+  const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
+  self.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  Arguments program{self};
+  program.insert(program.end(), ranks.command.begin(), ranks.command.end());
+  program.insert(program.end(), arguments.begin(), arguments.end());
+  // The ranks write into pipes; whether a person watches is known here.
+  if (ranks.progress == "auto" && ::isatty(STDERR_FILENO) == 1) program.insert(program.end(), {"--progress", "bar"});
+  auto launch = ranks.launch;
+  launch.no_prefix = true;
+  if (ranks.limits.any()) {
+    if (auto chosen = choose_private_network(launch); !chosen.ok()) return bench_failed(ranks.name(), chosen);
+  }
+  launch.keep_going = !ranks.faults.empty();
+  auto job = make_job(launch, std::move(program));
+  if (!job.ok()) return usage_error(ranks.name(), job.status().message());
+  if (!ranks.needs_stage()) return run_job(*job);
+  const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
+  auto faults = arrange_faults(ranks.faults, world_size);
+  if (!faults.ok()) return usage_error(ranks.name(), faults.status().message());
+  job->forgiven = victims_of(*faults);
+  const auto stage = Stage::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
+  if (!stage.ok()) return bench_failed(ranks.name(), stage.status());
+  return run_job(*job);
+}
+
+}  // namespace
+
+std::string BenchRanks::name() const { return fmt::format("unisono {}", fmt::join(command, " ")); }
+
+int bench_failed(const std::string& name, const Status& status) {
+  fmt::print(stderr, "{}: {}\n", name, status.to_string());
+  return 1;
+}
+
+int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status) {
+  fmt::print(stderr, "{}: rank {}: {}: {}\n", name, group.rank(), what, status.to_string());
+  return 1;
+}
+
+// Found out before anything is measured: rank 0 writes these, so not where that is another process.
+Status check_outputs(const BenchRanks& ranks, bool is_rank) {
+  if (is_rank ? std::string_view(std::getenv("RANK")) != "0" : !ranks.launch.hosts.empty()) return {};
+  for (const auto& [option, path] : ranks.outputs) {
+    if (path.empty() || path == "-") continue;
+    const auto folder = path.find('/') == std::string::npos ? "." : path.substr(0, path.rfind('/') + 1);
+    const bool is_there = ::access(path.c_str(), F_OK) == 0;
+    if (::access(is_there ? path.c_str() : folder.c_str(), W_OK) != 0) return Status(Code::invalid, fmt::format("{} {} cannot be written: {}", option, path, strerrordesc_np(errno)));
+  }
+  return {};
+}
+
+int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part) {
+  const char* world = std::getenv("WORLD_SIZE");
+  const bool is_rank = std::getenv("RANK") != nullptr;
+  const auto& count = ranks.launch.count;
+  if (is_rank && !count.empty() && world != nullptr && count != world) return usage_error(ranks.name(), fmt::format("-n {} contradicts WORLD_SIZE={} of the environment", count, world));
+  if (auto status = check_outputs(ranks, is_rank); !status.ok()) return usage_error(ranks.name(), status.message());
+  if (ranks.asked() && !is_rank) return run_as_launcher(ranks, arguments);
+  if (!is_rank_already()) return usage_error(ranks.name(), "how many ranks? Give -n 4, or start it with a launcher that sets RANK");
+  return run_rank(ranks, part);
+}
+
+Status show_links(const LinkLimits& limits, std::optional<Seat>& seat, Sink& sink) {
+  if (!limits.any() || !sink.is_open()) return {};
+  auto tally = seat->tally();
+  if (!tally.ok()) return tally.status();
+  sink.table(table_links(*tally));
+  sink.json(json_links(*tally));
+  return {};
+}
+
+int leave_bench(const std::string& name, Group& group, Sink& sink) {
+  if (auto written = sink.finish(); !written.ok()) return bench_failed(name, group, "results", written);
+  auto met = group.barrier();
+  return met.ok() ? 0 : bench_failed(name, group, "last barrier", met.status());
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,51 @@
+// How the ranks of `unisono bench` come about: started by this command, here or on other hosts, or by a launcher that sets RANK; on the
+// host's network, or each with one of its own where links and faults are asked for.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/launch/injected_faults.h"
+#include "cli/launch/stage.h"
+#include "cli/common/commands.h"
+#include "cli/launch/launch.h"
+#include "cli/launch/thin_links.h"
+#include "unisono/group.h"
+
+namespace unisono::cli {
+
+class Sink;
+
+struct BenchRanks {
+  Arguments command;          // its words behind the tool's name: each rank is started with them
+  LaunchOptions launch;
+  LinkLimits limits;
+  std::vector<Fault> faults;  // as typed
+  Options group;
+  std::string progress;       // a style; auto is decided here, because ranks write into pipes
+  std::vector<std::pair<std::string, std::string>> outputs = {};  // option and path of each file that rank 0 writes
+  bool needs_stage() const { return limits.any() || !faults.empty(); }
+  bool asked() const { return !launch.count.empty() || !launch.hosts.empty(); }
+  std::string name() const;   // "unisono bench"
+};
+
+// One rank's part; the exit code of its process.
+using RankPart = std::function<int(Group& group, std::optional<Seat>& seat)>;
+
+// As the launcher starts the ranks with the command and its arguments, as a rank joins and plays its part. The exit code.
+int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const RankPart& part);
+
+// Say so on standard error; 1.
+int bench_failed(const std::string& name, const Status& status);
+int bench_failed(const std::string& name, const Group& group, const std::string& what, const Status& status);
+
+// What the links between private networks did, where there are any and this rank writes.
+Status show_links(const LinkLimits& limits, std::optional<Seat>& seat, Sink& sink);
+
+// Writes what is left, and waits for the others: nobody leaves while others still talk. The exit code.
+int leave_bench(const std::string& name, Group& group, Sink& sink);
+
+}  // namespace unisono::cli

@@ -1,0 +1,191 @@
+#include "cli/common/spawn.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/common/descriptor.h"
+
+extern char** environ;
+
+namespace unisono::cli {
+namespace {
+
+// What the child was doing when it failed; sent through the pipe with errno.
+enum class Stage : int { session, streams, directory, cores, execute };
+struct Failure {
+  Stage stage;
+  int error;
+};
+
+// The file that `name` means: itself if it has a slash, else the first executable of that name in PATH.
+// A file that is there but must not be executed is EACCES, as in execvp.
+std::string find_program(const std::string& name, const std::string& path, int& error) {
+  error = 0;
+  if (name.find('/') != std::string::npos) return name;
+  error = ENOENT;
+  for (size_t at = 0; at <= path.size();) {
+    const auto end = std::min(path.find(':', at), path.size());
+    const auto candidate = (end == at ? std::string(".") : path.substr(at, end - at)) + "/" + name;
+    at = end + 1;
+    if (::access(candidate.c_str(), X_OK) == 0) {
+      error = 0;
+      return candidate;
+    }
+    if (errno == EACCES) error = EACCES;
+  }
+  return name;
+}
+
+std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
+  for (const auto& entry : environment) {
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') return entry.substr(name.size() + 1);
+  }
+  return "/usr/local/bin:/usr/bin:/bin";
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const auto& text : strings) out.push_back(const_cast<char*>(text.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+// 0, 1 and 2 become the given descriptors. Sources below 3 are moved up first: otherwise one could overwrite another.
+bool install_streams(const SpawnOptions& options) {
+  int input = options.input >= 0 ? options.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int sources[3] = {input, options.output >= 0 ? options.output : 1, options.error >= 0 ? options.error : 2};
+  for (int target = 0; target < 3; ++target) {
+    if (sources[target] < 3 && sources[target] != target) sources[target] = ::fcntl(sources[target], F_DUPFD_CLOEXEC, 3);
+    if (sources[target] < 0) return false;
+  }
+  for (int target = 0; target < 3; ++target) {
+    if (sources[target] == target) {
+      if (::fcntl(target, F_SETFD, 0) != 0) return false;
+    } else if (::dup2(sources[target], target) < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void restore_signals() {
+  // The tool ignores SIGPIPE and blocks what it reads through signalfd; a program expects neither. What was ignored before
+  // the tool started (SIGHUP under nohup) stays ignored: dispositions other than SIGPIPE are never changed by the tool.
+  ::signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+bool pin_to(const std::vector<int>& cores) {
+  if (cores.empty()) return true;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(static_cast<size_t>(core), &set);
+  return ::sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+[[noreturn]] void run_child(const SpawnOptions& options, const char* file, char* const* arguments, char* const* environment,
+                            pid_t parent, int report) {
+  const auto fail = [report](Stage stage) {
+    const Failure failure{stage, errno};
+    [[maybe_unused]] const auto written = ::write(report, &failure, sizeof(failure));
+    ::_exit(127);
+  };
+  if (options.death_signal != 0) {
+    ::prctl(PR_SET_PDEATHSIG, options.death_signal);
+    if (::getppid() != parent) ::_exit(127);  // the parent died before the line above
+  }
+  if (options.new_session && ::setsid() < 0) fail(Stage::session);
+  if (options.new_group && ::setpgid(0, 0) != 0) fail(Stage::session);
+  if (options.open_files != 0) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = options.open_files;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (!pin_to(options.cores)) fail(Stage::cores);
+  if (!install_streams(options)) fail(Stage::streams);
+  if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) fail(Stage::directory);
+  restore_signals();
+  ::execve(file, arguments, environment);
+  fail(Stage::execute);
+  ::_exit(127);
+}
+
+std::string explain(const SpawnOptions& options, const std::string& file, const Failure& failure) {
+  const auto reason = fmt::format("{} ({})", std::strerror(failure.error), strerrorname_np(failure.error));
+  if (failure.stage == Stage::directory) return fmt::format("cannot enter directory '{}': {}", options.directory, reason);
+  if (failure.stage == Stage::cores) return fmt::format("cannot pin '{}' to its cores: {}", file, reason);
+  if (failure.stage != Stage::execute) return fmt::format("cannot prepare the process for '{}': {}", file, reason);
+  auto text = fmt::format("cannot start '{}': {}", file, reason);
+  const bool bare_name = file.find('/') == std::string::npos;
+  if (bare_name) text += fmt::format("; PATH is {}", value_of(options.environment, "PATH"));
+  if (failure.error == ENOENT && !bare_name && file[0] != '/') {
+    text += fmt::format("; the directory is '{}'", options.directory);
+  } else if (failure.error == ENOENT && !bare_name && ::access(file.c_str(), F_OK) == 0) {
+    text += "; the file is there, but its interpreter or loader is not";
+  }
+  if (failure.error == ENOEXEC) text += "; a script needs a first line such as #!/bin/sh";
+  return text;
+}
+
+}  // namespace
+
+Spawned spawn(const SpawnOptions& options) {
+  Spawned result;
+  int not_found = 0;
+  const auto file = find_program(options.arguments.at(0), value_of(options.environment, "PATH"), not_found);
+  if (not_found != 0) {
+    result.error = not_found;
+    result.message = explain(options, file, {Stage::execute, not_found});
+    return result;
+  }
+  const auto arguments = pointers(options.arguments);
+  const auto environment = pointers(options.environment);
+  Pipe report;
+  const bool piped = make_pipe(report);
+  const pid_t parent = ::getpid();
+  const pid_t pid = piped ? ::fork() : -1;
+  if (pid == 0) run_child(options, file.c_str(), arguments.data(), environment.data(), parent, report.write.get());
+  if (pid < 0) {
+    result.error = errno;
+    result.message = fmt::format("cannot make a process for '{}': {} ({})", file, std::strerror(result.error), strerrorname_np(result.error));
+    return result;
+  }
+  if (options.new_group) ::setpgid(pid, pid);  // also here, so that the group exists before anyone signals it
+  report.write.reset();
+  Failure failure{};
+  ssize_t got = 0;
+  do got = ::read(report.read.get(), &failure, sizeof(failure));
+  while (got < 0 && errno == EINTR);
+  if (got == sizeof(failure)) {
+    ::waitpid(pid, nullptr, 0);
+    result.error = failure.error;
+    result.message = explain(options, file, failure);
+    return result;
+  }
+  result.pid = pid;
+  return result;
+}
+
+int exit_code_of_start_error(int error) { return error == ENOENT || error == ENOTDIR ? 127 : 126; }
+
+std::vector<std::string> environment_with(const std::vector<std::string>& changes) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+  for (const auto& change : changes) {
+    const auto name = change.substr(0, change.find('=') + 1);
+    std::erase_if(all, [&](const std::string& entry) { return entry.starts_with(name); });
+    all.push_back(change);
+  }
+  return all;
+}
+
+}  // namespace unisono::cli

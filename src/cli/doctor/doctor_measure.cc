@@ -1,0 +1,227 @@
+#include "cli/doctor/doctor_measure.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cli/doctor/doctor_responder.h"
+#include "cli/common/monotonic.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr Nanos connect_patience = 2500 * millisecond;
+constexpr Nanos short_patience = 3 * second;
+// A lost segment is repeated after 0.2 s, then 0.4 s: where full frames pass at all, one has passed by then.
+constexpr Nanos stuck_after = 1500 * millisecond;
+constexpr Nanos slow_patience = 5 * second;
+constexpr uint32_t echo_bytes = 64;
+constexpr uint32_t long_bytes = 64 << 10;
+constexpr uint32_t moved_bytes = 4096;  // so many acknowledged are more than short frames can be
+constexpr int echoes = 40, echoes_unmeasured = 4;
+constexpr uint32_t span_ms = 240;
+constexpr int looks_max = 3;
+constexpr double lopsided = 2.5;  // one direction so many times as fast as the other: below what counts as a slow pair
+// Of frames of 1440, 1400, 1300, 1200, 1000, 800 and 576 bytes.
+constexpr uint32_t smaller_segments[] = {1400, 1360, 1260, 1160, 960, 760, 536};
+
+uint64_t acknowledged(const ByteStream& stream, uint32_t* segment = nullptr) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(stream.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  if (segment != nullptr) *segment = info.tcpi_snd_mss;
+  return info.tcpi_bytes_acked;
+}
+
+Result<ByteStream> open_stream(const RankFacts& other, const DialRequest& dial) {
+  auto dialled = dial_all(std::span(&dial, 1), monotonic_now() + connect_patience);
+  auto& one = dialled.front();
+  if (one.attempt.outcome == Outcome::reached) greet(one, other, monotonic_now() + short_patience);
+  if (one.attempt.outcome != Outcome::reached) return Status(Code::unavailable, one.attempt.address + ": " + one.attempt.error);
+  return std::move(one.stream);
+}
+
+Status ask(ByteStream& stream, ProbeRequest request, Nanos deadline) { return stream.send(object_bytes(request), deadline); }
+
+struct Echo {
+  int64_t sent_ns = 0, heard_ns = 0;  // CLOCK_REALTIME
+  Nanos took = 0;
+  Stamp stamp;
+};
+
+Result<Echo> echo(ByteStream& stream, uint32_t bytes, Nanos deadline) {
+  std::vector<std::byte> payload(bytes);
+  Echo result;
+  result.sent_ns = realtime_ns();
+  const auto began = monotonic_now();
+  auto status = ask(stream, {.kind = ProbeRequest::Kind::echo, .bytes = bytes}, deadline);
+  if (status.ok()) status = stream.send(payload, deadline);
+  if (status.ok()) status = stream.receive(object_bytes(result.stamp), deadline);
+  if (!status.ok()) return status;
+  result.took = monotonic_now() - began;
+  result.heard_ns = realtime_ns();
+  return result;
+}
+
+Status measure_round_trip(ByteStream& stream, Measured& measured) {
+  std::vector<Nanos> times;
+  Nanos best = never;
+  const auto deadline = monotonic_now() + short_patience;
+  for (int i = 0; i < echoes; ++i) {
+    auto one = echo(stream, echo_bytes, deadline);
+    if (!one.ok()) return {one.status().code(), "short frames: " + one.status().message()};
+    if (i < echoes_unmeasured) continue;
+    times.push_back(one->took);
+    if (one->took >= best) continue;
+    best = one->took;
+    // NTP's estimate (RFC 5905, section 8), from the exchange that had the least to wait for.
+    measured.clock_ahead_us = static_cast<double>((one->stamp.heard_ns - one->sent_ns) + (one->stamp.said_ns - one->heard_ns)) / 2000.0;
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2), times.end());
+  measured.round_trip_us = static_cast<double>(times[times.size() / 2]) / 1000.0;
+  return {};
+}
+
+// Whether long frames pass from here to there; a slow link is given more time than one on which nothing moves.
+Status long_frames_forth(ByteStream& stream, uint32_t bytes, bool& stuck) {
+  const auto before = acknowledged(stream);
+  const auto began = monotonic_now();
+  std::vector<std::byte> payload(bytes);
+  Stamp stamp;
+  auto status = ask(stream, {.kind = ProbeRequest::Kind::echo, .bytes = bytes}, began + stuck_after);
+  if (status.ok()) status = stream.send(payload, began + slow_patience);
+  if (status.ok()) status = stream.receive(object_bytes(stamp), began + stuck_after);
+  if (status.code() == Code::late && acknowledged(stream) - before >= moved_bytes) {
+    status = stream.receive(object_bytes(stamp), began + slow_patience);
+  }
+  stuck = status.code() == Code::late && acknowledged(stream) - before < moved_bytes;
+  return status;
+}
+
+Status long_frames_back(ByteStream& stream, uint32_t bytes, bool& stuck) {
+  const auto began = monotonic_now();
+  std::vector<std::byte> payload(bytes);
+  auto status = ask(stream, {.kind = ProbeRequest::Kind::burst, .bytes = bytes}, began + stuck_after);
+  if (status.ok()) status = stream.receive(payload, began + stuck_after);
+  const auto come = stream.received();
+  if (status.code() == Code::late && come > 0) {
+    status = stream.receive(std::span(payload).subspan(come), began + slow_patience);
+  }
+  stuck = status.code() == Code::late && come == 0;
+  return status;
+}
+
+bool passes(const RankFacts& other, DialRequest dial, uint32_t segment) {
+  dial.segment_bytes_max = segment;
+  auto stream = open_stream(other, dial);
+  if (!stream.ok()) return false;
+  bool stuck = false;
+  const bool both = long_frames_forth(*stream, long_bytes / 4, stuck).ok() && long_frames_back(*stream, long_bytes / 4, stuck).ok();
+  stream->abort();
+  return both;
+}
+
+// Sends until the other side says how much came.
+Result<Count> push(ByteStream& stream) {
+  const auto deadline = monotonic_now() + short_patience;
+  if (auto status = ask(stream, {.kind = ProbeRequest::Kind::sink, .ms = span_ms}, deadline); !status.ok()) return status;
+  const std::vector<std::byte> piece(256 << 10);
+  Count count;
+  for (auto now = monotonic_now(); now < deadline; now = monotonic_now()) {
+    pollfd ready{stream.get(), POLLIN | POLLOUT, 0};
+    if (::poll(&ready, 1, poll_milliseconds(deadline, now)) < 1) continue;
+    if ((ready.revents & POLLIN) != 0) {
+      auto status = stream.receive(object_bytes(count), deadline);
+      return status.ok() ? Result<Count>(count) : Result<Count>(status);
+    }
+    if (const auto sent = send_some(stream.get(), piece); sent < 0) {
+      return Status(Code::peer_lost, error_text(static_cast<int>(-sent)));
+    }
+  }
+  return Status(Code::late, "no answer in time");
+}
+
+double rate_of(const Count& count) {
+  return count.took_ns > 0 ? static_cast<double>(count.bytes) * 1e9 / static_cast<double>(count.took_ns) : 0;
+}
+
+Status measure_rate_forth(ByteStream& stream, Measured& measured) {
+  auto forth = push(stream);
+  stream.abort();
+  if (!forth.ok()) return {forth.status().code(), "bandwidth forth: " + forth.status().message()};
+  measured.forth_rate = rate_of(*forth);
+  return {};
+}
+
+Status measure_rate_back(ByteStream& stream, Measured& measured) {
+  auto status = ask(stream, {.kind = ProbeRequest::Kind::source, .ms = 2 * span_ms}, monotonic_now() + short_patience);
+  if (!status.ok()) return status;
+  auto back = count_incoming(stream, span_ms, short_patience);
+  stream.abort();
+  if (!back.ok()) return {back.status().code(), "bandwidth back: " + back.status().message()};
+  measured.back_rate = rate_of(*back);
+  return {};
+}
+
+// One stage on a connection of its own, so that what is stuck in one does not spoil the next.
+template <typename Stage>
+bool run_stage(const RankFacts& other, const DialRequest& dial, Measured& measured, Stage stage) {
+  auto stream = open_stream(other, dial);
+  const auto status = stream.ok() ? stage(*stream) : stream.status();
+  if (!status.ok() && measured.error.empty()) measured.error = status.message();
+  return status.ok();
+}
+
+}  // namespace
+
+void greet(Dialled& dialled, const RankFacts& other, Nanos deadline) {
+  ProbeHello hello;
+  auto greeting = probe_greeting;
+  greeting.fill('\0');
+  std::memcpy(hello.key.data(), other.key.data(), std::min(other.key.size(), hello.key.size()));
+  auto status = dialled.stream.send(object_bytes(hello), deadline);
+  if (status.ok()) status = dialled.stream.receive(object_bytes(greeting), deadline);
+  if (status.ok() && greeting == probe_greeting) return;
+  const bool silent = status.code() == Code::late;
+  dialled.attempt.outcome = silent ? Outcome::no_answer : Outcome::stranger;
+  dialled.attempt.error = silent ? "connected, but no answer to the greeting" : "another program answers there";
+  dialled.stream.abort();
+}
+
+Measured measure_pair(uint32_t from, const RankFacts& other, const DialRequest& dial) {
+  Measured measured{.from = from, .to = other.rank, .address = dial.to.to_string()};
+  const auto run = [&](auto stage) { return run_stage(other, dial, measured, stage); };
+  if (!run([&](ByteStream& stream) {
+        (void)acknowledged(stream, &measured.segment_bytes);
+        return measure_round_trip(stream, measured);
+      }))
+    return measured;
+  run([&](ByteStream& stream) { return long_frames_forth(stream, long_bytes, measured.forth_stuck); });
+  run([&](ByteStream& stream) { return long_frames_back(stream, long_bytes, measured.back_stuck); });
+  if (measured.forth_stuck || measured.back_stuck) {
+    measured.error = "long frames do not pass";
+    for (const auto segment : smaller_segments) {
+      if (segment >= measured.segment_bytes || !passes(other, dial, segment)) continue;
+      measured.segment_passes = segment;
+      break;
+    }
+    return measured;
+  }
+  // A processor that was busy for a moment looks like a slow direction: what stays so after three looks is one.
+  for (int look = 0; look < looks_max && measured.error.empty(); ++look) {
+    const auto before = measured;
+    if (!run([&](ByteStream& stream) { return measure_rate_forth(stream, measured); })) break;
+    if (!run([&](ByteStream& stream) { return measure_rate_back(stream, measured); })) break;
+    measured.forth_rate = std::max(measured.forth_rate, before.forth_rate);
+    measured.back_rate = std::max(measured.back_rate, before.back_rate);
+    if (std::max(measured.forth_rate, measured.back_rate) < lopsided * std::min(measured.forth_rate, measured.back_rate)) break;
+  }
+  return measured;
+}
+
+}  // namespace unisono::cli

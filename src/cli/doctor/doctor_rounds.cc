@@ -1,0 +1,227 @@
+#include "cli/doctor/doctor_rounds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor/doctor_exchange.h"
+#include "cli/common/monotonic.h"
+#include "rendezvous/rendezvous_socket.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr Nanos send_patience = 3 * second;
+constexpr Nanos measuring_max = 60 * second;  // of all pairs together
+constexpr Nanos goodbye_patience = 500 * millisecond;
+
+JobKey key_from(const std::string& text) {
+  JobKey key{};
+  for (size_t i = 0; i < key.size() && i < text.size(); ++i) key[i] = static_cast<std::byte>(text[i]);
+  return key;
+}
+
+class Leader {
+ public:
+  Leader(Prober& prober, ClusterFacts& cluster, std::map<uint32_t, Guest> guests)
+      : prober_(prober), cluster_(cluster), guests_(std::move(guests)) {}
+
+  void run() {
+    if (!tell_who_is_there()) return;
+    reach();
+    measure();
+    share();
+    const nlohmann::json end = {{"kind", "end"}};
+    for (auto& [rank, guest] : guests_) (void)guest.stream.send_line(end.dump(), monotonic_now() + goodbye_patience);
+  }
+
+ private:
+  bool tell_who_is_there() {
+    const auto text = prober_.facts().key.substr(0, sizeof(JobKey));
+    const auto pairs = cluster_.ranks.size() * cluster_.ranks.size();
+    prober_.set_ranks(cluster_.ranks, key_from(text));
+    // Longer than all that can come before the next word to a rank.
+    const auto patience = prober_.reach_patience() + measuring_max + Prober::measure_patience +
+                          static_cast<Nanos>(pairs) * (Prober::share_patience + second);
+    const nlohmann::json roster = {{"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
+    for (auto& [rank, guest] : guests_) {
+      if (!guest.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
+    }
+    drop_silent();
+    return !guests_.empty();
+  }
+
+  void silence(uint32_t rank) {
+    if (std::find(cluster_.silent.begin(), cluster_.silent.end(), rank) == cluster_.silent.end()) cluster_.silent.push_back(rank);
+  }
+  void drop_silent() {
+    for (const auto rank : cluster_.silent) guests_.erase(rank);
+  }
+  bool is_there(uint32_t rank) const { return rank == 0 || guests_.contains(rank); }
+
+  bool tell(uint32_t rank, const nlohmann::json& order) {
+    if (guests_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
+    silence(rank);
+    drop_silent();
+    return false;
+  }
+
+  // What the rank answers under this name; a rank that answers nothing, or something else, is not asked again.
+  template <typename T>
+  bool hear(uint32_t rank, const char* name, Nanos deadline, T& value) {
+    auto line = guests_.at(rank).stream.receive_line(deadline);
+    try {
+      if (line.ok()) {
+        value = parse_line(*line).at(name).template get<T>();
+        return true;
+      }
+    } catch (const nlohmann::json::exception&) {
+      line = Status(Code::corrupt, "not an answer");
+    }
+    silence(rank);
+    drop_silent();
+    return false;
+  }
+
+  void reach() {
+    cluster_.reaches = prober_.reach_others();
+    const auto deadline = monotonic_now() + prober_.reach_patience();
+    for (const auto& rank : cluster_.ranks) {
+      std::vector<Reach> reaches;
+      if (rank.rank == 0 || !is_there(rank.rank) || !hear(rank.rank, "reaches", deadline, reaches)) continue;
+      for (auto& reach : reaches) cluster_.reaches.push_back(std::move(reach));
+    }
+  }
+
+  std::optional<Measured> measure_from(uint32_t from, uint32_t to) {
+    const auto* reach = cluster_.reach(from, to);
+    if (reach == nullptr || first_reached(*reach) == nullptr || !is_there(from)) return std::nullopt;
+    if (from == 0) return prober_.measure(*reach);
+    Measured measured;
+    const auto deadline = monotonic_now() + Prober::measure_patience;
+    if (!tell(from, {{"kind", "measure"}, {"reach", *reach}}) || !hear(from, "measured", deadline, measured)) return std::nullopt;
+    measured.from = from;
+    measured.to = to;
+    return measured;
+  }
+
+  void measure() {
+    const auto end = monotonic_now() + measuring_max;
+    const auto& ranks = cluster_.ranks;
+    // By distance, so that where time is short every rank has been measured with some other one.
+    for (size_t distance = 1; distance < ranks.size(); ++distance) {
+      for (size_t i = 0; i + distance < ranks.size(); ++i) {
+        const auto a = ranks[i].rank, b = ranks[i + distance].rank;
+        if (monotonic_now() > end) {
+          ++cluster_.pairs_skipped;
+          continue;
+        }
+        auto measured = measure_from(a, b);
+        if (!measured) measured = measure_from(b, a);
+        if (measured) cluster_.measured.push_back(*std::move(measured));
+      }
+    }
+  }
+
+  void share() {
+    for (const auto& a : cluster_.ranks) {
+      for (const auto& b : cluster_.ranks) {
+        const bool able = a.rank < b.rank && !a.memory.empty() && a.machine.memory_place == b.machine.memory_place;
+        if (able && is_there(a.rank) && is_there(b.rank)) share_pair(a.rank, b.rank);
+      }
+    }
+  }
+
+  void share_pair(uint32_t a, uint32_t b) {
+    const auto deadline = monotonic_now() + Prober::share_patience + 2 * second;
+    if (!tell(b, {{"kind", "share"}, {"with", a}})) return;
+    if (a != 0 && !tell(a, {{"kind", "share"}, {"with", b}})) return;
+    Shared shared{.from = a, .to = b, .error = {}};
+    std::string there;
+    if (a == 0) shared.error = prober_.share(b).error;
+    else if (!hear(a, "shared", deadline, shared.error)) return;
+    if (!hear(b, "shared", deadline, there)) return;
+    if (shared.error.empty()) shared.error = there;
+    cluster_.shared.push_back(std::move(shared));
+  }
+
+  Prober& prober_;
+  ClusterFacts& cluster_;
+  std::map<uint32_t, Guest> guests_;
+};
+
+// One order of rank 0; the answer to it, null if there is none to give.
+nlohmann::json obey(const nlohmann::json& order, Prober& prober) {
+  const auto kind = order.at("kind").get<std::string>();
+  if (kind == "ranks") {
+    prober.set_ranks(order.at("ranks").get<std::vector<RankFacts>>(), key_from(order.at("key").get<std::string>()));
+    return {{"reaches", prober.reach_others()}};
+  }
+  if (kind == "measure") return {{"measured", prober.measure(order.at("reach").get<Reach>())}};
+  if (kind == "share") return {{"shared", prober.share(order.at("with").get<uint32_t>()).error}};
+  return nullptr;
+}
+
+}  // namespace
+
+ClusterFacts lead(const Examination& examination, Prober& prober) {
+  ClusterFacts cluster;
+  const auto& options = examination.options;
+  cluster.world_size = options.world_size;
+  cluster.rendezvous = options.rendezvous.to_string();
+  cluster.ranks = {prober.facts()};
+  if (options.world_size == 1) return cluster;
+  const auto began = monotonic_now();
+  auto guests = gather(options, prober.facts(), began + examination.patience, cluster);
+  cluster.waited_seconds = static_cast<double>(monotonic_now() - began) / second;
+  if (!guests.ok()) {
+    cluster.trouble = RendezvousTrouble{};
+    cluster.trouble->taken = guests.status().message();
+    return cluster;
+  }
+  Leader(prober, cluster, *std::move(guests)).run();
+  return cluster;
+}
+
+std::optional<RendezvousTrouble> follow(const Examination& examination, Prober& prober) {
+  RendezvousTrouble trouble;
+  ByteStream stream;
+  const auto began = monotonic_now();
+  if (!dial_rank_0(examination.options, prober.facts(), began + examination.patience, stream, trouble)) return trouble;
+  trouble.tries.clear();
+  // Rank 0 may have begun to wait later, and waits as long.
+  auto patience = 2 * examination.patience + send_patience;
+  for (bool heard = false;; heard = true) {
+    auto line = stream.receive_line(monotonic_now() + patience);
+    trouble.seconds = static_cast<double>(monotonic_now() - began) / second;
+    trouble.broken_off = true;
+    if (!line.ok()) {
+      trouble.said = line.status().message();
+      if (!heard) trouble.said += "; it never said a word, so another program may have that port";
+      return trouble;
+    }
+    try {
+      const auto order = parse_line(*line);
+      const auto kind = order.at("kind").get<std::string>();
+      if (kind == "end") return std::nullopt;
+      if (kind == "refused") {
+        trouble.broken_off = false;
+        trouble.said = order.at("why").get<std::string>();
+        return trouble;
+      }
+      if (kind == "ranks") patience = order.at("patience_ms").get<int64_t>() * millisecond;
+      const auto answer = obey(order, prober);
+      if (!answer.is_null() && !stream.send_line(answer.dump(), monotonic_now() + send_patience).ok()) {
+        trouble.said = "the answer could not be sent";
+        return trouble;
+      }
+    } catch (const nlohmann::json::exception& problem) {
+      trouble.said = fmt::format("what it said is not understood: {}", problem.what());
+      return trouble;
+    }
+  }
+}
+
+}  // namespace unisono::cli

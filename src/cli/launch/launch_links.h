@@ -1,0 +1,33 @@
+// --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose packets a
+// process beside the launcher carries (cli/launch/stage.h).
+//
+// bench's ranks move there themselves. Another program is started in it: the launcher starts `unisono seat -- PROGRAM` as each rank, which
+// moves into its network and becomes PROGRAM.
+#pragma once
+
+#include <CLI/App.hpp>
+
+#include <string>
+
+#include "cli/common/commands.h"
+#include "cli/launch/launch.h"
+#include "cli/launch/thin_links.h"
+#include "unisono/status.h"
+
+namespace unisono::cli {
+
+void add_link_options(CLI::App& app, LinkWords& links);
+
+// invalid: which option is wrong, or contradicts another one.
+Result<LinkLimits> make_limits(const LaunchOptions& options);
+
+// The ranks' meeting point and transport there. unsupported: networks of their own are not possible here, and why.
+Status choose_private_network(LaunchOptions& options);
+
+// `unisono launch` with limits. The exit code.
+int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program);
+
+// `unisono seat -- PROGRAM [ARGUMENTS]`: returns only if it fails.
+int run_seat(const Arguments& arguments);
+
+}  // namespace unisono::cli

@@ -1,0 +1,176 @@
+// What top, trace and metrics print: that other programs can read it, and that it says what the records say.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/observe/metrics_text.h"
+#include "cli/observe/top_frame.h"
+#include "cli/observe/trace_events.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr Nanos start = 100 * second;
+
+Sighting rank_of_two(uint32_t rank) {
+  record::Snapshot record;
+  record.run = 7;
+  record.group = record.epoch = 1;
+  record.world = 2;
+  record.rank = rank;
+  record.host = "h\"\\";
+  record.pid = static_cast<int32_t>(10 + rank);
+  record.wall_start = 1'000 * second;
+  record.links.resize(2);
+  record.links[1 - rank] = {.transport = "shm", .place = "host h", .sent_bytes = 5000, .sent_messages = 5, .received_bytes = 6000, .received_messages = 6, .waited_ns = 3 * second, .waited = 2, .stalls = 1};
+  for (uint64_t i = 0; i < 4; ++i) {
+    const auto at = start + static_cast<Nanos>(i) * millisecond;
+    record.operations.push_back({.name = {.number = i, .kind = {}, .bytes = 4000}, .started = at, .first_send = at + 10, .last_receive = at + 300, .ended = at + 500});
+  }
+  // Two at once, one inside the other, and one that has not ended.
+  record.operations.push_back({.name = {.number = 4, .kind = {}, .bytes = 4000}, .started = start + second, .ended = start + 2 * second});
+  record.operations.push_back({.name = {.number = 5, .kind = {}, .bytes = 4000}, .started = start + second + 100, .ended = start + 3 * second, .code = Code::late});
+  record.running.push_back({.name = {.number = 6, .kind = {}, .bytes = 4000}, .started = start + 4 * second, .progress = start + 4 * second, .phase = record::Phase::contributions, .awaited = {1 - rank}, .awaited_count = 1});
+  record.begun = 7;
+  record.ended = 6;
+  record::CollectiveCount count{.collective = Collective::all_reduce, .ended = 6, .bytes = 24'000, .total_ns = 2 * second, .late = 1, .failed = 1};
+  count.buckets[2] = 4;
+  count.buckets[record::bucket_count - 1] = 2;
+  record.collectives.push_back(count);
+  return {.record = record, .source = "pid", .life = Life::runs, .seen = record.wall(start + 5 * second)};
+}
+
+std::vector<Sighting> two() { return {rank_of_two(0), rank_of_two(1)}; }
+
+TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
+  const auto json = nlohmann::json::parse(trace_json(two()));
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
+  size_t operations = 0, phases = 0;
+  for (const auto& event : json.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const double from = event.at("ts"), to = from + event.at("dur").get<double>();
+    EXPECT_GE(from, 0);
+    EXPECT_GE(to, from);
+    tracks[{event.at("pid"), event.at("tid")}].emplace_back(from, to);
+    ++(event.contains("args") ? operations : phases);
+  }
+  EXPECT_EQ(operations, 14u);
+  EXPECT_EQ(phases, 2u * 4 * 3);
+  EXPECT_EQ(tracks.size(), 4u) << "two ranks, and a second track for what ran at once";
+  for (const auto& [track, slices] : tracks) {
+    for (const auto& a : slices) {
+      for (const auto& b : slices) {
+        const double slack = 1e-5;  // microseconds: of a sum of two doubles
+        const bool apart = a.second <= b.first + slack || b.second <= a.first + slack;
+        const bool inside = (a.first <= b.first && b.second <= a.second + slack) || (b.first <= a.first && a.second <= b.second + slack);
+        EXPECT_TRUE(apart || inside) << a.first << "-" << a.second << " and " << b.first << "-" << b.second;
+      }
+    }
+  }
+  EXPECT_EQ(tracks.begin()->second.front().first, 0.0) << "the first thing that happened";
+}
+
+TEST(TraceEvents, of_no_operations_are_a_document_too) {
+  auto sighting = rank_of_two(0);
+  sighting.record.operations.clear();
+  sighting.record.running.clear();
+  EXPECT_TRUE(nlohmann::json::parse(trace_json({sighting})).contains("traceEvents"));
+}
+
+// The format's own rules: https://github.com/prometheus/OpenMetrics.
+TEST(MetricsText, keeps_the_rules_of_the_format) {
+  const auto text = metrics_text(two());
+  ASSERT_TRUE(text.ends_with("\n# EOF\n"));
+  std::istringstream lines(text);
+  std::string family, type;
+  std::map<std::string, int> seen;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "# EOF") break;
+    if (line.starts_with("# TYPE ")) {
+      std::istringstream words(line.substr(7));
+      words >> family >> type;
+      EXPECT_EQ(seen[family]++, 0) << "a family stands in one place";
+      EXPECT_TRUE(family.starts_with("unisono_"));
+      EXPECT_FALSE(family.ends_with("_total"));
+      continue;
+    }
+    if (line.starts_with("#")) continue;
+    const auto name = line.substr(0, line.find('{'));
+    EXPECT_TRUE(name.starts_with(family)) << line;
+    const auto suffix = name.substr(family.size());
+    const bool fits = type == "counter" ? suffix == "_total" : type == "gauge" ? suffix.empty() : suffix == "_bucket" || suffix == "_count" || suffix == "_sum";
+    EXPECT_TRUE(fits) << line;
+    EXPECT_EQ(line.find('}'), line.rfind('}')) << line;
+    EXPECT_NO_THROW((void)std::stod(line.substr(line.rfind(' ')))) << line;
+  }
+}
+
+TEST(MetricsText, says_what_the_records_say) {
+  const auto text = metrics_text({rank_of_two(0)});
+  const std::string labels = R"(run="0000000000000007",group="1",epoch="1",rank="0",host="h\"\\",pid="10")";
+  for (const auto& line : {"unisono_operations_total{" + labels + ",collective=\"all_reduce\"} 6\n", "unisono_operations_late_total{" + labels + ",collective=\"all_reduce\"} 1\n",
+                           "unisono_link_sent_bytes_total{" + labels + ",peer=\"1\",transport=\"shm\"} 5000\n", "unisono_link_waited_seconds_total{" + labels + ",peer=\"1\",transport=\"shm\"} 3\n",
+                           "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"+Inf\"} 6\n", "unisono_operation_seconds_bucket{" + labels + ",collective=\"all_reduce\",le=\"1.024e-06\"} 4\n",
+                           "unisono_operations_in_flight{" + labels + "} 1\n", "unisono_operation_age_seconds{" + labels + "} 1\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+}
+
+TEST(MetricsText, of_nothing_is_complete) { EXPECT_TRUE(metrics_text({}).ends_with("# EOF\n")); }
+
+TEST(TopFrame, tells_rates_from_the_second_frame_on) {
+  Readings readings;
+  auto sightings = Sightings{two(), {}};
+  EXPECT_FALSE(frame_of(sightings, readings).groups.at(0).rows.at(0).has_rates);
+  for (auto& sighting : sightings.all) {
+    sighting.seen += second / 2;
+    sighting.record.ended += 10;
+    sighting.record.links[1 - sighting.record.rank].sent_bytes += 1'000'000;
+  }
+  const auto frame = frame_of(sightings, readings);
+  const auto& row = frame.groups.at(0).rows.at(0);
+  ASSERT_TRUE(row.has_rates);
+  EXPECT_DOUBLE_EQ(row.operations, 20);
+  EXPECT_DOUBLE_EQ(row.sent_bytes, 2'000'000);
+  EXPECT_EQ(row.received_bytes, 0);
+  EXPECT_EQ(row.awaited, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(row.p50, 500);
+  EXPECT_GE(row.p99, second);
+}
+
+TEST(TopFrame, marks_a_late_rank_and_names_who_waits_for_it) {
+  auto sightings = Sightings{two(), {}};
+  sightings.all[1].record.running.clear();
+  sightings.all[1].record.begun = 6;
+  Readings readings;
+  const auto frame = frame_of(sightings, readings);
+  EXPECT_FALSE(frame.groups.at(0).rows.at(0).is_late);
+  EXPECT_TRUE(frame.groups.at(0).rows.at(1).is_late);
+  const auto text = text_of(frame, false, 0);
+  EXPECT_NE(text.find("\n!   1 "), std::string::npos) << text;
+  EXPECT_NE(text.find("has not called all_reduce 6"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\033'), std::string::npos);
+  EXPECT_NE(text_of(frame, true, 0).find("\033[31m"), std::string::npos);
+  std::istringstream lines(text_of(frame, false, 40));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 40u);
+}
+
+TEST(TopFrame, is_one_line_of_json) {
+  Readings readings;
+  const auto text = json_of(frame_of({two(), {"x: unreadable"}}, readings), 5);
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_EQ(json.at("groups").at(0).at("ranks").at(0).at("waits_for").at(0), 1);
+  EXPECT_EQ(json.at("groups").at(0).at("ranks").at(0).at("state"), "all_reduce 6: waits for contributions, round 0");
+  EXPECT_EQ(json.at("notes").at(0), "x: unreadable");
+}
+
+TEST(TopFrame, of_nothing_says_so) {
+  Readings readings;
+  EXPECT_EQ(text_of(frame_of({}, readings), false, 0), "No group runs here.\n");
+}
+
+}  // namespace
+}  // namespace unisono::cli

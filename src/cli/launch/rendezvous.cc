@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "cli/common/command_line.h"
+#include "cli/common/commands.h"
+#include "rendezvous/rendezvous_socket.h"
+
+namespace unisono::cli {
+namespace {
+
+const CommandLineText rendezvous_text{
+    .name = "unisono rendezvous",
+    .usage = "unisono rendezvous --listen HOST:PORT [OPTIONS]",
+    .description = "Serves the meeting point of any number of jobs, told apart by their names, until it is stopped.",
+    .footer = R"(Examples:
+  unisono rendezvous --listen :29500                every interface
+  unisono rendezvous --listen 10.0.0.1:29500        one address
+  unisono rendezvous --listen 127.0.0.1:0           any free port; the first line of standard output says which
+
+  UNISONO_RENDEZVOUS=tcp://10.0.0.1:29500 UNISONO_JOB=a RANK=0 WORLD_SIZE=2 ./train       on each host
+  unisono launch -n 4 --rendezvous tcp://10.0.0.1:29500 -- ./train
+
+Standard output: one line with the address, once it is served. Standard error: who came and what became of the jobs.
+SIGINT and SIGTERM end it. Exit code: 0 after such an end, 1 if the address cannot be served, 2 for a wrong command line.)"};
+
+struct RendezvousOptions {
+  std::string listen;
+  bool quiet = false;
+};
+
+void add_rendezvous_options(CLI::App& app, RendezvousOptions& options) {
+  app.add_option("--listen", options.listen, "address to serve: host:port, :port, [address]:port, tcp://... or file:///path")->type_name("ADDRESS")->required();
+  app.add_flag("--quiet", options.quiet, "report failures only");
+}
+
+// The only way from a signal handler to the loop; there is one server per process.
+std::atomic<bool> stop_requested{false};
+
+void request_stop(int) { stop_requested = true; }
+
+void catch_end() {
+  struct sigaction action {};
+  action.sa_handler = request_stop;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+CommandSyntax rendezvous_syntax() { return syntax_of(rendezvous_text, add_rendezvous_options); }
+
+int run_rendezvous(const Arguments& arguments) {
+  RendezvousOptions options;
+  const auto app = make_app(rendezvous_text);
+  add_rendezvous_options(*app, options);
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto& listen = options.listen;
+  const bool has_scheme = listen.starts_with("tcp://") || listen.starts_with("file://");
+  const auto address = parse_rendezvous(has_scheme ? listen : "tcp://" + listen, true);
+  if (!address.ok()) return usage_error(rendezvous_text.name, "--listen: " + address.status().message());
+
+  spdlog::logger log("rendezvous", std::make_shared<spdlog::sinks::stderr_sink_st>());
+  log.set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
+  catch_end();
+  const auto served = serve_rendezvous({.listen = *address}, stop_requested, [&](const RendezvousEvent& event) {
+    if (event.kind == RendezvousEvent::Kind::listening) {
+      fmt::print("{}\n", event.address.to_string());
+      std::fflush(stdout);
+    }
+    const bool bad = event.kind == RendezvousEvent::Kind::failed || event.kind == RendezvousEvent::Kind::refused;
+    if (bad) log.warn("{}", event.text);
+    else if (!options.quiet) log.info("{}", event.text);
+  });
+  if (served.ok()) return 0;
+  fmt::print(stderr, "unisono rendezvous: {}\n", served.to_string());
+  return 1;
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,48 @@
+// What the stage and the ranks on it say to each other: one struct per message over a SOCK_SEQPACKET socket. Both are the same program.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "cli/launch/stage.h"
+
+namespace unisono::cli {
+
+enum class StageWord : uint32_t {
+  seated = 1,  // rank: with its packets' descriptor, if it has a network of its own
+  begin = 2,   // stage: all ranks are seated
+  formed = 3,  // rank: its group has formed
+  clock = 4,   // stage: all have said so, at `at`
+  fault = 5,   // stage: `fault` is made now, at `at`
+  tally = 6,   // rank: asks; stage: answers
+};
+
+struct StageMessage {
+  StageWord word = StageWord::seated;
+  uint32_t rank = 0;
+  Nanos at = 0;
+  Fault fault = {};
+  LinkTally tally = {};
+};
+
+// In the abstract name space of sockets: a name that begins with a zero byte and goes with its last descriptor.
+struct StageAddress {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+  explicit StageAddress(const std::string& job) {
+    const auto name = "unisono-bench-" + job;
+    address.sun_family = AF_UNIX;
+    const auto length = std::min(name.size(), sizeof(address.sun_path) - 1);
+    std::memcpy(address.sun_path + 1, name.data(), length);
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+}  // namespace unisono::cli

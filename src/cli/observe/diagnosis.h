@@ -1,0 +1,51 @@
+// From the records of several ranks to one account: who waits for whom, since when, and who is to blame. Pure.
+//
+// Each rank's record knows only what it waits for. Put together they tell who has not called what the others wait in, who is stopped
+// or gone, and whose calls differ. The causes come first; what only follows from them is left out.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/observe/process_scan.h"
+
+namespace unisono::cli {
+
+enum class Cause : uint8_t { gone, stopped, differs, not_called, not_seen, link_lost, failed, slow };
+const char* name(Cause cause);
+
+struct Account {
+  struct Finding {
+    Cause cause;
+    std::vector<uint32_t> ranks;  // who is to blame
+    std::string text;             // one or two sentences
+  };
+  uint64_t run = 0;
+  uint32_t group = 0, epoch = 0, world = 0;
+  std::vector<const Sighting*> ranks;  // by rank; null: no record was found
+  Nanos now = 0;                       // ns since 1970: when it was looked at, or, if no process is left, the last sign of life
+  std::map<uint32_t, std::vector<uint32_t>> waiters;  // who waits for whom, for longer than patience
+  std::vector<Finding> findings;       // causes first
+};
+
+// What is not even this old need not mean anything.
+inline constexpr Nanos patience = 100 * millisecond;
+
+// One per group, in order of run, epoch and group; the sightings must outlive them.
+std::vector<Account> accounts_of(const std::vector<Sighting>& sightings);
+
+// "group 1 of run 1f3a, epoch 1: 4 ranks"
+std::string title_of(const Account& account);
+// "rank 2 (host b, pid 42)"
+std::string who(const Account& account, uint32_t rank);
+// What the rank does: "computing", "all_reduce 17, contributions, round 0", "stopped in …", "gone", "left".
+std::string doing(const Sighting& sighting);
+// The oldest operation in flight, or nothing.
+const record::RunningOperation* current(const Sighting& sighting);
+// When the record last changed, as it tells: ns since 1970.
+Nanos last_sign(const Sighting& sighting);
+// For how long it does what it does.
+Nanos since(const Account& account, const Sighting& sighting);
+
+}  // namespace unisono::cli

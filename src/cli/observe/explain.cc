@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/common/command_line.h"
+#include "cli/common/commands.h"
+#include "cli/observe/diagnosis.h"
+#include "cli/common/text.h"
+
+namespace unisono::cli {
+namespace {
+
+const CommandLineText explain_text{
+    .name = "unisono explain",
+    .usage = "unisono explain [FILE...] [OPTIONS]",
+    .description = "Puts the records of a group's ranks together, and says in words who waits for whom, since when, and who is to blame.",
+    .footer = R"(Examples:
+  unisono explain                          the groups that run on this host
+  unisono explain /var/run/unisono         records in a folder (UNISONO_RECORD_DIR), also after a crash
+  unisono explain a.record b.record        files from several hosts, or from Group::dump_record
+  unisono explain --json                   the same for programs, one line
+
+The account begins with causes: ranks that are gone or stopped, calls that differ, calls that a rank has not made, operations
+that failed. Then a table of all ranks. Records of several hosts go by their clocks; times across hosts are as good as these.
+
+Exit code: 0 if nothing is wrong, 1 if something is, or if there is no record to read, 2 for a wrong command line.)"};
+
+struct ExplainOptions {
+  Places places;
+  bool json = false;
+};
+
+void add_explain_options(CLI::App& app, ExplainOptions& options) {
+  add_places(app, options.places);
+  app.add_flag("--json", options.json, "one line of JSON instead of text");
+}
+
+std::string last_of(const Sighting& sighting) {
+  if (sighting.record.operations.empty()) return "-";
+  const auto& last = sighting.record.operations.back();
+  return last.name.to_string() + (last.code == Code::ok ? "" : fmt::format(" ({})", name(last.code)));
+}
+
+std::string row_of(const Account& account, uint32_t rank) {
+  const auto* sighting = account.ranks[rank];
+  if (sighting == nullptr) return fmt::format("  {:>4}  {}: no record\n", rank, who(account, rank));
+  const auto& record = sighting->record;
+  const auto* running = current(*sighting);
+  std::string awaited;
+  if (running != nullptr) {
+    for (const auto other : running->awaited) awaited += (awaited.empty() ? "" : ",") + fmt::format("{}", other);
+    if (running->awaited_count > running->awaited.size()) awaited += fmt::format(",… ({})", running->awaited_count);
+  }
+  return fmt::format("  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, record.host, record.pid, last_of(*sighting), format_duration(since(account, *sighting)),
+                     awaited.empty() ? "-" : awaited, doing(*sighting));
+}
+
+std::string text_of(const Account& account) {
+  auto text = title_of(account) + "\n";
+  if (account.findings.empty()) text += "Nothing is wrong: nobody is waited for, and the last operations ended well.\n";
+  for (const auto& finding : account.findings) text += "* " + finding.text + "\n";
+  text += fmt::format("\n  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", "rank", "host", "pid", "last ended", "since", "waits for", "state");
+  for (uint32_t rank = 0; rank < account.world; ++rank) text += row_of(account, rank);
+  return text + "\n";
+}
+
+const char* name(Life life) {
+  constexpr const char* names[] = {"runs", "stopped", "left", "gone", "unknown"};
+  return names[static_cast<size_t>(life)];
+}
+
+nlohmann::ordered_json json_of(const Account& account, uint32_t rank) {
+  nlohmann::ordered_json json{{"rank", rank}};
+  const auto* sighting = account.ranks[rank];
+  json["found"] = sighting != nullptr;
+  if (sighting == nullptr) return json;
+  json["host"] = sighting->record.host;
+  json["pid"] = sighting->record.pid;
+  json["source"] = sighting->source;
+  json["process"] = name(sighting->life);
+  json["state"] = doing(*sighting);
+  json["since_ns"] = since(account, *sighting);
+  json["last_ended"] = last_of(*sighting);
+  if (const auto* running = current(*sighting)) {
+    json["operation"] = running->name.to_string();
+    json["call"] = running->name.call();
+    json["round"] = running->round;
+    json["waits_for"] = running->awaited;
+    json["sent_bytes"] = running->sent_bytes;
+    json["sent_total"] = running->sent_total;
+    json["received_bytes"] = running->received_bytes;
+    json["received_total"] = running->received_total;
+  }
+  return json;
+}
+
+std::string json_of(const std::vector<Account>& accounts, const std::vector<std::string>& troubles) {
+  nlohmann::ordered_json json{{"groups", nlohmann::ordered_json::array()}, {"not_read", troubles}};
+  for (const auto& account : accounts) {
+    nlohmann::ordered_json group{{"run", fmt::format("{:016x}", account.run)}, {"group", account.group}, {"epoch", account.epoch}, {"world_size", account.world}};
+    for (const auto& finding : account.findings) group["findings"].push_back({{"cause", name(finding.cause)}, {"ranks", finding.ranks}, {"text", finding.text}});
+    if (account.findings.empty()) group["findings"] = nlohmann::ordered_json::array();
+    for (uint32_t rank = 0; rank < account.world; ++rank) group["ranks"].push_back(json_of(account, rank));
+    json["groups"].push_back(std::move(group));
+  }
+  return json.dump() + "\n";
+}
+
+}  // namespace
+
+CommandSyntax explain_syntax() { return syntax_of(explain_text, add_explain_options); }
+
+int run_explain(const Arguments& arguments) {
+  ExplainOptions options;
+  const auto app = make_app(explain_text);
+  add_explain_options(*app, options);
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto sightings = look_at(options.places);
+  if (!sightings.ok()) return usage_error(explain_text.name, sightings.status().message());
+  const auto accounts = accounts_of(sightings->all);
+  if (options.json) {
+    fmt::print("{}", json_of(accounts, sightings->troubles));
+  } else {
+    for (const auto& account : accounts) fmt::print("{}", text_of(account));
+  }
+  for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono explain: {}\n", trouble);
+  for (const auto& sighting : sightings->all) {
+    if (!sighting.record.note.empty()) fmt::print(stderr, "unisono explain: {}: the record is not where it was asked to be: {}\n", sighting.source, sighting.record.note);
+  }
+  if (accounts.empty()) fmt::print(stderr, "unisono explain: no record {}\n", options.places.paths.empty() ? "of a process that runs here" : "there");
+  const bool wrong = std::any_of(accounts.begin(), accounts.end(), [](const Account& account) { return !account.findings.empty(); });
+  return wrong || accounts.empty() ? 1 : 0;
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,119 @@
+#include "cli/observe/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+
+#include "cli/observe/diagnosis.h"
+
+namespace unisono::cli {
+namespace {
+
+// A label's value: backslash, quote and line end are escaped.
+std::string label_value(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n') out += "\\n";
+    else out += c;
+  }
+  return out + "\"";
+}
+
+double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / static_cast<double>(second); }
+
+// One family: its head, then the samples of all records together, as the format demands.
+class Metrics {
+ public:
+  explicit Metrics(const std::vector<Sighting>& sightings) : sightings_(sightings) {}
+
+  void family(const std::string& name, const char* type, const char* unit, const char* help, const std::function<void(const Sighting&, const std::string&)>& samples) {
+    name_ = "unisono_" + name;
+    text_ += fmt::format("# TYPE {} {}\n", name_, type);
+    if (*unit != '\0') text_ += fmt::format("# UNIT {} {}\n", name_, unit);
+    text_ += fmt::format("# HELP {} {}\n", name_, help);
+    for (const auto& sighting : sightings_) samples(sighting, labels_of(sighting.record));
+  }
+  template <typename Value>
+  void sample(const char* suffix, const std::string& labels, Value value) {
+    text_ += fmt::format("{}{}{{{}}} {}\n", name_, suffix, labels, value);
+  }
+  std::string finish() && { return std::move(text_) + "# EOF\n"; }
+
+ private:
+  static std::string labels_of(const record::Snapshot& record) {
+    return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group, record.epoch, record.rank, label_value(record.host), record.pid);
+  }
+
+  const std::vector<Sighting>& sightings_;
+  std::string name_, text_;
+};
+
+using CollectiveValue = uint64_t (*)(const record::CollectiveCount&);
+using LinkValue = uint64_t (*)(const record::LinkCount&);
+
+void collective_counter(Metrics& metrics, const char* name, const char* unit, const char* help, CollectiveValue value) {
+  metrics.family(name, "counter", unit, help, [&](const Sighting& sighting, const std::string& labels) {
+    for (const auto& c : sighting.record.collectives) metrics.sample("_total", fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective)), value(c));
+  });
+}
+
+template <typename Value>
+void link_counter(Metrics& metrics, const char* name, const char* unit, const char* help, Value value) {
+  metrics.family(name, "counter", unit, help, [&](const Sighting& sighting, const std::string& labels) {
+    const auto& record = sighting.record;
+    for (uint32_t peer = 0; peer < record.world; ++peer) {
+      const auto& link = record.links[peer];
+      if (peer != record.rank) metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, label_value(link.transport)), value(link));
+    }
+  });
+}
+
+void collectives(Metrics& metrics) {
+  collective_counter(metrics, "operations", "", "Operations that have ended.", [](const record::CollectiveCount& c) { return c.ended; });
+  collective_counter(metrics, "operations_failed", "", "Operations that did not end with ok.", [](const record::CollectiveCount& c) { return c.failed; });
+  collective_counter(metrics, "operations_late", "", "Operations that ended at their deadline.", [](const record::CollectiveCount& c) { return c.late; });
+  collective_counter(metrics, "tensor_bytes", "bytes", "Bytes of the tensors of operations that have ended.", [](const record::CollectiveCount& c) { return c.bytes; });
+  metrics.family("operation_seconds", "histogram", "seconds", "How long operations took.", [&](const Sighting& sighting, const std::string& labels) {
+    for (const auto& c : sighting.record.collectives) {
+      const auto own = fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective));
+      uint64_t below = 0;
+      for (uint32_t i = 0; i + 1 < record::bucket_count; ++i) {
+        below += c.buckets[i];
+        metrics.sample("_bucket", fmt::format("{},le=\"{}\"", own, seconds(uint64_t{1} << (record::bucket_shift + i))), below);
+      }
+      below += c.buckets[record::bucket_count - 1];
+      metrics.sample("_bucket", own + ",le=\"+Inf\"", below);
+      metrics.sample("_count", own, below);
+      metrics.sample("_sum", own, seconds(c.total_ns));
+    }
+  });
+}
+
+void links(Metrics& metrics) {
+  link_counter(metrics, "link_sent_bytes", "bytes", "Bytes sent to a rank, headers included.", [](const record::LinkCount& l) { return l.sent_bytes; });
+  link_counter(metrics, "link_received_bytes", "bytes", "Bytes received from a rank, headers included.", [](const record::LinkCount& l) { return l.received_bytes; });
+  link_counter(metrics, "link_sent_messages", "", "Messages sent to a rank.", [](const record::LinkCount& l) { return l.sent_messages; });
+  link_counter(metrics, "link_received_messages", "", "Messages received from a rank.", [](const record::LinkCount& l) { return l.received_messages; });
+  link_counter(metrics, "link_waited_seconds", "seconds", "Time waited for a rank that was the last one to send anything.", [](const record::LinkCount& l) { return seconds(l.waited_ns); });
+  link_counter(metrics, "link_stalls", "", "Messages that found no room in the transport.", [](const record::LinkCount& l) { return l.stalls; });
+}
+
+}  // namespace
+
+std::string metrics_text(const std::vector<Sighting>& sightings) {
+  Metrics metrics(sightings);
+  collectives(metrics);
+  links(metrics);
+  metrics.family("operations_in_flight", "gauge", "", "Operations that have begun and not ended.", [&](const Sighting& sighting, const std::string& labels) {
+    const auto& record = sighting.record;
+    metrics.sample("", labels, record.begun > record.ended ? record.begun - record.ended : 0);
+  });
+  metrics.family("operation_age_seconds", "gauge", "seconds", "Age of the oldest operation in flight; 0: there is none.", [&](const Sighting& sighting, const std::string& labels) {
+    const auto* running = current(sighting);
+    metrics.sample("", labels, running == nullptr ? 0.0 : seconds(static_cast<uint64_t>(sighting.ago(running->started))));
+  });
+  return std::move(metrics).finish();
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,154 @@
+#include "cli/observe/process_scan.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <map>
+
+#include "cli/common/descriptor.h"
+#include "cli/common/text.h"
+#include "record/process.h"
+
+namespace unisono::cli {
+namespace {
+
+Nanos wall_now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * second + time.tv_nsec;
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+bool ends_like_a_record(std::string_view name) { return name.ends_with(record::file_suffix); }
+
+// What an open descriptor leads to: a record in memory, or in a file as the library names it.
+bool is_record(const std::string& target) {
+  if (target.starts_with(fmt::format("/memfd:{} ", record::area_name))) return true;
+  return ends_like_a_record(target) && std::filesystem::path(target).filename().string().starts_with("unisono-");
+}
+
+// The process has this number here: in its own namespace it may have another.
+Life life_of(const record::Snapshot& record, pid_t pid) {
+  if (record.left_at != 0) return Life::left;
+  const auto process = record::process_state(pid);
+  if (!process || process->has_ended() || (record.process_started != 0 && process->started != record.process_started)) return Life::gone;
+  return process->is_stopped() ? Life::stopped : Life::runs;
+}
+
+void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, Sighting>& found, std::vector<std::string>& troubles) {
+  const auto folder = fmt::format("/proc/{}/fd", pid);
+  const auto process = record::process_state(pid);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    const auto target = std::filesystem::read_symlink(entry->path(), gone).string();
+    if (gone || !is_record(target)) continue;
+    const Descriptor file(::open(entry->path().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat info {};
+    if (!file || ::fstat(file.get(), &info) != 0) continue;  // the process ended meanwhile
+    auto record = record::read(file.get());
+    if (!record) {
+      troubles.push_back(fmt::format("pid {}: {}", pid, record.status().message()));
+      continue;
+    }
+    // Children have inherited the descriptor, but not the record.
+    if (process && record->process_started != 0 && process->started != record->process_started) continue;
+    Sighting sighting{.record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
+    sighting.life = life_of(sighting.record, pid);
+    found.insert_or_assign({info.st_dev, info.st_ino}, std::move(sighting));
+  }
+}
+
+Sightings sorted(std::vector<Sighting> all, std::vector<std::string> troubles) {
+  const auto key = [](const Sighting& s) { return std::tuple(s.record.run, s.record.epoch, s.record.group, s.record.rank); };
+  std::stable_sort(all.begin(), all.end(), [&](const Sighting& a, const Sighting& b) { return key(a) < key(b); });
+  return {std::move(all), std::move(troubles)};
+}
+
+void add_file(const std::string& path, Sightings& found) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file) {
+    found.troubles.push_back(fmt::format("{}: {}", path, std::strerror(errno)));
+    return;
+  }
+  auto record = record::read(file.get());
+  if (!record) {
+    found.troubles.push_back(fmt::format("{}: {}", path, record.status().message()));
+    return;
+  }
+  Sighting sighting{.record = std::move(*record), .source = path, .life = Life::unknown, .seen = wall_now()};
+  if (sighting.record.left_at != 0 || sighting.record.host == host_name()) sighting.life = life_of(sighting.record, sighting.record.pid);
+  found.all.push_back(std::move(sighting));
+}
+
+}  // namespace
+
+Sightings look_at_processes(const std::vector<pid_t>& pids) {
+  std::map<std::pair<dev_t, ino_t>, Sighting> found;
+  std::vector<std::string> troubles;
+  for (const auto pid : pids) add_process(pid, found, troubles);
+  if (pids.empty()) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+      const auto pid = parse_count(entry->path().filename().string(), INT_MAX);
+      if (pid.ok()) add_process(static_cast<pid_t>(*pid), found, troubles);
+    }
+  }
+  std::vector<Sighting> all;
+  for (auto& [file, sighting] : found) all.push_back(std::move(sighting));
+  return sorted(std::move(all), std::move(troubles));
+}
+
+Sightings look_at_files(const std::vector<std::string>& paths) {
+  Sightings found;
+  for (const auto& path : paths) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      add_file(path, found);
+      continue;
+    }
+    size_t count = 0;
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+      if (!ends_like_a_record(entry->path().string())) continue;
+      add_file(entry->path().string(), found);
+      ++count;
+    }
+    if (error) found.troubles.push_back(fmt::format("{}: {}", path, error.message()));
+    else if (count == 0) found.troubles.push_back(fmt::format("{}: no file there ends with {}", path, record::file_suffix));
+  }
+  return sorted(std::move(found.all), std::move(found.troubles));
+}
+
+void add_places(CLI::App& app, Places& places) {
+  app.add_option("places", places.paths, "files and folders with records; none: the processes of this host")->type_name("FILE");
+  app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->allow_extra_args(false);
+}
+
+Result<Sightings> look_at(const Places& places) {
+  if (!places.paths.empty() && !places.pids.empty()) return Status(Code::invalid, "--pid and files do not go together");
+  if (!places.paths.empty()) return look_at_files(places.paths);
+  std::vector<pid_t> pids;
+  for (const auto& text : places.pids) {
+    const auto pid = parse_count(text, INT_MAX);
+    if (!pid.ok() || *pid == 0) return Status(Code::invalid, fmt::format("--pid is '{}'; needed: the number of a process", text));
+    if (::access(fmt::format("/proc/{}/fd", *pid).c_str(), R_OK) != 0) return Status(Code::invalid, fmt::format("--pid {}: {}", *pid, std::strerror(errno)));
+    pids.push_back(static_cast<pid_t>(*pid));
+  }
+  return look_at_processes(pids);
+}
+
+}  // namespace unisono::cli

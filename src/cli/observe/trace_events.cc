@@ -1,0 +1,105 @@
+#include "cli/observe/trace_events.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/observe/diagnosis.h"
+
+namespace unisono::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The format's numbers are microseconds.
+double microseconds(Nanos time) { return static_cast<double>(time) / microsecond; }
+
+class Trace {
+ public:
+  explicit Trace(Nanos zero) : zero_(zero) {}
+
+  void add(const Sighting& sighting) {
+    const auto& record = sighting.record;
+    ++process_;
+    const auto group = record.group == 1 ? std::string() : fmt::format(", sub-group {:08x}", record.group);
+    metadata("process_name", 0, fmt::format("rank {} (host {}, pid {}){}{}", record.rank, record.host, record.pid, group, record.epoch > 1 ? fmt::format(", epoch {}", record.epoch) : ""));
+    events_.push_back({{"name", "process_sort_index"}, {"ph", "M"}, {"pid", process_}, {"tid", 0}, {"args", {{"sort_index", record.rank}}}});
+    track_ends_.clear();
+    // In order of their starts, the longer one first, so that tracks are found greedily.
+    auto operations = record.operations;
+    std::sort(operations.begin(), operations.end(), [](const auto& a, const auto& b) { return std::pair(a.started, -a.ended) < std::pair(b.started, -b.ended); });
+    for (const auto& operation : operations) add(record, operation);
+    for (const auto& running : record.running) add(sighting, running);
+  }
+
+  std::string text() const { return Json{{"displayTimeUnit", "ns"}, {"traceEvents", events_}}.dump() + "\n"; }
+
+ private:
+  void add(const record::Snapshot& record, const record::EndedOperation& o) {
+    const auto track = track_for(o.started, o.ended);
+    Json arguments{{"call", o.name.call()}, {"schedule", name(o.name.kind.schedule)}, {"outcome", name(o.code)}};
+    if (o.awaited >= 0) arguments["waited for rank"] = o.awaited;
+    slice(record, o.name.to_string(), track, o.started, o.ended, std::move(arguments));
+    if (o.last_receive == 0) return;
+    const auto sent = o.first_send == 0 ? o.started : o.first_send;
+    const auto first = std::min(sent, o.last_receive), last = std::max(sent, o.last_receive);
+    if (first > o.started) slice(record, "before the first message", track, o.started, first, {});
+    slice(record, "messages", track, first, last, {});
+    if (o.ended > last) slice(record, "after the last message", track, last, o.ended, {});
+  }
+
+  // As long as it was seen; not longer than the process was.
+  void add(const Sighting& sighting, const record::RunningOperation& running) {
+    const auto& record = sighting.record;
+    const bool lives = sighting.life == Life::runs || sighting.life == Life::stopped;
+    const auto end = lives ? std::max(running.progress, sighting.seen - record.wall_start + record.monotonic_start) : running.progress;
+    const auto track = track_for(running.started, end);
+    Json arguments{{"call", running.name.call()}, {"outcome", "in flight"}, {"waits for ranks", running.awaited}, {"round", running.round}};
+    slice(record, running.name.to_string(), track, running.started, end, std::move(arguments));
+  }
+
+  // The first track that is free then.
+  int track_for(Nanos started, Nanos ended) {
+    size_t track = 0;
+    while (track < track_ends_.size() && track_ends_[track] > started) ++track;
+    if (track == track_ends_.size()) {
+      track_ends_.push_back(0);
+      metadata("thread_name", static_cast<int>(track), track == 0 ? "operations" : fmt::format("operations at the same time ({})", track + 1));
+    }
+    track_ends_[track] = ended;
+    return static_cast<int>(track);
+  }
+
+  void metadata(const char* what, int track, const std::string& name) {
+    events_.push_back({{"name", what}, {"ph", "M"}, {"pid", process_}, {"tid", track}, {"args", {{"name", name}}}});
+  }
+
+  void slice(const record::Snapshot& record, const std::string& name, int track, Nanos started, Nanos ended, Json arguments) {
+    Json event{{"name", name}, {"ph", "X"}, {"pid", process_}, {"tid", track}, {"ts", microseconds(record.wall(started) - zero_)}, {"dur", microseconds(ended - started)}};
+    if (!arguments.empty()) event["args"] = std::move(arguments);
+    events_.push_back(std::move(event));
+  }
+
+  const Nanos zero_;
+  int process_ = 0;
+  std::vector<Nanos> track_ends_;
+  Json events_ = Json::array();
+};
+
+}  // namespace
+
+std::string trace_json(const std::vector<Sighting>& sightings) {
+  // From the first thing that happened on, so that doubles hold nanoseconds.
+  Nanos zero = never;
+  for (const auto& sighting : sightings) {
+    const auto& record = sighting.record;
+    for (const auto& operation : record.operations) zero = std::min(zero, record.wall(operation.started));
+    for (const auto& running : record.running) zero = std::min(zero, record.wall(running.started));
+  }
+  Trace trace(zero);
+  for (const auto& sighting : sightings) trace.add(sighting);
+  return trace.text();
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,212 @@
+// For the tests of forming groups: a virtual network of processes that each have a clerk and a seeker. Delays and losses come
+// from the test; whatever is sent goes through its bytes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "elastic/layout/formation_view_test_support.h"
+#include "elastic/formation/group_coordinator.h"
+#include "elastic/formation/group_seeker.h"
+
+namespace unisono::test {
+
+struct NetOptions {
+  uint32_t peers = 8;
+  std::vector<PeerId> clients = {};  // not in anybody's holders
+  std::string run = "run";
+  ElasticTimes times;
+  uint64_t seed = 1;
+  double loss = 0;
+  bool members_talk = false;  // in accepted groups, so that others hear of groups that they do not know
+  std::function<Nanos(Random&)> delay = [](Random&) { return 40 * millisecond; };
+};
+
+class FormationNet {
+ public:
+  struct Node {
+    PeerId id;
+    ViewOfTest view;
+    std::unique_ptr<GroupClerk> clerk;
+    std::unique_ptr<GroupSeeker> seeker;
+    bool alive = true;
+    std::optional<SeekOutcome> outcome;
+    Nanos ended = never;
+    std::vector<DeclineNews> declines;
+    std::map<GroupId, GroupDescriptor> groups;  // accepted
+  };
+
+  FormationNet(NetOptions options, const Layout& layout) : options_(std::move(options)), random_(options_.seed) {
+    const auto ids = peer_ids(options_.peers);
+    for (uint32_t i = 0; i < options_.peers; ++i) {
+      auto node = std::make_unique<Node>();
+      node->id = ids[i];
+      node->view.hold(layout);
+      for (const auto& id : ids) {
+        const auto& clients = options_.clients;
+        if (std::find(clients.begin(), clients.end(), id) == clients.end()) node->view.reachable.push_back(id);
+      }
+      node->clerk = std::make_unique<GroupClerk>(
+          ClerkOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64,
+                       .seed = mix64(options_.seed + i)},
+          node->view);
+      node->seeker = std::make_unique<GroupSeeker>(
+          SeekerOptions{.self = ids[i], .run = options_.run, .times = options_.times}, node->view);
+      index_[ids[i]] = i;
+      nodes_.push_back(std::move(node));
+    }
+  }
+
+  Node& node(uint32_t i) { return *nodes_[i]; }
+  Node& node(const PeerId& id) { return *nodes_[index_.at(id)]; }
+  uint32_t index(const PeerId& id) const { return index_.at(id); }
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
+  Nanos now() const { return now_; }
+  uint64_t messages() const { return messages_; }
+
+  void at(Nanos when, std::function<void()> act) { events_.push({when, number_++, std::move(act)}); }
+  // What the machines of a process ask for is carried out after this.
+  void on(uint32_t i, Nanos when, std::function<void(Node&)> act) {
+    at(when, [this, i, act = std::move(act)] {
+      if (!node(i).alive) return;
+      act(node(i));
+      carry_out(i);
+    });
+  }
+  void seek(uint32_t i, Nanos when, uint64_t sweep, uint32_t round, std::vector<PeerId> missing = {}) {
+    on(i, when, [this, sweep, round, missing = std::move(missing)](Node& node) {
+      node.outcome.reset();
+      node.ended = never;
+      auto request = seek_request(*node.view.layout_for(sweep), node.id, sweep, round);
+      request.weighted = true;
+      request.missing = missing;
+      node.seeker->seek(request, now_);
+    });
+  }
+  void kill(uint32_t i) { node(i).alive = false; }
+  // Everybody hears of the death at that time.
+  void announce_death(uint32_t dead, Nanos when) {
+    for (uint32_t i = 0; i < size(); ++i) {
+      on(i, when, [this, gone = node(dead).id](Node& node) {
+        node.view.dead.insert(gone);
+        node.clerk->peer_gone(gone, now_);
+        node.seeker->peer_gone(gone, now_);
+      });
+    }
+  }
+  // Asked before anything is sent, with its number.
+  std::function<void(uint64_t)> before_send = [](uint64_t) {};
+  std::function<void(uint32_t)> on_outcome = [](uint32_t) {};
+
+  void run(Nanos until) {
+    while (!events_.empty() && events_.top().at <= until) {
+      const auto event = events_.top();
+      events_.pop();
+      now_ = std::max(now_, event.at);
+      event.act();
+    }
+    now_ = until;
+  }
+
+ private:
+  struct Event {
+    Nanos at;
+    uint64_t number;
+    std::function<void()> act;
+    bool operator<(const Event& other) const { return std::pair(at, number) > std::pair(other.at, other.number); }
+  };
+
+  void carry_out(uint32_t i) {
+    auto& node = *nodes_[i];
+    for (auto& layout : node.clerk->take_layouts()) node.view.hold(layout);
+    for (const auto& sweep : {node.clerk->take_opened(), node.seeker->take_opened()}) {
+      if (sweep) node.view.opened = std::max(node.view.opened, *sweep + 1);
+    }
+    auto sends = node.clerk->take_sends();
+    for (auto& send : node.seeker->take_sends()) sends.push_back(std::move(send));
+    for (const auto& send : sends) {
+      deliver_later(i, send);
+      if (!node.alive) return;
+    }
+    for (const auto& news : node.seeker->take_declines()) node.declines.push_back(news);
+    if (auto outcome = node.seeker->take_outcome()) {
+      node.outcome = std::move(outcome);
+      node.ended = now_;
+      if (const auto* group = std::get_if<GroupDescriptor>(&*node.outcome)) {
+        node.groups[group->id] = *group;
+        if (options_.members_talk) talk(i, *group, 8);
+      }
+      on_outcome(i);
+    }
+    wake_later(i);
+  }
+
+  void wake_later(uint32_t i) {
+    const auto& node = *nodes_[i];
+    const auto deadline = std::min(node.clerk->next_deadline(), node.seeker->next_deadline());
+    if (deadline == never || deadline >= planned(i)) return;
+    wakes_[i] = std::max(deadline, now_);
+    on(i, wakes_[i], [this, i](Node& woken) {
+      wakes_.erase(i);
+      woken.clerk->woke(now_);
+      woken.seeker->woke(now_);
+    });
+  }
+  Nanos planned(uint32_t i) const {
+    const auto found = wakes_.find(i);
+    return found == wakes_.end() ? never : found->second;
+  }
+
+  bool lost(uint32_t from, uint32_t to) { return from != to && random_.chance(options_.loss); }
+  Nanos arrival(uint32_t from, uint32_t to) { return now_ + (from == to ? 0 : options_.delay(random_)); }
+
+  void deliver_later(uint32_t from, const FormationSend& send) {
+    before_send(messages_++);
+    const auto found = index_.find(send.to);
+    ASSERT_TRUE(found != index_.end()) << "sent to nobody";
+    if (!nodes_[from]->alive || lost(from, found->second)) return;
+    on(found->second, arrival(from, found->second), [this, sender = nodes_[from]->id, bytes = encode(send.message)](Node& node) {
+      const auto message = decode_formation(bytes);
+      ASSERT_TRUE(message.ok()) << message.status().to_string();
+      if (for_clerk(*message)) {
+        node.clerk->message(sender, *message, now_);
+      } else {
+        node.seeker->message(sender, *message, now_);
+      }
+    });
+  }
+
+  // Signs of life to the group, `times` of them.
+  void talk(uint32_t i, const GroupDescriptor& group, int times) {
+    for (const auto& member : group.members) {
+      const auto to = index_.at(member.id);
+      if (to == i || lost(i, to)) continue;
+      on(to, arrival(i, to), [this, id = group.id, from = nodes_[i]->id](Node& node) {
+        if (!node.groups.contains(id)) node.seeker->unknown_group(id, from, now_);
+      });
+    }
+    if (times > 1) on(i, now_ + options_.times.stall_timeout / 4, [this, i, group, times](Node&) { talk(i, group, times - 1); });
+  }
+
+  NetOptions options_;
+  Random random_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::map<PeerId, uint32_t> index_;
+  std::map<uint32_t, Nanos> wakes_;
+  std::priority_queue<Event> events_;
+  uint64_t number_ = 0;
+  uint64_t messages_ = 0;
+  Nanos now_ = 0;
+};
+
+}  // namespace unisono::test

@@ -1,0 +1,84 @@
+// For the tests of the clerk: one clerk, peers that register there, and what it answers, by kind.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "elastic/layout/formation_view_test_support.h"
+#include "elastic/formation/group_coordinator.h"
+#include "elastic/formation/group_seeker.h"
+
+namespace unisono::test {
+
+constexpr Nanos desk_start = 1000 * second;
+
+// Four peers in one line (or a grid of 2x2), and four that are not in the layout.
+struct Desk {
+  explicit Desk(std::vector<uint32_t> dims = {4}, uint32_t max_group = 4)
+      : ids(peer_ids(8)),
+        layout(layout_of({ids.begin(), ids.begin() + 4}, 1, std::move(dims))),
+        clerk({.self = ids[7], .run = "run", .times = times, .max_group = max_group, .chunk_count = 60, .schema = 5, .seed = 3},
+              view) {
+    view.hold(layout);
+    view.reachable = ids;
+  }
+
+  formation::Register request(uint32_t i, uint64_t sweep = 0, uint32_t round = 0) const {
+    const auto place = seek_request(layout, ids[i], sweep, round);
+    return {.seat = place.seat, .cell = place.cell, .position = place.position, .weighted = true, .pre = false,
+            .in_layout = place.in_layout, .role = ElasticRole::peer, .bandwidth = 100, .schema = 5, .attempt = 1, .missing = {}};
+  }
+  void say(uint32_t i, const FormationMessage& message) { clerk.message(ids[i], message, now); }
+  void enter(uint32_t i, uint64_t sweep = 0, std::vector<PeerId> missing = {}) {
+    auto one = request(i, sweep);
+    one.missing = std::move(missing);
+    say(i, one);
+  }
+  void announce(uint32_t i, uint64_t sweep = 0) {
+    auto one = request(i, sweep);
+    one.pre = true;
+    one.attempt = 0;
+    say(i, one);
+  }
+  // Wakes the clerk whenever it wants to be, up to then.
+  void pass(Nanos time) {
+    const auto until = now + time;
+    while (clerk.next_deadline() <= until) {
+      now = std::max(now, clerk.next_deadline());
+      clerk.woke(now);
+    }
+    now = until;
+  }
+  // Answers of that kind since the last look, with their receivers; the others are dropped.
+  template <typename Body>
+  std::vector<std::pair<PeerId, Body>> got() {
+    std::vector<std::pair<PeerId, Body>> answers;
+    for (auto& send : clerk.take_sends()) {
+      if (auto* body = std::get_if<Body>(&send.message)) answers.emplace_back(send.to, std::move(*body));
+    }
+    return answers;
+  }
+  // The group that was formed since the last look: all of its members were told, and nobody else.
+  GroupDescriptor formed() {
+    const auto answers = got<formation::Descriptor>();
+    EXPECT_FALSE(answers.empty()) << "no group was formed";
+    if (answers.empty()) return {};
+    const auto& group = answers[0].second.group;
+    EXPECT_EQ(answers.size(), group.members.size());
+    for (const auto& [to, answer] : answers) {
+      EXPECT_EQ(answer.group, group);
+      EXPECT_LT(group.rank_of(to), group.members.size());
+    }
+    return group;
+  }
+
+  ElasticTimes times;
+  std::vector<PeerId> ids;
+  Layout layout;
+  ViewOfTest view;
+  GroupClerk clerk;
+  Nanos now = desk_start;
+};
+
+}  // namespace unisono::test

@@ -1,0 +1,333 @@
+#include "elastic/formation/group_seeker.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/check.h"
+#include "elastic/formation/line_slot.h"
+#include "elastic/layout/moshpit_key.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr uint32_t repeats = 4;               // of REGISTER in a clerk_timeout, until it is acknowledged
+constexpr size_t recent_max = 32;             // descriptors kept; a group's members speak of it for a round_timeout or two
+constexpr size_t early_declines_max = 256;    // one whole group of the largest size
+constexpr size_t asked_groups_max = 64;
+// A wake-up this late (in parts of clerk_timeout) means that this process was stopped: then the clerk's silence says nothing.
+// Bounded in number, so that a host that is always late still gets somewhere.
+constexpr uint32_t nap_part = 4;
+constexpr uint32_t naps_max = 4;
+
+}  // namespace
+
+SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t sweep, uint32_t round) {
+  const auto place = place_in(layout, self, round);
+  SeekRequest request;
+  request.seat = {layout.version, layout.digest, sweep, round, place.line};
+  request.cell = place.cell;
+  request.position = place.position;
+  request.in_layout = place.in_layout;
+  return request;
+}
+
+GroupSeeker::GroupSeeker(SeekerOptions options, const FormationView& view) : options_(std::move(options)), view_(view) {}
+
+void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
+  const bool goes_on = phase_ == Phase::pre && request.seat == request_.seat;
+  if (!goes_on) begin(request);
+  outcome_.reset();
+  naps_ = 0;
+  phase_ = Phase::seeking;
+  request_ = request;
+  ask_holder(now);
+}
+
+void GroupSeeker::pre_register(const SeekRequest& request, Nanos now) {
+  UNISONO_CHECK(phase_ != Phase::seeking);
+  if (phase_ == Phase::pre && request.seat == request_.seat) return;
+  begin(request);
+  phase_ = Phase::pre;
+  ask_holder(now);
+}
+
+void GroupSeeker::stop(Nanos) {
+  withdraw_here();
+  phase_ = Phase::idle;
+  outcome_.reset();
+}
+
+void GroupSeeker::skip(const SeatName& seat) {
+  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Withdraw{seat, attempt_}});
+}
+
+void GroupSeeker::begin(const SeekRequest& request) {
+  withdraw_here();
+  request_ = request;
+  holders_ = view_.clerks(seat_key(options_.run, request.seat), request.seat);
+  holder_ = 0;
+}
+
+// From the present holder on, the first that is not known to be gone.
+void GroupSeeker::ask_holder(Nanos now) {
+  while (holder_ < holders_.size() && view_.gone(holders_[holder_])) ++holder_;
+  acknowledged_ = false;
+  asked_ = heard_ = now;
+  const auto& times = options_.times;
+  round_timeout_ = times.round_timeout_for(times.contribute_timeout_for(options_.vector_bytes, request_.bandwidth));
+  layout_sent_ = never;
+  if (holder_ < holders_.size()) {
+    ++attempt_;
+    return send_register(now);
+  }
+  if (phase_ == Phase::seeking) {
+    std::string who = "no reachable peer keeps it";
+    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " clerks could say who is in the group";
+    return end(SeekNoClerk{"NO_CLERK: " + to_string(request_.seat) + ": " + who});
+  }
+  // Nothing is lost by a pre-registration that nobody heard; the quest itself begins anew with the first.
+  holder_ = 0;
+  acknowledged_ = true;
+}
+
+void GroupSeeker::next_holder(Nanos now) {
+  withdraw_here();
+  ++counters_.holders_given_up;
+  ++holder_;
+  ask_holder(now);
+}
+
+void GroupSeeker::send_register(Nanos now) {
+  sends_.push_back({holders_[holder_], formation::Register{.seat = request_.seat,
+                                                           .cell = request_.cell,
+                                                           .position = request_.position,
+                                                           .weighted = request_.weighted,
+                                                           .pre = phase_ == Phase::pre,
+                                                           .in_layout = request_.in_layout,
+                                                           .role = request_.role,
+                                                           .bandwidth = request_.bandwidth,
+                                                           .schema = request_.schema,
+                                                           .attempt = attempt_,
+                                                           .missing = request_.missing}});
+  repeat_ = now + options_.times.clerk_timeout / repeats;
+}
+
+void GroupSeeker::withdraw_here() {
+  if (phase_ == Phase::idle || holder_ >= holders_.size() || view_.gone(holders_[holder_])) return;
+  sends_.push_back({holders_[holder_], formation::Withdraw{request_.seat, attempt_}});
+}
+
+void GroupSeeker::end(SeekOutcome outcome) {
+  phase_ = Phase::idle;
+  outcome_ = std::move(outcome);
+}
+
+void GroupSeeker::peer_gone(const PeerId& peer, Nanos now) {
+  if (phase_ != Phase::idle && holder_ < holders_.size() && holders_[holder_] == peer) next_holder(now);
+}
+
+Nanos GroupSeeker::silence_deadline() const { return heard_ + options_.times.clerk_timeout; }
+
+Nanos GroupSeeker::cap() const {
+  return asked_ + options_.times.clerk_timeout + options_.times.gather_timeout + round_timeout_;
+}
+
+Nanos GroupSeeker::next_deadline() const {
+  if (phase_ == Phase::idle) return never;
+  if (phase_ == Phase::pre) return acknowledged_ ? never : std::min(repeat_, silence_deadline());
+  return std::min({repeat_, silence_deadline(), cap()});
+}
+
+void GroupSeeker::woke(Nanos now) {
+  if (next_deadline() > now) return;
+  const auto given_up = std::min(silence_deadline(), cap());
+  if (given_up > now) return send_register(now);
+  if (now - given_up >= options_.times.clerk_timeout / nap_part && naps_ < naps_max) {
+    ++naps_;
+    asked_ = heard_ = now;
+    return send_register(now);
+  }
+  next_holder(now);
+}
+
+void GroupSeeker::message(const PeerId& from, const FormationMessage& message, Nanos now) {
+  std::visit(
+      [&](const auto& body) {
+        if constexpr (requires { take(from, body, now); }) {
+          take(from, body, now);
+        } else {
+          ++counters_.ignored;  // for a clerk
+        }
+      },
+      message);
+}
+
+bool GroupSeeker::is_clerk(const PeerId& from, const SeatName& seat) const {
+  return phase_ != Phase::idle && seat == request_.seat && holder_ < holders_.size() && from == holders_[holder_];
+}
+
+bool GroupSeeker::from_clerk(const PeerId& from, const SeatName& seat) {
+  if (is_clerk(from, seat)) return true;
+  ++counters_.ignored;
+  return false;
+}
+
+// True if the quest is to end with this answer; a pre-registration hears of it again when it has become one.
+bool GroupSeeker::is_answer(const PeerId& from, const SeatName& seat, uint64_t sweeps_opened, Nanos now) {
+  note_opened(sweeps_opened);
+  if (!from_clerk(from, seat)) return false;
+  heard(now);
+  return phase_ == Phase::seeking;
+}
+
+void GroupSeeker::heard(Nanos now) {
+  acknowledged_ = true;
+  heard_ = now;
+  // The clerk is due to give signs; until it has missed a few there is nothing to repeat.
+  repeat_ = now + options_.times.clerk_timeout / 2;
+}
+
+void GroupSeeker::note_opened(uint64_t sweeps_opened) {
+  if (sweeps_opened <= highest_opened_) return;
+  highest_opened_ = sweeps_opened;
+  if (sweeps_opened > view_.sweeps_opened()) opened_ = sweeps_opened - 1;
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Pending& pending, Nanos now) {
+  note_opened(pending.sweeps_opened);
+  if (!from_clerk(from, pending.seat)) return;
+  if (pending.attempt != attempt_) {
+    ++counters_.ignored;
+    return;
+  }
+  heard(now);
+  const auto round_ms = std::min<uint64_t>(pending.round_ms, timeout_max / millisecond);
+  round_timeout_ = std::max(round_timeout_, static_cast<Nanos>(round_ms) * millisecond);
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Alone& alone, Nanos now) {
+  if (is_answer(from, alone.seat, alone.sweeps_opened, now)) end(SeekAlone{alone.no_reducer, alone.missing});
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Full& full, Nanos now) {
+  if (is_answer(from, full.seat, full.sweeps_opened, now)) end(SeekFull{full.other_schema});
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::StaleLayout& stale, Nanos now) {
+  if (is_answer(from, stale.seat, stale.sweeps_opened, now)) end(SeekStale{stale.newer});
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Closed& closed, Nanos now) {
+  if (!is_answer(from, closed.seat, closed.sweeps_opened, now)) return;
+  say_late();
+  end(SeekClosed{closed.since_ms, closed.sweeps_opened});
+}
+
+// To all holders of the seat: whichever of them will be its clerk should know.
+void GroupSeeker::say_late() {
+  if (!request_.in_layout) return;  // nobody waits for others anyway, unless they pre-register
+  auto seat = request_.seat;
+  ++seat.sweep;
+  const auto* layout = view_.layout_for(seat.sweep);
+  if (layout != nullptr && key_count(*layout) > 0) return;
+  if (layout != nullptr) seat = seat_in(*layout, options_.self, seat.sweep, seat.round);
+  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Late{seat}});
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {
+  if (!from_clerk(from, need.seat)) return;
+  // Not counted as a sign of life: a clerk that cannot take the layout in would ask for ever.
+  const auto* layout = view_.find_layout(need.seat.layout_version, need.seat.layout_digest);
+  if (layout == nullptr || (layout_sent_ != never && now - layout_sent_ < options_.times.clerk_timeout / repeats)) return;
+  layout_sent_ = now;
+  sends_.push_back({from, formation::LayoutReply{*layout}});
+  send_register(now);
+}
+
+bool GroupSeeker::acceptable(const GroupDescriptor& group) const {
+  return phase_ == Phase::seeking && group.seat == request_.seat && group.schema == request_.schema;
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descriptor, Nanos now) {
+  const auto& group = descriptor.group;
+  note_opened(group.highest_opened);
+  if (group.rank_of(options_.self) == group.members.size()) {
+    ++counters_.ignored;
+    return;
+  }
+  sends_.push_back({from, formation::DescriptorAck{group.id}});
+  const auto* recent = find_recent(group.id);
+  if (recent == nullptr && acceptable(group)) return accept(from, group);
+  if (recent == nullptr || !recent->accepted) {
+    if (recent == nullptr) remember(group, false);
+    ++counters_.declined;
+    decline(group);
+  }
+  // What was declined, or begun and stopped, cannot be taken again, and the seat is closed.
+  if (recent != nullptr && phase_ == Phase::seeking && is_clerk(from, group.seat)) end(SeekClosed{0, group.highest_opened});
+}
+
+void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
+  if (holders_[holder_] != from) withdraw_here();
+  remember(group, true);
+  const auto belongs = [&](const DeclineNews& news) { return news.id == group.id; };
+  for (const auto& news : early_declines_) {
+    if (belongs(news) && group.rank_of(news.peer) < group.members.size()) declines_.push_back(news);
+  }
+  std::erase_if(early_declines_, belongs);
+  end(group);
+}
+
+void GroupSeeker::decline(const GroupDescriptor& group) {
+  for (const auto& member : group.members) {
+    if (member.id != options_.self) sends_.push_back({member.id, formation::Decline{group.id, group.seat}});
+  }
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::Decline& decline, Nanos) {
+  const auto* recent = find_recent(decline.id);
+  if (recent == nullptr) {
+    if (early_declines_.size() >= early_declines_max) early_declines_.pop_front();
+    early_declines_.push_back({decline.id, from});
+  } else if (recent->accepted && recent->group->rank_of(from) < recent->group->members.size()) {
+    declines_.push_back({decline.id, from});
+  }
+}
+
+void GroupSeeker::take(const PeerId& from, const formation::GetDescriptor& get, Nanos) {
+  const auto* recent = find_recent(get.id);
+  if (recent == nullptr || recent->group->rank_of(from) == recent->group->members.size()) {
+    ++counters_.ignored;
+    return;
+  }
+  sends_.push_back({from, formation::Descriptor{*recent->group}});
+}
+
+void GroupSeeker::unknown_group(const GroupId& id, const PeerId& from, Nanos now) {
+  if (const auto* recent = find_recent(id)) {
+    if (!recent->accepted) sends_.push_back({from, formation::Decline{id, recent->group->seat}});
+    return;
+  }
+  const auto again = options_.times.clerk_timeout / repeats;
+  const auto known = asked_groups_.find(id);
+  if (known != asked_groups_.end() && now - known->second < again) return;
+  if (known == asked_groups_.end() && asked_groups_.size() >= asked_groups_max) {
+    std::erase_if(asked_groups_, [&](const auto& asked) { return now - asked.second >= again; });
+    if (asked_groups_.size() >= asked_groups_max) return;
+  }
+  asked_groups_[id] = now;
+  sends_.push_back({from, formation::GetDescriptor{id}});
+}
+
+const GroupSeeker::Recent* GroupSeeker::find_recent(const GroupId& id) const {
+  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& recent) { return recent.group->id == id; });
+  return found == recent_.end() ? nullptr : &*found;
+}
+
+void GroupSeeker::remember(const GroupDescriptor& group, bool accepted) {
+  if (recent_.size() >= recent_max) recent_.pop_front();
+  recent_.push_back({std::make_shared<const GroupDescriptor>(group), accepted});
+}
+
+}  // namespace unisono

@@ -1,0 +1,148 @@
+// What a seeker keeps of groups for others: descriptors, and who declined them.
+
+#include <gtest/gtest.h>
+
+#include "elastic/layout/formation_view_test_support.h"
+#include "elastic/formation/group_seeker.h"
+#include "elastic/formation/line_slot.h"
+
+namespace unisono {
+namespace {
+
+using namespace formation;
+
+struct Member {
+  Member() : ids(test::peer_ids(6)), layout(test::layout_of(ids)), seeker({.self = ids[0], .run = "run", .times = {}}, view) {
+    view.hold(layout);
+    view.reachable = ids;
+  }
+  SeatName seat(uint64_t sweep) const { return seek_request(layout, ids[0], sweep, 0).seat; }
+  GroupDescriptor group(uint64_t sweep) const {
+    GroupDescriptor group;
+    group.id = {sweep + 1, 7};
+    group.seat = seat(sweep);
+    group.chunk_counts = {1, 1, 1};
+    for (uint32_t i = 0; i < 3; ++i) group.members.push_back({ids[i], i, true, true, ElasticRole::peer, -1});
+    return group;
+  }
+  void accept(uint64_t sweep) {
+    seeker.seek(seek_request(layout, ids[0], sweep, 0), 0);
+    seeker.message(ids[4], Descriptor{group(sweep)}, 0);
+    EXPECT_FALSE(seeker.seeking());
+    seeker.take_sends();
+  }
+
+  std::vector<PeerId> ids;
+  Layout layout;
+  test::ViewOfTest view;
+  GroupSeeker seeker;
+};
+
+TEST(GroupSeekerGroups, hands_a_descriptor_on_to_a_member_that_lacks_it) {
+  Member member;
+  member.accept(0);
+  member.seeker.message(member.ids[2], GetDescriptor{member.group(0).id}, 0);
+  const auto sends = member.seeker.take_sends();
+  ASSERT_EQ(sends.size(), 1u);
+  EXPECT_EQ(sends[0].to, member.ids[2]);
+  EXPECT_EQ(std::get<Descriptor>(sends[0].message).group, member.group(0));
+}
+
+TEST(GroupSeekerGroups, hands_nothing_to_others_and_nothing_that_it_does_not_know) {
+  Member member;
+  member.accept(0);
+  member.seeker.message(member.ids[5], GetDescriptor{member.group(0).id}, 0);
+  member.seeker.message(member.ids[2], GetDescriptor{{99, 99}}, 0);
+  EXPECT_TRUE(member.seeker.take_sends().empty());
+  EXPECT_EQ(member.seeker.counters().ignored, 2u);
+}
+
+TEST(GroupSeekerGroups, keeps_the_last_descriptors_only) {
+  Member member;
+  for (uint64_t sweep = 0; sweep < 100; ++sweep) member.accept(sweep);
+  uint64_t known = 0;
+  for (uint64_t sweep = 0; sweep < 100; ++sweep) {
+    member.seeker.message(member.ids[2], GetDescriptor{member.group(sweep).id}, 0);
+    known += member.seeker.take_sends().size();
+  }
+  EXPECT_EQ(known, 32u);
+}
+
+TEST(GroupSeekerGroups, asks_for_a_group_that_it_does_not_know_but_not_with_each_message) {
+  Member member;
+  const GroupId id{9, 9};
+  member.seeker.unknown_group(id, member.ids[1], 0);
+  member.seeker.unknown_group(id, member.ids[2], 249 * millisecond);
+  auto sends = member.seeker.take_sends();
+  ASSERT_EQ(sends.size(), 1u);
+  EXPECT_EQ(sends[0].to, member.ids[1]);
+  EXPECT_EQ(std::get<GetDescriptor>(sends[0].message).id, id);
+  member.seeker.unknown_group(id, member.ids[2], 250 * millisecond);
+  EXPECT_EQ(member.seeker.take_sends().size(), 1u);
+}
+
+TEST(GroupSeekerGroups, asks_for_a_bounded_number_of_groups_at_once) {
+  Member member;
+  for (uint64_t i = 0; i < 1000; ++i) member.seeker.unknown_group({i, i}, member.ids[1], 0);
+  EXPECT_EQ(member.seeker.take_sends().size(), 64u);
+  member.seeker.unknown_group({2000, 1}, member.ids[1], second);
+  EXPECT_EQ(member.seeker.take_sends().size(), 1u);
+}
+
+TEST(GroupSeekerGroups, says_who_declined_a_group_that_was_accepted_here) {
+  Member member;
+  member.accept(0);
+  member.seeker.message(member.ids[1], Decline{member.group(0).id, member.seat(0)}, 0);
+  member.seeker.message(member.ids[5], Decline{member.group(0).id, member.seat(0)}, 0);
+  const auto declines = member.seeker.take_declines();
+  ASSERT_EQ(declines.size(), 1u) << "who is no member cannot decline";
+  EXPECT_EQ(declines[0].peer, member.ids[1]);
+  EXPECT_EQ(declines[0].id, member.group(0).id);
+}
+
+TEST(GroupSeekerGroups, keeps_what_was_declined_before_its_descriptor_came) {
+  Member member;
+  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.seat(0)}, 0);
+  EXPECT_TRUE(member.seeker.take_declines().empty());
+  member.accept(0);
+  const auto declines = member.seeker.take_declines();
+  ASSERT_EQ(declines.size(), 1u);
+  EXPECT_EQ(declines[0].peer, member.ids[2]);
+}
+
+TEST(GroupSeekerGroups, declines_of_unknown_groups_are_kept_in_bounded_number) {
+  Member member;
+  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.seat(0)}, 0);
+  for (uint64_t i = 0; i < 256; ++i) member.seeker.message(member.ids[1], Decline{{i, 1}, member.seat(0)}, 0);
+  member.accept(0);
+  EXPECT_TRUE(member.seeker.take_declines().empty()) << "the oldest went";
+}
+
+TEST(GroupSeekerGroups, messages_for_a_clerk_are_ignored) {
+  Member member;
+  member.seeker.message(member.ids[1], Withdraw{member.seat(0), 1}, 0);
+  member.seeker.message(member.ids[1], Late{member.seat(0)}, 0);
+  EXPECT_EQ(member.seeker.counters().ignored, 2u);
+}
+
+TEST(LinePlace, is_where_the_layout_puts_a_peer_in_each_round) {
+  const auto ids = test::peer_ids(7);
+  const auto layout = test::layout_of({ids.begin(), ids.begin() + 6}, 1, {2, 3});
+  for (uint32_t round = 0; round < 4; ++round) {
+    for (uint32_t rank = 0; rank < 6; ++rank) {
+      const auto place = place_in(layout, layout.peers[rank], round);
+      const bool along_first = round % 2 == 0;
+      EXPECT_EQ(place, (LinePlace{rank, along_first ? rank / 3 : rank % 3, along_first ? rank % 3 : rank / 3, true}));
+      const auto line = line_of(layout, round, place.line);
+      EXPECT_EQ(line.size(), along_first ? 2u : 3u);
+      EXPECT_EQ(line[place.position], layout.peers[rank]);
+    }
+    const auto stranger = place_in(layout, ids[6], round);
+    EXPECT_FALSE(stranger.in_layout);
+    EXPECT_EQ(stranger.cell, mix64(pid64(ids[6])) % 6);
+    EXPECT_TRUE(line_of(layout, round, 3).empty());
+  }
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,52 @@
+#include "elastic/formation/line_slot.h"
+
+#include "base/check.h"
+#include "elastic/layout/moshpit_key.h"
+
+namespace unisono {
+
+namespace {
+
+MoshpitGrid checked_grid(const Layout& layout) {
+  auto grid = grid_of(layout);
+  UNISONO_CHECK(grid.ok());  // nobody but make_layout and read_layout makes layouts, and both have tried it
+  return std::move(*grid);
+}
+
+}  // namespace
+
+LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
+  if (key_count(layout) > 0) {
+    const auto key = first_key(layout, peer);
+    return {.cell = key, .position = 0, .line = key, .in_layout = layout.rank_of(peer) < layout.peers.size()};
+  }
+  const auto grid = checked_grid(layout);
+  const auto axis = round % grid.axes();
+  LinePlace place;
+  const auto rank = layout.rank_of(peer);
+  place.in_layout = rank < layout.peers.size();
+  place.cell = place.in_layout ? grid.cell_of(rank) : grid.cell_of_stranger(pid64(peer));
+  place.position = grid.position(place.cell, axis);
+  place.line = grid.line(place.cell, axis);
+  return place;
+}
+
+bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place) {
+  auto expected = place_in(layout, peer, round);
+  if (place.cell < key_count(layout)) expected.cell = expected.line = place.cell;
+  return place == expected;
+}
+
+std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line) {
+  if (key_count(layout) > 0) return {};
+  const auto grid = checked_grid(layout);
+  std::vector<PeerId> members;
+  for (const auto rank : grid.line_members(round % grid.axes(), line)) members.push_back(layout.peers[rank]);
+  return members;
+}
+
+SeatName seat_in(const Layout& layout, const PeerId& peer, uint64_t sweep, uint32_t round) {
+  return {layout.version, layout.digest, sweep, round, place_in(layout, peer, round).line};
+}
+
+}  // namespace unisono

@@ -1,0 +1,35 @@
+// The last few layouts of a run that this process holds, one per version: of two that bear one version, the one with the
+// smaller digest. A pure value.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "elastic/layout/layout.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+inline constexpr size_t layouts_held_max = 4;
+
+class LayoutBook {
+ public:
+  // False if it is not taken: held already, older than all that are held, or beaten by one of the same version.
+  bool add(std::shared_ptr<const Layout> layout);
+  const Layout* find(uint64_t version, uint64_t digest) const;
+  // The newest one in effect for the sweep, or null.
+  const Layout* in_effect(uint64_t sweep) const;
+  // Null if there is none.
+  const std::shared_ptr<const Layout>& newest() const { return newest_; }
+  // The newest one's peers in the order of their ids.
+  const std::vector<PeerId>& members() const { return members_; }
+  bool has_member(const PeerId& id) const;
+
+ private:
+  std::vector<std::shared_ptr<const Layout>> layouts_;  // by version, ascending
+  std::shared_ptr<const Layout> newest_;
+  std::vector<PeerId> members_;
+};
+
+}  // namespace unisono

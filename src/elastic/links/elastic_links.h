@@ -1,0 +1,200 @@
+// The links of one process of an elastic run: messages to and from peers that come and go, over TCP, by PeerId or by address.
+//
+// A link is made when something is sent (or the other side makes it), and both sides may make it at once. Messages of one pair arrive whole, once
+// and in order, or `lost` says that everything sent before it may be gone; what is sent afterwards goes over a new link. Links that end in order
+// (close(), idle ones) lose nothing and are not reported. With a run key every message is authenticated (elastic/links/run_key.h).
+// Not thread-safe: one thread makes all calls; upcalls come from poll() only, and may call everything but poll().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/shared_buffer.h"
+#include "elastic/links/connection_state.h"
+#include "elastic/links/run_key.h"
+#include "transports/tcp/tcp_transport.h"
+#include "unisono/status.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+struct LinksOptions {
+  PeerId self{};
+  std::string run_id{};
+  std::string run_key{};    // a secret that all peers know; empty: none, and nothing is authenticated
+  std::string interface{};  // as TcpOptions
+  uint16_t port = 0;        // 0: the kernel chooses
+  // What may wait for one peer. A member that owns all chunks of a round may have to send a whole result at once, and 16 million elements are
+  // 64 MiB. A peer for whom more piles up is too slow to take part.
+  size_t queue_bytes_max = 64u << 20;
+  // room(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it on 1 Gbit/s than 34 ms.
+  size_t bulk_bytes = 4u << 20;
+  Nanos dial_timeout = 5 * second;
+  // While there are more than links_kept_max links, those that carried nothing for so long are closed: 4096 peers would need as many descriptors.
+  Nanos idle_close = 60 * second;
+  size_t links_kept_max = 256;
+  // Peers that are known or linked: twice the largest roster, for peers that died or left and others that came instead.
+  size_t peers_max = 8192;
+};
+
+class ElasticSink {
+ public:
+  virtual ~ElasticSink() = default;
+  virtual void received(const PeerId& from, SharedBuffer message) = 0;
+  // All that was sent to this peer before now may not have arrived, and what waited for it is dropped. refused: nobody listens there any more, or
+  // another process does, so this one is dead. Said after an attempt to make a new link, which may have brought one.
+  virtual void lost(const PeerId& peer, const Status& why, bool refused) = 0;
+  // What was sent to this address has not arrived. invalid: another run, run key or version is there: there is no point in trying
+  // again. unavailable: no answer, or this process itself listens there.
+  virtual void address_failed(const std::string& address, const Status& why) = 0;
+  // room(peer) had been false and now is true.
+  virtual void room(const PeerId& peer) = 0;
+};
+
+struct ElasticLinkCounters {
+  uint64_t sent_messages = 0, sent_bytes = 0;          // handed to the transport; without headers
+  uint64_t received_messages = 0, received_bytes = 0;
+  uint64_t refused_messages = 0;     // a wrong tag or number, or no elastic message: ends the link
+  uint64_t refused_connections = 0;  // other runs, other run keys, strangers
+  uint64_t dropped_messages = 0;     // waited for a peer that was lost, or an address that failed
+  uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
+};
+
+class ElasticLinks final : private Sink, private GuestBook {
+ public:
+  static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
+  // Addresses that are being asked at a time, seeds and such.
+  static constexpr size_t addresses_max = 64;
+  // After a loss: so long an attempt to make a new link delays the report.
+  static constexpr Nanos redial_patience = 1 * second;
+  // How long the other side may take to agree to an orderly end.
+  static constexpr Nanos parting_patience = 5 * second;
+
+  // invalid: no such interface, or a bad secret; unavailable: the port is taken.
+  static Result<std::unique_ptr<ElasticLinks>> make(const LinksOptions& options);
+  ~ElasticLinks() override = default;
+  ElasticLinks(const ElasticLinks&) = delete;
+  ElasticLinks& operator=(const ElasticLinks&) = delete;
+
+  // Where this process listens: "tcp://10.0.0.1:4000", best first.
+  std::vector<std::string> endpoints() const { return transport_->endpoints(); }
+  uint16_t port() const { return transport_->port(); }
+
+  // What is known of a peer, as often as it changes. Not dialable: a client, who makes its links itself. Addresses that are none are left out.
+  void know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable);
+  // Queues a message, and makes a link if there is none. False, and nothing is sent: too much waits already, the message is too long, or the peer
+  // has no link and cannot be dialled.
+  [[nodiscard]] bool send(const PeerId& peer, SharedMessage message, Nanos now);
+  // To whoever listens there. False: no address, too many at a time, or a message as above.
+  [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);
+  // Little waits for this peer: bulk may be sent. After false, ElasticSink::room follows, or lost.
+  bool room(const PeerId& peer);
+  bool linked(const PeerId& peer) const;
+  // In order: what waits is sent, then both sides part. What is known of the peer is forgotten; no `lost` follows.
+  void close(const PeerId& peer);
+  void close_all();
+  // Something waits to be sent, or a link is being closed: who leaves polls until it is false, or as long as it likes.
+  bool lingers() const;
+
+  // True if anything happened.
+  bool poll(Nanos now, ElasticSink& sink);
+  Nanos next_deadline() const;
+  // As Transport.
+  int wait_handle() const { return transport_->wait_handle(); }
+  bool arm();
+  void disarm() { transport_->disarm(); }
+
+  ElasticLinkCounters counters() const;
+  // What was refused last, a message and a connection, and whose they were; empty: nothing.
+  std::string last_refusal() const;
+  // "tcp 127.0.0.1:1234 -> 127.0.0.1:999 (eth0)", or why there is no link.
+  std::string describe(const PeerId& peer) const;
+
+ private:
+  // What a message costs besides its bytes while it waits: so small ones are limited, too.
+  static constexpr size_t overhead_bytes = 256;
+
+  struct Event {
+    enum class Kind : uint8_t { lost, address_failed, room } kind = Kind::lost;
+    PeerId peer;
+    std::string address;
+    Status why;
+    bool refused = false;
+  };
+  // A message that the transport has not written yet.
+  struct Flight {
+    PeerIndex index = 0;
+    uint64_t serial = 0;
+    size_t bytes = 0;
+    SharedBuffer message;
+  };
+
+  ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
+
+  // Contacts.
+  ElasticContact* at(PeerIndex index) const { return index < contacts_.size() ? contacts_[index].get() : nullptr; }
+  ElasticContact* find(const PeerId& id) const;
+  ElasticContact& add_contact(const PeerId& id);
+  void forget(ElasticContact& contact);
+  void touch(ElasticContact& contact);
+  static std::string label(const ElasticContact& contact);
+  [[nodiscard]] bool enqueue(ElasticContact& contact, SharedMessage message, Nanos now);
+  void drop_queue(ElasticContact& contact);
+
+  // Driving.
+  bool act(Nanos now);
+  void act_on(ElasticContact& contact, Nanos now);
+  void dial(ElasticContact& contact, Nanos now);
+  void look_at_clocks(Nanos now);
+  void close_idle_links(Nanos now);
+  bool tell(ElasticSink& sink);
+
+  // A link's life.
+  void made(ElasticContact& contact);
+  void came_up(ElasticContact& contact);
+  void pump(ElasticContact& contact);
+  // bytes: that wait no more once it is written.
+  void send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload, size_t bytes);
+  void say_parting(ElasticContact& contact, Nanos now);
+  void ended(ElasticContact& contact, const Status& why);
+  void failed(ElasticContact& contact, const Status& why, bool refused);
+  void refuse(ElasticContact& contact, const char* what);
+  void landed(ElasticContact& contact, const FrameHeader& header, SharedBuffer payload);
+  void settle(ElasticContact& contact, size_t bytes);
+
+  // Sink
+  std::byte* place(PeerIndex from, const FrameHeader& header) override;
+  void received(PeerIndex from, const FrameHeader& header, const View& view) override;
+  void sent(uint64_t id) override;
+  void lost(PeerIndex peer, const Status& why) override;
+  void room(PeerIndex peer) override;
+  // GuestBook
+  bool admit(LinkRequest& guest) override;
+  void answered(PeerIndex peer, const PeerId& id, bool goes_on) override;
+
+  const LinksOptions options_;
+  const RunKey key_;
+  std::vector<std::unique_ptr<ElasticContact>> contacts_;  // by PeerIndex
+  std::vector<PeerIndex> free_;
+  std::map<PeerId, PeerIndex> by_id_;
+  size_t asked_ = 0;   // contacts without an id
+  size_t linked_ = 0;  // whose link is up
+  std::unordered_map<uint64_t, Flight> flights_;
+  uint64_t next_flight_ = 1, next_serial_ = 1;
+  std::vector<PeerIndex> due_;
+  std::vector<Event> events_;
+  ElasticSink* sink_ = nullptr;  // during poll()
+  Nanos now_ = 0;
+  Nanos next_clock_ = never;
+  ElasticLinkCounters counters_;
+  std::string last_refused_message_;
+  std::unique_ptr<TcpTransport> transport_;  // dies first
+};
+
+}  // namespace unisono

@@ -1,0 +1,301 @@
+// Runs and keys that differ, and connections that change, repeat, swap or invent messages.
+#include <gtest/gtest.h>
+
+#include "tests/conformance/elastic_crowd.h"
+
+namespace unisono {
+namespace {
+
+using conformance::hello_from;
+using conformance::same;
+using conformance::Stranger;
+using conformance::test_seed;
+
+class ElasticHostile : public Crowd {
+ protected:
+  // 0 reaches 1 through the proxy; both have the key.
+  void meet_through_proxy() {
+    add({.run_key = "secret"}), add({.run_key = "secret"});
+    proxy = std::make_unique<Proxy>(address(1));
+    others.push_back([&] { proxy->turn(); });
+    links(0).know(id(1), {proxy->endpoint()}, true);
+    say(0, 1, message_of(100, 0));
+    ASSERT_TRUE(hears(1, 1));
+  }
+  // Three messages that pass `change`: `passed` of them arrive, the link ends as corrupt, and a new one works.
+  void expect_refusal(size_t passed, std::function<Proxy::Frames(Bytes)> change, bool in_pieces = false) {
+    meet_through_proxy();
+    // Only the first link is disturbed.
+    proxy->change = [this, change = std::move(change)](Bytes frame) {
+      return links(1).counters().refused_messages == 0 ? change(std::move(frame)) : Proxy::Frames{std::move(frame)};
+    };
+    for (uint64_t i = 1; i <= 3; ++i) {
+      const auto whole = message_of(100 * i, i);
+      if (in_pieces) EXPECT_TRUE(links(0).send(id(1), SharedMessage(whole.slice(0, 64), whole.slice(64, whole.size() - 64)), now));
+      else say(0, 1, whole);
+    }
+    ASSERT_TRUE(within(1 * second, [&] { return !ears(1).losses.empty(); }));
+    EXPECT_EQ(ears(1).losses[0].peer, id(0));
+    EXPECT_EQ(ears(1).losses[0].why.code(), Code::corrupt);
+    EXPECT_NE(ears(1).losses[0].why.message().find("run key"), std::string::npos) << ears(1).losses[0].why.message();
+    EXPECT_EQ(ears(1).messages.size(), 1 + passed);
+    EXPECT_EQ(links(1).counters().refused_messages, 1u);
+    ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1; }));
+    say(0, 1, message_of(77, 7));
+    ASSERT_TRUE(within(1 * second, [&] { return ears(1).messages.size() == 2 + passed; }));
+    EXPECT_TRUE(same(ears(1).messages.back().second.view(), message_of(77, 7).view()));
+  }
+  static FrameHeader header_of(const Bytes& frame) {
+    FrameHeader header;
+    std::memcpy(&header, frame.data(), sizeof header);
+    return header;
+  }
+  static Bytes with(Bytes frame, FrameHeader header) {
+    seal_frame(header);
+    std::memcpy(frame.data(), &header, sizeof header);
+    return frame;
+  }
+  std::unique_ptr<Proxy> proxy;
+};
+
+TEST_F(ElasticHostile, runs_with_other_keys_or_none_refuse_each_other_by_name) {
+  const char* keys[] = {"", "secret", "Secret"};
+  for (const auto* key : keys) add({.run_key = key});
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t j = 0; j < 3; ++j) {
+      if (i == j) continue;
+      ASSERT_TRUE(links(i).send_to_address(address(j), message_of(10, 1), now));
+    }
+  }
+  ASSERT_TRUE(within(1 * second, [&] { return ears(0).failures.size() == 2 && ears(1).failures.size() == 2 && ears(2).failures.size() == 2; }));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(links(i).counters().refused_connections, 2u);
+    EXPECT_TRUE(ears(i).messages.empty());
+    for (const auto& [there, why] : ears(i).failures) {
+      EXPECT_EQ(why.code(), Code::invalid);
+      EXPECT_NE(why.message().find("another job"), std::string::npos) << why.message();
+    }
+  }
+}
+
+TEST_F(ElasticHostile, a_changed_byte_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count == 2) frame[sizeof(FrameHeader) + 150] ^= std::byte{1};
+    return Proxy::Frames{std::move(frame)};
+  });
+}
+
+TEST_F(ElasticHostile, a_changed_tag_is_refused) {
+  expect_refusal(0, [](Bytes frame) {
+    auto header = header_of(frame);
+    header.amount ^= uint64_t{1} << 63;
+    return Proxy::Frames{with(std::move(frame), header)};
+  });
+}
+
+TEST_F(ElasticHostile, a_repeated_message_is_refused) {
+  expect_refusal(1, [](Bytes frame) { return Proxy::Frames{frame, frame}; });
+}
+
+TEST_F(ElasticHostile, a_missing_message_is_noticed_with_the_next) {
+  expect_refusal(0, [count = 0](Bytes frame) mutable { return ++count == 1 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; });
+}
+
+TEST_F(ElasticHostile, messages_in_another_order_are_refused) {
+  expect_refusal(0, [held = Bytes()](Bytes frame) mutable {
+    if (held.empty()) return held = std::move(frame), Proxy::Frames{};
+    return Proxy::Frames{std::move(frame), held};
+  });
+}
+
+TEST_F(ElasticHostile, another_number_on_a_message_is_refused) {
+  expect_refusal(0, [](Bytes frame) {
+    auto header = header_of(frame);
+    ++header.operation;
+    return Proxy::Frames{with(std::move(frame), header)};
+  });
+}
+
+TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_farewell) {
+  expect_refusal(0, [](Bytes frame) {
+    auto header = header_of(frame);
+    header.round = static_cast<uint16_t>(ElasticFrame::parting);
+    return Proxy::Frames{with(std::move(frame), header)};
+  });
+}
+
+// Frames of a message of two pieces: its beginning, which has 64 bytes, and its end.
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_changed_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count == 4) frame.back() ^= std::byte{1};
+    return Proxy::Frames{std::move(frame)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_end_was_cut_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count != 4) return Proxy::Frames{std::move(frame)};
+    auto header = header_of(frame);
+    header.payload_bytes -= 8;
+    frame.resize(frame.size() - 8);
+    return Proxy::Frames{with(std::move(frame), header)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, a_message_of_two_pieces_whose_beginning_was_changed_is_refused) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable {
+    if (++count == 3) frame.back() ^= std::byte{1};
+    return Proxy::Frames{std::move(frame)};
+  }, true);
+}
+
+TEST_F(ElasticHostile, an_end_without_its_beginning_is_no_message) {
+  expect_refusal(1, [count = 0](Bytes frame) mutable { return ++count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
+}
+
+TEST_F(ElasticHostile, a_beginning_cannot_be_given_the_end_of_another_message) {
+  expect_refusal(0, [count = 0](Bytes frame) mutable { return ++count == 2 || count == 3 ? Proxy::Frames{} : Proxy::Frames{std::move(frame)}; }, true);
+}
+
+TEST_F(ElasticHostile, messages_of_an_earlier_link_are_refused_on_a_new_one) {
+  meet_through_proxy();
+  Bytes recorded;
+  proxy->change = [&](Bytes frame) { return recorded = frame, Proxy::Frames{std::move(frame)}; };
+  say(0, 1, message_of(100, 1));
+  ASSERT_TRUE(hears(1, 2));
+  // On the next link it takes the place of the message with the same number.
+  proxy->change = [&](Bytes frame) { return Proxy::Frames{header_of(frame).operation == 1 ? recorded : std::move(frame)}; };
+  proxy->cut();
+  ASSERT_TRUE(within(1 * second, [&] { return ears(0).losses.size() == 1 && links(0).linked(id(1)); }));
+  say(0, 1, message_of(100, 2)), say(0, 1, message_of(100, 3));
+  ASSERT_TRUE(within(1 * second, [&] { return links(1).counters().refused_messages == 1; }));
+  EXPECT_EQ(ears(1).messages.size(), 3u);
+}
+
+TEST_F(ElasticHostile, a_way_that_spoils_every_link_is_not_tried_without_end) {
+  meet_through_proxy();
+  const auto before = links(0).counters().dials;
+  proxy->change = [](Bytes) { return Proxy::Frames{conformance::pattern(sizeof(FrameHeader), test_seed())}; };
+  say(0, 1, message_of(10, 1));
+  EXPECT_FALSE(within(3 * second, [&] { return links(0).counters().dials - before > 1; }));
+  EXPECT_EQ(ears(0).losses.size(), 2u) << "the link, and the one that was to replace it";
+}
+
+// A process that has seen the job key on the wire, or has it and sends what it likes.
+struct Intruder : ElasticHostile {
+  // frames: headers without payloads. The link ends, and nothing is received.
+  void expect_refused(const std::string& key, std::vector<FrameHeader> frames, const std::string& what) {
+    auto& victim = add({.run_key = key});
+    Stranger stranger(victim.endpoints()[0]);
+    stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
+    settle();
+    for (auto& header : frames) {
+      seal_frame(header);
+      const auto bytes = std::as_bytes(std::span(&header, 1));
+      Bytes whole(bytes.begin(), bytes.end());
+      whole.resize(whole.size() + header.payload_bytes);
+      stranger.say(whole);
+    }
+    ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+    EXPECT_TRUE(ears(0).messages.empty());
+    EXPECT_EQ(victim.counters().refused_messages, 1u);
+    ASSERT_EQ(ears(0).losses.size(), 1u);
+    EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+    EXPECT_NE(ears(0).losses[0].why.message().find(what), std::string::npos) << ears(0).losses[0].why.message();
+    EXPECT_FALSE(ears(0).losses[0].refused);
+    EXPECT_EQ(victim.last_refusal(), ears(0).losses[0].why.message());
+  }
+  static FrameHeader frame(ElasticFrame kind, uint32_t bytes = 0) {
+    return {.kind = FrameKind::elastic, .round = static_cast<uint16_t>(kind), .payload_bytes = bytes};
+  }
+};
+
+TEST_F(Intruder, who_knows_the_key_of_the_job_only_cannot_say_anything) {
+  expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::message, 10)}, "run key");
+}
+
+TEST_F(Intruder, a_message_before_the_greeting_is_refused) { expect_refused("secret", {frame(ElasticFrame::message, 10)}, "before the greeting"); }
+
+TEST_F(Intruder, a_greeting_of_another_length_is_refused) { expect_refused("secret", {frame(ElasticFrame::greeting, 31)}, "greeting"); }
+
+TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
+  auto& victim = add({.run_key = "secret"});
+  Stranger stranger(victim.endpoints()[0]);
+  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  settle();
+  auto header = frame(ElasticFrame::greeting, 16u << 20);
+  seal_frame(header);
+  stranger.say(std::as_bytes(std::span(&header, 1)));  // and nothing of the rest
+  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+  ASSERT_EQ(ears(0).losses.size(), 1u);
+  EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+}
+
+TEST_F(Intruder, who_never_greets_is_not_waited_for_without_end) {
+  auto& victim = add({.run_key = "secret"});
+  Stranger stranger(victim.endpoints()[0]);
+  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  settle();
+  EXPECT_FALSE(within(4 * second, [&] { return stranger.closed(); }));
+  ASSERT_TRUE(within(2 * second, [&] { return stranger.closed(); }));
+  ASSERT_EQ(ears(0).losses.size(), 1u);
+  EXPECT_EQ(ears(0).losses[0].why.code(), Code::peer_lost);
+}
+
+TEST_F(Intruder, a_second_greeting_is_refused) {
+  expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::greeting, 32)}, "greeting");
+}
+
+TEST_F(Intruder, a_farewell_without_a_tag_is_refused) {
+  expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
+}
+
+TEST_F(Intruder, a_greeting_where_there_is_no_key_is_refused) { expect_refused("", {frame(ElasticFrame::greeting, 32)}, "greeting"); }
+
+TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
+  auto tagged = frame(ElasticFrame::message, 10);
+  tagged.slice = 1;
+  expect_refused("", {tagged}, "without a key");
+}
+
+TEST_F(Intruder, a_message_behind_the_farewell_is_refused) {
+  expect_refused("", {frame(ElasticFrame::parting), frame(ElasticFrame::message)}, "after the parting");
+}
+
+TEST_F(Intruder, a_farewell_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
+
+TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
+  expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
+}
+TEST_F(Intruder, a_beginning_before_a_parting_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::parting)}, "without its end"); }
+TEST_F(Intruder, a_beginning_before_an_end_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::message)}, "without its end"); }
+TEST_F(Intruder, a_beginning_of_nothing_is_refused) { expect_refused("", {frame(ElasticFrame::beginning)}, "too many bytes"); }
+TEST_F(Intruder, a_long_beginning_is_refused) { expect_refused("", {frame(ElasticFrame::beginning, beginning_bytes_max + 1)}, "too many bytes"); }
+
+TEST_F(Intruder, an_unknown_frame_of_a_link_is_refused) { expect_refused("", {frame(static_cast<ElasticFrame>(4))}, "no frame of an elastic run"); }
+
+TEST_F(Intruder, a_frame_of_another_kind_is_refused) {
+  auto other = frame(ElasticFrame::message, 1000);
+  other.kind = FrameKind::data;
+  expect_refused("", {other}, "no frame of an elastic run");
+}
+
+TEST_F(Intruder, fields_that_mean_nothing_are_zero) {
+  auto odd = frame(ElasticFrame::message);
+  odd.epoch = 1;
+  expect_refused("", {odd}, "no frame of an elastic run");
+}
+
+TEST_F(ElasticHostile, a_header_that_is_none_ends_the_link_and_no_more) {
+  auto& victim = add();
+  Stranger stranger(victim.endpoints()[0]);
+  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "")).job()));
+  settle();
+  stranger.say(conformance::pattern(64, test_seed()));
+  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+  ASSERT_EQ(ears(0).losses.size(), 1u);
+  EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
+}
+
+}  // namespace
+}  // namespace unisono

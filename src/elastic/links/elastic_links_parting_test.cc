@@ -1,0 +1,129 @@
+// Links that end in order: closed, idle, or both at once. Nothing is lost with them.
+#include <gtest/gtest.h>
+
+#include "tests/conformance/elastic_crowd.h"
+
+namespace unisono {
+namespace {
+
+using ElasticParting = Crowd;
+
+TEST_F(ElasticParting, what_waits_is_sent_before_a_peer_is_closed_and_neither_side_loses_the_other) {
+  add(), add();
+  introduce_all();
+  for (int i = 0; i < 20; ++i) say(0, 1, message_of(1u << 20, static_cast<uint64_t>(i)));
+  links(0).close(id(1));
+  EXPECT_FALSE(links(0).send(id(1), message_of(1, 1), now));
+  ASSERT_TRUE(hears(1, 20));
+  ASSERT_TRUE(within(1 * second, [&] { return quiet(); }));
+  EXPECT_FALSE(links(0).linked(id(1)));
+  EXPECT_FALSE(links(1).linked(id(0)));
+  EXPECT_EQ(links(0).describe(id(1)), "not known");
+  EXPECT_EQ(links(1).describe(id(0)), "tcp, no link");
+  EXPECT_TRUE(losses_none());
+}
+
+TEST_F(ElasticParting, who_leaves_closes_all_and_lingers_until_everything_is_said) {
+  for (int i = 0; i < 5; ++i) add();
+  introduce_all();
+  for (size_t i = 1; i < 5; ++i) say(0, i, message_of(100'000, i));
+  links(0).close_all();
+  ASSERT_TRUE(within(1 * second, [&] { return !links(0).lingers(); }));
+  kill(0);
+  for (size_t i = 1; i < 5; ++i) EXPECT_TRUE(hears(i, 1));
+  EXPECT_TRUE(losses_none());
+}
+
+TEST_F(ElasticParting, who_leaves_does_not_linger_for_an_address_that_has_not_answered) {
+  add(), add();
+  members[1]->asleep = true;
+  ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));
+  settle();
+  ASSERT_TRUE(links(0).lingers());
+  links(0).close_all();
+  EXPECT_TRUE(within(10 * millisecond, [&] { return !links(0).lingers(); }));
+  members[1]->asleep = false;
+  EXPECT_FALSE(within(1 * second, [&] { return !ears(1).messages.empty() || !ears(0).failures.empty(); }));
+}
+
+TEST_F(ElasticParting, idle_links_are_closed_down_to_the_number_that_is_kept_and_made_anew_when_needed) {
+  for (int i = 0; i < 6; ++i) add({.idle_close = 10 * second, .links_kept_max = i == 0 ? size_t{2} : size_t{256}});
+  introduce_all();
+  for (size_t i = 1; i < 6; ++i) say(0, i, message_of(10, i));
+  for (size_t i = 1; i < 6; ++i) ASSERT_TRUE(hears(i, 1));
+  ASSERT_FALSE(within(5 * second, [&] { return links(0).counters().links_idled > 0; }));
+  for (size_t i = 3; i < 6; ++i) say(0, i, message_of(10, i));  // these are in use
+  ASSERT_TRUE(within(7 * second, [&] { return links(0).counters().links_idled == 2; }));
+  EXPECT_FALSE(within(2 * second, [&] { return links(0).counters().links_idled > 2; }));
+  for (size_t i = 1; i < 6; ++i) EXPECT_EQ(links(0).linked(id(i)), i >= 3) << i;
+  ASSERT_TRUE(within(15 * second, [&] { return links(0).counters().links_idled == 3; }));
+  EXPECT_FALSE(within(15 * second, [&] { return links(0).counters().links_idled > 3; }));
+  for (size_t i = 1; i < 6; ++i) say(i, 0, message_of(10, i));
+  ASSERT_TRUE(hears(0, 5));
+  EXPECT_TRUE(losses_none());
+}
+
+TEST_F(ElasticParting, messages_that_cross_the_end_of_an_idle_link_arrive_once_and_in_order) {
+  // One side finds the link idle while the other begins to use it, in several orders of events.
+  for (int lead = 0; lead < 12; ++lead) {
+    SCOPED_TRACE(lead);
+    members.clear();
+    add({.idle_close = 10 * second, .links_kept_max = 0}), add();
+    introduce_all();
+    say(0, 1, message_of(1, 0));
+    ASSERT_TRUE(hears(1, 1));
+    now += 11 * second;
+    for (int i = 0; i < lead % 4; ++i) links(0).poll(now, ears(0));
+    for (uint64_t i = 0; i < 5; ++i) say(1, 0, message_of(100, i));
+    for (int i = 0; i < lead / 4; ++i) links(1).poll(now, ears(1));
+    for (uint64_t i = 0; i < 5; ++i) say(0, 1, message_of(100, i));
+    ASSERT_TRUE(hears(0, 5));
+    ASSERT_TRUE(hears(1, 6));
+    for (uint64_t i = 0; i < 5; ++i) {
+      EXPECT_TRUE(conformance::same(ears(0).messages[i].second.view(), message_of(100, i).view()));
+      EXPECT_TRUE(conformance::same(ears(1).messages[i + 1].second.view(), message_of(100, i).view()));
+    }
+    EXPECT_TRUE(losses_none());
+  }
+}
+
+TEST_F(ElasticParting, both_sides_may_close_at_once) {
+  for (const auto* key : {"", "secret"}) {
+    members.clear();
+    add({.run_key = key}), add({.run_key = key});
+    introduce_all();
+    say(0, 1, message_of(10, 1)), say(1, 0, message_of(10, 1));
+    ASSERT_TRUE(hears(0, 1));
+    ASSERT_TRUE(hears(1, 1));
+    links(0).close(id(1)), links(1).close(id(0));
+    ASSERT_TRUE(within(1 * second, [&] { return quiet(); }));
+    EXPECT_TRUE(losses_none());
+  }
+}
+
+TEST_F(ElasticParting, a_peer_that_does_not_part_is_waited_for_a_limited_time) {
+  add(), add();
+  introduce_all();
+  say(0, 1, message_of(10, 1));
+  ASSERT_TRUE(hears(1, 1));
+  members[1]->asleep = true;
+  links(0).close(id(1));
+  EXPECT_FALSE(within(4 * second, [&] { return !links(0).lingers(); }));
+  EXPECT_TRUE(within(5 * second, [&] { return links(0).describe(id(1)) == "not known"; }));
+  EXPECT_TRUE(ears(0).losses.empty()) << "it was closed";
+}
+
+TEST_F(ElasticParting, who_is_not_known_is_forgotten_with_its_link) {
+  add({.peers_max = 2}), add(), add(), add();
+  for (size_t i = 1; i < 4; ++i) introduce(i, 0);
+  for (size_t i = 1; i < 3; ++i) say(i, 0, message_of(10, i));
+  ASSERT_TRUE(hears(0, 2));
+  say(3, 0, message_of(10, 3));
+  EXPECT_FALSE(within(1 * second, [&] { return ears(0).messages.size() > 2; })) << "there is no place for it";
+  kill(1);
+  ASSERT_TRUE(within(5 * second, [&] { return ears(0).messages.size() == 3; }));
+  EXPECT_EQ(ears(0).losses.size(), 1u);
+}
+
+}  // namespace
+}  // namespace unisono

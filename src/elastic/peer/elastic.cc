@@ -1,0 +1,72 @@
+// The public face of elastic/peer/elastic_run.
+#include "unisono/elastic.h"
+
+#include <utility>
+
+#include "elastic/peer/elastic_run.h"
+
+namespace unisono {
+
+ElasticWork::ElasticWork(std::shared_ptr<internal::ElasticCall> call) : call_(std::move(call)) {}
+
+bool ElasticWork::done() const {
+  if (call_ == nullptr) return true;
+  const std::lock_guard lock(call_->mutex);
+  return call_->done;
+}
+
+Result<SweepReport> ElasticWork::wait(Milliseconds timeout) {
+  if (call_ == nullptr) return Status(Code::invalid, "no sweep was begun");
+  std::unique_lock lock(call_->mutex);
+  const auto over = [&] { return call_->done; };
+  if (timeout.count() == 0) call_->ended.wait(lock, over);
+  else if (!call_->ended.wait_for(lock, timeout, over)) return Status(Code::late, "the sweep is not done after " + std::to_string(timeout.count()) + " ms");
+  if (call_->taken) return Status(Code::invalid, "the result of this sweep has been taken already");
+  return call_->take();
+}
+
+void ElasticWork::cancel() {
+  if (call_ == nullptr || done()) return;
+  if (const auto run = call_->run.lock()) run->cancel();
+}
+
+Elastic::Elastic(std::shared_ptr<internal::ElasticRun> run) : run_(std::move(run)) {}
+Elastic::Elastic(Elastic&&) noexcept = default;
+Elastic& Elastic::operator=(Elastic&&) noexcept = default;
+Elastic::~Elastic() = default;
+
+Result<Elastic> Elastic::join(const ElasticOptions& options) {
+  auto run = internal::ElasticRun::join(options);
+  if (!run.ok()) return run.status();
+  return Elastic(std::move(*run));
+}
+
+const ElasticState& Elastic::state() const { return run_->state(); }
+
+bool Elastic::ready(Milliseconds timeout) { return run_->ready(timeout.count() * millisecond); }
+
+Result<SweepReport> Elastic::average(std::span<const std::span<float>> tensors, double weight) {
+  auto call = run_->begin({tensors.begin(), tensors.end()}, weight, false);
+  if (!call.ok()) return call.status();
+  return ElasticWork(std::move(*call)).wait();
+}
+
+Result<SweepReport> Elastic::average(std::span<float> tensor, double weight) { return average(std::span<const std::span<float>>(&tensor, 1), weight); }
+
+Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors, double weight) {
+  auto call = run_->begin(std::move(tensors), weight, true);
+  if (!call.ok()) return call.status();
+  return ElasticWork(std::move(*call));
+}
+
+Status Elastic::set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs) { return run_->set_blobs(std::move(blobs)); }
+
+Status Elastic::offer_values(std::span<const std::span<float>> tensors) { return run_->offer(tensors); }
+
+Result<Group> Elastic::group(Milliseconds timeout, const Options& options) { return run_->group(timeout.count() * millisecond, options); }
+
+ElasticStatus Elastic::status() const { return run_->status(); }
+
+Status Elastic::leave() { return run_->leave(); }
+
+}  // namespace unisono

@@ -1,0 +1,161 @@
+// Joining in real sockets and in time that the test makes: how long it is tried, when not any more, and what is said of it.
+#include "elastic/peer/elastic_driver.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <fstream>
+#include <set>
+
+#include "testing/temporary_folder.h"
+#include "elastic/seeds/seed_test_support.h"
+#include "net/socket_address.h"
+#include "net/tcp_socket.h"
+
+namespace unisono {
+
+namespace {
+
+using test::comes_true;
+using test::make_driver;
+using test::options_of;
+
+// A port that the kernel chose and gives to nobody else, where nobody listens, unless a process that knows it does.
+class QuietPort {
+ public:
+  QuietPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    const auto here = *parse_tcp_address("127.0.0.1");
+    EXPECT_EQ(::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+    EXPECT_EQ(::bind(socket_.get(), here.get(), here.bytes), 0);
+  }
+  uint16_t number() const { return local_address(socket_.get()).port(); }
+  std::string seed() const { return "127.0.0.1:" + std::to_string(number()); }
+
+ private:
+  const Descriptor socket_;
+};
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Time goes on by a step, and everybody looks what has come.
+struct Clock {
+  bool poll(const std::vector<ElasticDriver*>& drivers) {
+    now += step;
+    for (auto* driver : drivers) (void)driver->poll(now);
+    return true;
+  }
+  Nanos now = 0;
+  Nanos step = 5 * millisecond;
+};
+
+}  // namespace
+
+TEST(ElasticDriver, a_seed_where_nobody_listens_yet_is_asked_again_until_somebody_does) {
+  const QuietPort port;
+  const auto joiner = make_driver(options_of(port.seed(), false));
+  ASSERT_NE(joiner, nullptr);
+  Clock clock;
+  std::set<Nanos> attempts;
+  ASSERT_TRUE(comes_true([&] {
+    clock.poll({joiner.get()});
+    if (joiner->next_attempt() != never) attempts.insert(joiner->next_attempt());
+    return attempts.size() == 3;
+  }));
+  EXPECT_TRUE(joiner->failure().message().starts_with("NO_SEED")) << joiner->failure().to_string();
+  EXPECT_EQ(joiner->failure().code(), Code::unavailable);
+  EXPECT_LE(*attempts.rbegin(), clock.now + ElasticDriver::retry_join);
+  auto late = options_of("127.0.0.1:1", true);
+  late.port = port.number();
+  const auto founder = make_driver(late);
+  ASSERT_NE(founder, nullptr);
+  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined(); })) << joiner->failure().to_string();
+  EXPECT_TRUE(joiner->failure().ok()) << joiner->failure().to_string();
+}
+
+TEST(ElasticDriver, it_gives_up_after_join_timeout_and_names_each_seed_and_why) {
+  const QuietPort one, another;
+  auto options = options_of(one.seed(), false);
+  options.seeds = {one.seed(), another.seed(), "file:/nonexistent/seeds"};
+  options.join_timeout = Milliseconds(20'000);
+  const auto joiner = make_driver(options);
+  ASSERT_NE(joiner, nullptr);
+  Clock clock;
+  ASSERT_TRUE(comes_true([&] { return clock.poll({joiner.get()}) && clock.now >= 10 * second; }));
+  EXPECT_TRUE(joiner->peer().join_status().ok() || joiner->next_attempt() != never) << "there is time left";
+  ASSERT_TRUE(comes_true([&] { return clock.poll({joiner.get()}) && clock.now >= 21 * second; }));
+  EXPECT_EQ(joiner->next_attempt(), never);
+  for (const auto until = clock.now + 4 * ElasticDriver::retry_join; clock.now < until;) {
+    clock.poll({joiner.get()});
+    ASSERT_EQ(joiner->failure().code(), Code::unavailable) << "nothing is begun again";
+  }
+  const auto& said = joiner->failure().message();
+  EXPECT_TRUE(said.starts_with("NO_SEED: none of 2 seeds answers")) << said;
+  for (const auto* port : {&one, &another}) {
+    const auto at = said.find(port->seed() + " (");
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_TRUE(contains(said.substr(at, said.find(')', at) - at), "refused")) << said;
+  }
+  EXPECT_TRUE(contains(said, "/nonexistent/seeds")) << said;
+  EXPECT_EQ(joiner->peer().keeper().newest_layout(), nullptr) << "it founds no run by itself";
+}
+
+TEST(ElasticDriver, the_answer_of_another_run_ends_joining_at_once) {
+  auto other = options_of("127.0.0.1:1", true);
+  other.run_id = "another";
+  const auto founder = make_driver(other);
+  ASSERT_NE(founder, nullptr);
+  const auto joiner = make_driver(options_of(founder->status(0).endpoints.front(), false));
+  ASSERT_NE(joiner, nullptr);
+  Clock clock;
+  ASSERT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && !joiner->failure().ok(); }));
+  EXPECT_EQ(joiner->failure().code(), Code::invalid);
+  EXPECT_TRUE(joiner->failure().message().starts_with("RUN_ID_MISMATCH")) << joiner->failure().to_string();
+  EXPECT_EQ(joiner->next_attempt(), never);
+  for (const auto until = clock.now + 2 * ElasticDriver::retry_join; clock.now < until;) clock.poll({founder.get(), joiner.get()});
+  EXPECT_EQ(joiner->next_attempt(), never);
+  EXPECT_FALSE(joiner->failure().ok()) << "nothing was begun again";
+  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get()}) && founder->status(clock.now).refused > 0; }));
+  EXPECT_TRUE(contains(founder->status(clock.now).last_refusal, "the last from 127.0.0.1:")) << founder->status(clock.now).last_refusal;
+}
+
+TEST(ElasticDriver, a_wrong_run_key_is_counted_and_named) {
+  auto with_key = options_of("127.0.0.1:1", true);
+  with_key.run_key = "the right one";
+  const auto founder = make_driver(with_key);
+  ASSERT_NE(founder, nullptr);
+  for (const auto* key : {"a wrong one", ""}) {
+    const auto before = founder->status(0).refused;
+    auto options = options_of(founder->status(0).endpoints.front(), false);
+    options.run_key = key;
+    const auto joiner = make_driver(options);
+    ASSERT_NE(joiner, nullptr);
+    Clock clock;
+    ASSERT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && !joiner->failure().ok(); }));
+    EXPECT_TRUE(joiner->failure().message().starts_with("RUN_ID_MISMATCH")) << joiner->failure().to_string();
+    const auto status = founder->status(clock.now);
+    EXPECT_GT(status.refused, before);
+    EXPECT_TRUE(contains(status.last_refusal, "127.0.0.1:")) << status.last_refusal;
+  }
+}
+
+TEST(ElasticDriver, seeds_are_looked_up_again_for_each_attempt) {
+  test::TemporaryFolder folder;
+  const auto path = folder.path() + "/seeds";
+  const QuietPort one, another;
+  std::ofstream(path) << one.seed() << '\n';
+  const auto founder = make_driver(options_of("127.0.0.1:1", true));
+  auto options = options_of("file:" + path, false);
+  options.join_timeout = Milliseconds(3'600'000);  // of the test's time, which goes fast
+  const auto joiner = make_driver(options);
+  ASSERT_TRUE(founder != nullptr && joiner != nullptr);
+  Clock clock;
+  const auto asked = [&](const QuietPort& port) { return clock.poll({founder.get(), joiner.get()}) && contains(joiner->failure().message(), port.seed()); };
+  ASSERT_TRUE(comes_true([&] { return asked(one); }));
+  std::ofstream(path) << another.seed() << '\n';
+  ASSERT_TRUE(comes_true([&] { return asked(another) && !contains(joiner->failure().message(), one.seed()); })) << joiner->failure().to_string();
+  std::ofstream(path) << founder->status(0).endpoints.front() << '\n';
+  EXPECT_TRUE(comes_true([&] { return clock.poll({founder.get(), joiner.get()}) && joiner->peer().joined(); })) << joiner->failure().to_string();
+}
+
+}  // namespace unisono

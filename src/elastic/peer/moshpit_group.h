@@ -1,0 +1,38 @@
+// One group's round with the peers behind its ranks: what the round sends goes to them.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "elastic/round/moshpit_round.h"
+#include "elastic/formation/group_descriptor.h"
+#include "elastic/peer/elastic_port.h"
+
+namespace unisono {
+
+class MoshpitGroup final : public RoundPort {
+ public:
+  MoshpitGroup(GroupDescriptor descriptor, ElasticPort& port) : descriptor_(std::move(descriptor)), port_(port) {}
+
+  void send(uint32_t rank, SharedMessage message, bool) override { port_.send(descriptor_.members[rank].id, std::move(message)); }
+  bool room(uint32_t rank) const override { return port_.room(descriptor_.members[rank].id); }
+
+  const GroupDescriptor& descriptor() const { return descriptor_; }
+  const GroupId& id() const { return descriptor_.id; }
+  MoshpitRound& round() { return *round_; }
+  const MoshpitRound& round() const { return *round_; }
+  // The round is made after the group, which is its port.
+  Status open(RoundRequest request) {
+    auto made = MoshpitRound::make(std::move(request), *this);
+    if (!made.ok()) return made.status();
+    round_ = std::move(*made);
+    return {};
+  }
+
+ private:
+  GroupDescriptor descriptor_;
+  ElasticPort& port_;
+  std::unique_ptr<MoshpitRound> round_;
+};
+
+}  // namespace unisono

@@ -1,0 +1,158 @@
+// The groups of a peer: the one whose round is under way, those that are over here but may still be asked, and messages that came before their group.
+#include <algorithm>
+#include <utility>
+
+#include "elastic/round/round_messages.h"
+#include "elastic/peer/moshpit_group.h"
+#include "elastic/peer/moshpit_peer.h"
+#include "elastic/peer/averaging_step.h"
+
+namespace unisono {
+
+namespace {
+
+// What a member must send at least: its values to the owners, and to each other member that has a vector the results of the chunks that it owns.
+uint64_t model_bytes(const GroupDescriptor& group, uint32_t self, const ChunkTable& table) {
+  uint64_t chunks = 0, own = group.chunk_counts[self];
+  for (const auto count : group.chunk_counts) chunks += count;
+  if (chunks == 0) return 0;
+  const auto bytes = static_cast<double>(table.elements()) * sizeof(float);
+  const bool gives = group.members[self].role != ElasticRole::reducer;
+  uint64_t takers = 0;
+  for (const auto& member : group.members) takers += member.role != ElasticRole::reducer ? 1 : 0;
+  const auto given = gives ? bytes * static_cast<double>(chunks - own) / static_cast<double>(chunks) : 0;
+  return static_cast<uint64_t>(given + bytes * static_cast<double>(own) / static_cast<double>(chunks) * static_cast<double>(takers - (gives ? 1 : 0)));
+}
+
+}  // namespace
+
+void MoshpitPeer::hear_round(const PeerId& from, SharedBuffer message, Nanos now) {
+  const auto id = round_group(message.view());
+  if (!id) return refuse(from, {Code::corrupt, "a message of a round that is too short to name its group"});
+  MoshpitGroup* group = group_ != nullptr && group_->id() == *id ? group_.get() : nullptr;
+  for (auto one = groups_.rbegin(); group == nullptr && one != groups_.rend(); ++one) {
+    if ((*one)->id() == *id) group = one->get();
+  }
+  if (group == nullptr) {
+    if (std::ranges::find(forgotten_, *id) == forgotten_.end()) hold_early(*id, from, std::move(message), now);
+    return;
+  }
+  const auto rank = group->descriptor().rank_of(from);
+  if (rank >= group->descriptor().members.size()) return refuse(from, {Code::corrupt, "a message of a group that it is not in"});
+  group->round().message(rank, message, now);
+}
+
+// A member that took the descriptor earlier may send before it is here. Its messages are not repeated, so they are kept; but not for ever, and no more
+// than all members of one group can send to one of them: what it owns, from each, and heads.
+void MoshpitPeer::hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now) {
+  const size_t limit = 2 * (settings_.elements * sizeof(float) + (size_t{1} << 20));
+  seeker_.unknown_group(id, from, now);
+  if (early_bytes_ + message.size() > limit || (early_.size() >= early_groups_max && !early_.contains(id))) {
+    return refuse(from, {Code::corrupt, "more messages of groups that are not known here than a group has"});
+  }
+  auto [found, fresh] = early_.try_emplace(id);
+  if (fresh) found->second.since = now;
+  early_bytes_ += message.size();
+  found->second.messages.emplace_back(from, std::move(message));
+  drop_at_ = std::min(drop_at_, found->second.since + settings_.times.stall_timeout);
+}
+
+// What came early for a group that never did, and groups that nobody asks for any more.
+void MoshpitPeer::drop_groups(Nanos now) {
+  drop_at_ = never;
+  for (auto one = early_.begin(); one != early_.end();) {
+    const auto until = one->second.since + settings_.times.stall_timeout;
+    if (now < until) {
+      drop_at_ = std::min(drop_at_, until);
+      ++one;
+      continue;
+    }
+    for (const auto& [from, message] : one->second.messages) early_bytes_ -= message.size();
+    one = early_.erase(one);
+  }
+  while (!groups_.empty() && (groups_.size() > groups_kept_max || groups_.front()->round().over(now))) {
+    forgotten_.push_back(groups_.front()->id());
+    if (forgotten_.size() > groups_forgotten_max) forgotten_.pop_front();
+    groups_.pop_front();
+  }
+  if (!groups_.empty()) drop_at_ = std::min(drop_at_, std::max(now + millisecond, groups_.front()->round().next_deadline()));
+}
+
+bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
+  auto& sweep = *sweep_;
+  RoundRequest request{.id = descriptor.id, .self = descriptor.rank_of(settings_.self), .members = {}, .chunk_counts = descriptor.chunk_counts, .table = table_,
+                       .times = settings_.times, .commit = settings_.commit,
+                       .contribute_codec = wire_codec(settings_.contribute, DType::f32, DType::f32, false),
+                       .result_codec = wire_codec(settings_.result, DType::f32, DType::f32, false),
+                       .line_complete = descriptor.line_complete, .values = settings_.role == ElasticRole::reducer ? nullptr : &sweep.values, .states = sweep.states};
+  double slowest = 0;
+  for (const auto& member : descriptor.members) {
+    request.members.push_back({.position = member.position, .role = member.role, .in_layout = member.in_layout});
+    if (member.bandwidth > 0 && (slowest == 0 || member.bandwidth < slowest)) slowest = member.bandwidth;
+  }
+  request.contribute_timeout = settings_.times.contribute_timeout_for(static_cast<double>(settings_.elements) * sizeof(float), slowest);
+  request.round_timeout = settings_.times.round_timeout_for(request.contribute_timeout);
+  auto group = std::make_unique<MoshpitGroup>(descriptor, port_);
+  if (const auto status = group->open(std::move(request)); !status.ok()) {
+    sweep.report.note = status.message();
+    return false;
+  }
+  group_ = std::move(group);
+  if (settings_.watch != nullptr) settings_.watch->began({.self = settings_.self, .group = descriptor, .values = sweep.values, .states = sweep.states});
+  group_->round().start(now);
+  for (uint32_t rank = 0; rank < descriptor.members.size(); ++rank) {
+    if (keeper_.gone(descriptor.members[rank].id)) group_->round().member_gone(rank, MemberLoss::dead, now);
+  }
+  if (auto early = early_.extract(descriptor.id); !early.empty()) {
+    for (auto& [from, message] : early.mapped().messages) {
+      early_bytes_ -= message.size();
+      const auto rank = descriptor.rank_of(from);
+      if (rank < descriptor.members.size()) group_->round().message(rank, message, now);
+    }
+  }
+  return true;
+}
+
+// True if the round under way has ended.
+bool MoshpitPeer::act_groups(Nanos now) {
+  if (group_ == nullptr || !group_->round().ended()) return false;
+  if (settings_.watch != nullptr && sweep_ != nullptr) {
+    settings_.watch->ended({.self = settings_.self, .group = group_->descriptor(), .values = sweep_->values, .states = sweep_->states}, group_->round());
+  }
+  for (auto& one : groups_) one->round().release_results();
+  auto summary = summary_of(*group_);
+  if (sweep_ != nullptr) {
+    sweep_->members_expected += group_->descriptor().members.size() + group_->descriptor().missing.size();
+    sweep_->members_absent += summary.absent.size();
+  }
+  groups_.push_back(std::move(group_));
+  drop_groups(now);
+  end_round(std::move(summary), now);
+  return true;
+}
+
+void MoshpitPeer::member_gone(const PeerId& peer, MemberLoss why, Nanos now) {
+  const auto tell = [&](MoshpitGroup& group) {
+    const auto rank = group.descriptor().rank_of(peer);
+    if (rank < group.descriptor().members.size()) group.round().member_gone(rank, why, now);
+  };
+  if (group_ != nullptr) tell(*group_);
+  for (auto& group : groups_) tell(*group);
+}
+
+RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
+  const auto& report = group.round().report();
+  RoundSummary summary{.round = group.descriptor().seat.round, .group = static_cast<uint32_t>(group.descriptor().members.size()),
+                       .contributors_min = report.contributors_min, .contributors_max = report.contributors_max,
+                       .contributors_mean = report.contributors_mean, .committed = report.committed, .kept_local = report.kept_local,
+                       .voided = report.voided, .undecided = report.undecided, .lost = report.lost, .contribute_s = seconds_of(report.contribute),
+                       .result_s = seconds_of(report.result), .verdict_s = seconds_of(report.verdict), .sent_bytes = report.sent_bytes,
+                       .received_bytes = report.received_bytes, .model_bytes = model_bytes(group.descriptor(), group.descriptor().rank_of(settings_.self), table_),
+                       .variance = report.variance, .total_weight = report.total_weight};
+  summary.outcome = !report.problem.empty() ? report.problem : report.undecided > 0 ? "undecided" : report.committed + report.kept_local == 0 && table_.chunks() > 0 ? "void" : "averaged";
+  for (const auto& absent : report.absent) summary.absent.push_back(label_of(group.descriptor().members[absent.rank].id) + " (" + absent.reason + ')');
+  for (const auto& peer : group.descriptor().missing) summary.absent.push_back(label_of(peer) + " (did not register)");
+  return summary;
+}
+
+}  // namespace unisono

@@ -1,0 +1,170 @@
+// One peer of an elastic run, whole: roster, clerk, quest for groups, rounds, state for joiners. A state machine that elastic/peer/elastic_run drives in real
+// time and sim/elastic/elastic_cluster in virtual time; everything it says goes through an ElasticPort.
+//
+// One sweep at a time: begin_sweep() takes the values, take_sweep() gives them back, averaged as far as it went. Between and during sweeps it answers
+// others: as clerk, as member of rounds that are over here, as donor. Whatever arrives is decoded by the part that it is for; what makes no sense is counted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/shared_buffer.h"
+#include "elastic/round/chunk_table.h"
+#include "elastic/round/moshpit_round.h"
+#include "elastic/roster/flat_advice.h"
+#include "elastic/formation/group_coordinator.h"
+#include "elastic/formation/group_seeker.h"
+#include "elastic/layout/moshpit_key.h"
+#include "elastic/roster/roster_keeper.h"
+#include "elastic/peer/elastic_group.h"
+#include "elastic/peer/elastic_port.h"
+#include "elastic/peer/moshpit_settings.h"
+#include "elastic/peer/moshpit_state.h"
+#include "unisono/elastic.h"
+
+namespace unisono {
+
+class MoshpitGroup;
+struct MoshpitSweep;
+
+class MoshpitPeer {
+ public:
+  // The port outlives the peer.
+  MoshpitPeer(const MoshpitSettings& settings, ElasticPort& port);
+  ~MoshpitPeer();
+
+  Status start(Nanos now);
+  // News of the port. -------------------------------------------------------------------------------------------------
+  void received(const PeerId& from, SharedBuffer message, Nanos now);
+  void link_lost(const PeerId& peer, const Status& why, bool refused, Nanos now);
+  void address_failed(const std::string& address, const Status& why, Nanos now);
+  void room(const PeerId& peer, Nanos now);
+  void woke(Nanos now);
+  Nanos next_deadline() const;
+
+  // Joining. ------------------------------------------------------------------------------------------------------------
+  // ok while it is under way or has succeeded; else why not.
+  const Status& join_status() const { return keeper_.join_status(); }
+  // It knows the roster, and has the state if there was any.
+  bool joined() const { return state_.settled(); }
+  // And min_peers are there, with a layout.
+  bool ready() const { return joined() && keeper_.newest_layout() != nullptr && keeper_.settled(); }
+  // Once, after joined().
+  std::optional<ElasticState> take_state() { return state_.take_loaded(); }
+
+  // Sweeps. -------------------------------------------------------------------------------------------------------------
+  // values: `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
+  Status begin_sweep(SweepInput input, Nanos now);
+  // Ends the sweep that is under way after the round that has begun, or at once if none has.
+  void cancel_sweep(Nanos now);
+  std::optional<FinishedSweep> take_sweep();
+  bool sweeping() const { return sweep_ != nullptr; }
+
+  // What joiners are given. -----------------------------------------------------------------------------------------------
+  void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
+  // As measured, in bytes/s: for its share of the chunks of a group.
+  void set_bandwidth(double bytes_per_second, Nanos now);
+  // What can be sent, in bytes/s: joiners are given a part of it.
+  void set_sending_rate(double bytes_per_second) { state_.set_bandwidth(bytes_per_second); }
+  // As RosterKeeper::set_seeds.
+  void set_seeds(const std::vector<std::string>& addresses, Nanos now);
+  void offer_values(const SharedBuffer& values, Nanos now);
+
+  // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
+  void leave(Nanos now);
+  bool left() const { return left_; }
+
+  ElasticStatus status(Nanos now) const;
+  // Where this peer stands in an ordinary group of all that the newest layout names, and where that meets.
+  Result<ElasticGroupPlace> group_place() const;
+  void tell_address(const std::string& address, Nanos now);
+  const RosterKeeper& keeper() const { return keeper_; }
+  uint64_t refused() const { return refused_; }
+  size_t groups_kept() const { return groups_.size(); }
+  size_t held_bytes() const;  // of messages that wait for their group, and of groups
+
+ private:
+  // moshpit_peer.cc
+  void act(Nanos now);
+  bool act_roster(Nanos now);
+  bool act_formation(Nanos now);
+  void hear_roster(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void hear_formation(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void hear_state(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void peer_gone(const RosterNews& news, Nanos now);
+  void refuse(const PeerId& from, const Status& why);
+  void send_formation(const FormationSend& one);
+
+  // moshpit_groups.cc: the round under way, and those that are over here but not for others
+  void hear_round(const PeerId& from, SharedBuffer message, Nanos now);
+  bool begin_round(const GroupDescriptor& descriptor, Nanos now);
+  bool act_groups(Nanos now);
+  void hold_early(const GroupId& id, const PeerId& from, SharedBuffer message, Nanos now);
+  void drop_groups(Nanos now);
+  void member_gone(const PeerId& peer, MemberLoss why, Nanos now);
+  RoundSummary summary_of(const MoshpitGroup& group) const;
+  std::string label_of(const PeerId& peer) const;
+
+  // averaging_step.cc
+  bool act_sweep(Nanos now);
+  bool choose_layout(Nanos now);
+  const Layout* layout_to_take(bool patience_over);
+  void take_layout(const Layout& layout);
+  void skip_sweeps();
+  void begin_seeking(Nanos now);
+  void take_outcome(const SeekOutcome& outcome, Nanos now);
+  void take_outcome(const SeekClosed& closed, Nanos now);
+  void take_outcome(const SeekStale& stale, Nanos now);
+  void pass_round(const char* outcome, Nanos now);
+  void end_round(RoundSummary summary, Nanos now);
+  void end_sweep(Nanos now);
+  SeekRequest request_for(uint32_t round) const;
+
+  struct Early {  // messages of a group whose descriptor has not come yet
+    Nanos since = 0;
+    std::deque<std::pair<PeerId, SharedBuffer>> messages;
+  };
+  static constexpr size_t early_groups_max = 16;
+  static constexpr size_t groups_kept_max = 32;  // over here; the specification asks for at least 16
+  static constexpr size_t groups_forgotten_max = 256;
+
+  MoshpitSettings settings_;
+  ElasticPort& port_;
+  ChunkTable table_;
+  RosterKeeper keeper_;
+  GroupClerk clerk_;
+  GroupSeeker seeker_;
+  MoshpitState state_;
+  std::deque<FormationSend> own_mail_;  // to this process itself
+
+  std::unique_ptr<MoshpitGroup> group_;             // whose round is under way
+  std::deque<std::unique_ptr<MoshpitGroup>> groups_;  // over here, newest last
+  std::deque<GroupId> forgotten_;                   // over everywhere, as far as this process cares: their messages are dropped
+  std::map<GroupId, Early> early_;
+  size_t early_bytes_ = 0;
+  Nanos drop_at_ = never;
+
+  std::unique_ptr<MoshpitSweep> sweep_;
+  std::optional<FinishedSweep> finished_;
+  uint64_t next_sweep_ = 0;
+  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last sweep that had it
+  MoshpitKey key_;                                   // of the last sweep's layout, if it has keys
+  bool told_inexact_ = false;
+  std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
+  uint64_t sweeps_done_ = 0, exact_sweeps_ = 0;
+  FlatAdvice advice_;
+
+  Nanos leave_by_ = never;  // else the end of the grace
+  bool left_ = false;
+  uint64_t refused_ = 0;
+  std::string last_refusal_;
+  bool acting_ = false;
+};
+
+}  // namespace unisono

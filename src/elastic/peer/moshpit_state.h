@@ -1,0 +1,75 @@
+// What a peer of an elastic run has for joiners, and what it loads itself when it joins.
+//
+// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each sweep the values are kept
+// for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait for whoever loads.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "elastic/round/chunk_values.h"
+#include "elastic/roster/roster_keeper.h"
+#include "elastic/peer/elastic_port.h"
+#include "elastic/peer/moshpit_settings.h"
+#include "elastic/state/state_copy.h"
+#include "elastic/state/state_donor.h"
+#include "elastic/state/state_loader.h"
+#include "unisono/elastic.h"
+
+namespace unisono {
+
+class MoshpitState {
+ public:
+  MoshpitState(const MoshpitSettings& settings, const ChunkTable& table);
+
+  bool settled() const { return stage_ == Stage::settled; }
+  bool loading() const { return stage_ == Stage::loading; }
+  // Sweeps were made before this process came: it has nothing to give to the first one that it takes part in.
+  bool newcomer() const { return newcomer_; }
+  std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
+
+  // Kept together with the values of the next keep().
+  void set_blobs(std::vector<NamedBlob> blobs);
+  // What joiners are given from now on; sweep -1: no sweep has been made yet.
+  void keep(int64_t sweep, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
+  void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
+
+  // Corrupt: what no peer would send.
+  Status message(const PeerId& from, const SharedBuffer& message, Nanos now);
+  void peer_gone(const PeerId& peer, Nanos now);
+  void roster_changed() { sources_changed_ = true; }
+  void leave() { donor_.leave(); }
+  void woke(Nanos now);
+  Nanos next_deadline() const;
+  // Sends what is to be sent, and goes from the roster to the state. True if anything happened.
+  bool act(RosterKeeper& keeper, ElasticPort& port, Nanos now);
+
+  uint32_t serving() const { return donor_.serving(); }
+
+ private:
+  enum class Stage : uint8_t { joining, loading, settled };
+
+  void begin_loading(RosterKeeper& keeper, Nanos now);
+  void end_loading(Result<LoadedState> outcome, RosterKeeper& keeper, Nanos now);
+  void settle(RosterKeeper& keeper, Nanos now);
+  std::vector<StateSource> sources(const RosterKeeper& keeper) const;
+
+  PeerId self_;
+  ElasticRole role_;
+  uint64_t schema_;
+  ElasticTimes times_;
+  ChunkTable table_;
+  std::vector<size_t> chunk_bytes_;
+  std::optional<std::vector<StateBlob>> blobs_;
+  StateCopy copy_;
+  StateDonor donor_;
+  std::unique_ptr<StateLoader> loader_;
+  Stage stage_ = Stage::joining;
+  bool newcomer_ = false;
+  bool sources_changed_ = false;
+  Nanos loading_since_ = 0;
+  std::optional<ElasticState> loaded_;
+};
+
+}  // namespace unisono

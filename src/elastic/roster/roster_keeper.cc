@@ -1,0 +1,316 @@
+#include "elastic/roster/roster_keeper.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr size_t farewells_max = 64;      // processes that are told at once that this one leaves
+constexpr uint32_t max_group_min = 4;
+constexpr size_t seeds_at_once = 32;
+constexpr size_t seeds_named_max = 16;    // in an error
+constexpr size_t seeds_kept_max = 2048;   // a joiner's, where they change while it is joining
+
+}  // namespace
+
+RosterKeeper::RosterKeeper(KeeperOptions options, PeerEntry self)
+    : options_(std::move(options)),
+      self_(self.id),
+      run_(fnv1a64(options_.run_id)),
+      first_entry_(std::move(self)),
+      random_(options_.seed),
+      roster_(options_.max_peers, options_.times.forget_dead) {
+  first_entry_.status = options_.found ? PeerStatus::alive : PeerStatus::joining;
+  for (const auto& seed : options_.seeds) seeds_[seed];
+}
+
+Status RosterKeeper::check_options() const {
+  if (options_.run_id.empty() || options_.run_id.size() > run_id_bytes_max)
+    return {Code::invalid, "the run's id has " + std::to_string(options_.run_id.size()) + " bytes: 1 to " + std::to_string(run_id_bytes_max)};
+  if (options_.max_peers < 1 || options_.max_peers > roster_peers_max)
+    return {Code::invalid, "max_peers is " + std::to_string(options_.max_peers) + ": 1 to " + std::to_string(roster_peers_max)};
+  if (options_.min_peers < 1 || options_.min_peers > options_.max_peers)
+    return {Code::invalid, "min_peers is " + std::to_string(options_.min_peers) + ": 1 to max_peers"};
+  if (options_.max_group < max_group_min)
+    return {Code::invalid, "max_group is " + std::to_string(options_.max_group) + ": at least " + std::to_string(max_group_min)};
+  if (auto status = options_.times.check(); !status.ok()) return status;
+  return check_entry(first_entry_);
+}
+
+Status RosterKeeper::start(Nanos now) {
+  if (state_ != JoinState::idle) return {Code::invalid, "the roster's keeper was started before"};
+  if (auto status = check_options(); !status.ok()) return status;
+  // Times in the past, whatever the clock says now: nothing was sent yet.
+  gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
+  stranger_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
+  (void)roster_.merge({.entry = first_entry_}, now);
+  state_ = JoinState::joining;
+  if (options_.found) {
+    joined(now);
+    return {};
+  }
+  join_until_ = now + options_.times.heal_period;
+  const auto& own = first_entry_.facts.addresses;
+  for (auto& [address, seed] : seeds_) {
+    if (std::find(own.begin(), own.end(), address) != own.end()) seed = {.failed = true, .why = "this process itself"};
+  }
+  give_up_joining();
+  if (running()) say_hello(now);
+  return {};
+}
+
+// To a few seeds at a time, for a file may name all that ever were there: who fails makes room at once, who says nothing after a probe_period. The turn is of who was
+// not asked yet, then of who was asked longest ago.
+void RosterKeeper::say_hello(Nanos now) {
+  hello_at_ = now + options_.times.probe_period;
+  std::vector<std::pair<Nanos, const std::string*>> due;
+  size_t asked = 0;
+  for (const auto& [address, seed] : seeds_) {
+    if (seed.failed) continue;
+    const bool waits = seed.asked_at != never && now < seed.asked_at + options_.times.probe_period;
+    if (waits) ++asked;
+    else due.emplace_back(seed.asked_at == never ? -never : seed.asked_at, &address);
+  }
+  std::ranges::stable_sort(due, {}, &std::pair<Nanos, const std::string*>::first);
+  for (size_t i = 0; i < due.size() && asked < seeds_at_once; ++i, ++asked) {
+    seeds_.at(*due[i].second).asked_at = now;
+    sends_.push_back({.to = {}, .address = *due[i].second, .message = hello(now)});
+  }
+}
+
+void RosterKeeper::set_seeds(const std::vector<std::string>& addresses, Nanos now) {
+  if (!running() || addresses.empty()) return;
+  if (state_ == JoinState::joined) seeds_.clear();
+  for (const auto& address : addresses) {
+    if (seeds_.size() < seeds_kept_max && seeds_.try_emplace(address).second && state_ == JoinState::joining) hello_at_ = now;
+  }
+}
+
+void RosterKeeper::address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now) {
+  if (state_ == JoinState::joining) seed_failed(address, why, other_run, now);
+}
+
+void RosterKeeper::seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now) {
+  const auto found = seeds_.find(address);
+  if (found == seeds_.end() || found->second.failed) return;
+  found->second = {.failed = true, .other_run = other_run, .why = why};
+  give_up_joining();
+  if (running()) say_hello(now);
+}
+
+// If every seed has failed. A process that found nobody must not found the run by itself: two runs would come of one.
+void RosterKeeper::give_up_joining() {
+  if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return !seed.second.failed; })) return;
+  std::string list;
+  size_t named = 0;
+  for (const auto& [address, seed] : seeds_) {
+    if (++named <= seeds_named_max) list += (list.empty() ? ": " : ", ") + address + " (" + seed.why + ')';
+  }
+  if (named > seeds_named_max) list += " and " + std::to_string(named - seeds_named_max) + " more";
+  if (std::any_of(seeds_.begin(), seeds_.end(), [](const auto& seed) { return seed.second.other_run; }))
+    return fail(Code::invalid, "RUN_ID_MISMATCH: no seed answers for run \"" + options_.run_id + "\", with its run key if it has one" + list);
+  fail(Code::unavailable, "NO_SEED: none of " + std::to_string(seeds_.size()) + " seeds answers" + list);
+}
+
+void RosterKeeper::fail(Code code, const std::string& why) {
+  state_ = JoinState::failed;
+  join_status_ = {code, why};
+  sends_.clear();
+}
+
+void RosterKeeper::joined(Nanos now) {
+  const auto& times = options_.times;
+  state_ = JoinState::joined;
+  hello_at_ = join_until_ = never;
+  // Processes that were started together must not all do the same thing at the same time for ever.
+  probe_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.probe_period)));
+  heal_at_ = now + static_cast<Nanos>(random_.below(static_cast<uint64_t>(times.heal_period)));
+  members_changed(now);
+  if (has_news()) want_gossip(false, now);
+}
+
+void RosterKeeper::message(const PeerId& from, const RosterMessage& message, Nanos now) {
+  if (!running() || from == self_ || from == PeerId{}) return;
+  if (const auto* refused = std::get_if<RosterRefused>(&message.body)) return on_body(from, *refused, now);
+  if (const auto* hello = std::get_if<RosterHello>(&message.body)) {
+    if (!admit(from, *hello, message, now)) return;
+  } else if (message.run != run_) {
+    ++counters_.foreign;
+    return;
+  }
+  take_message(from, message, now);
+}
+
+void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message, Nanos now) {
+  // What a joiner is told first is known to everybody else.
+  const bool first_roster = state_ == JoinState::joining && std::holds_alternative<RosterWelcome>(message.body);
+  bool wrong_about_us = false;
+  for (const auto& claim : message.claims) wrong_about_us = take_claim(claim, from, !first_roster, now) || wrong_about_us;
+  if (wrong_about_us) tell(from, {self_}, now);
+  const auto* sender = roster_.find(from);
+  if (sender != nullptr && sender->facts.role == ElasticRole::client && !is_gone(sender->status)) clients_[from] = now;
+  take_sweeps_opened(message.sweeps_opened, now);
+  std::visit([&](const auto& body) { on_body(from, body, now); }, message.body);
+  if (!running()) return;
+  if (seek_at_ != never && knows_all_of_layout()) seek_at_ = never;
+  hear_of_layout(from, message.layout_version, message.layout_digest, now);
+  const auto* gossip = std::get_if<RosterGossip>(&message.body);
+  if (gossip == nullptr || !gossip->answer) answer_outsider(from, now);
+}
+
+// Whether the sender of a hello may take part; it is told why not.
+bool RosterKeeper::admit(const PeerId& from, const RosterHello& hello, const RosterMessage& message, Nanos now) {
+  const auto refuse = [&](RefusalReason reason, const std::string& text) {
+    send(from, RosterRefused{reason, text});
+    return false;
+  };
+  if (hello.run_id != options_.run_id) {
+    ++counters_.foreign;
+    return refuse(RefusalReason::run_id, "this is run \"" + options_.run_id + "\", not \"" + hello.run_id + '"');
+  }
+  if (message.claims.empty() || message.claims.front().entry.id != from || state_ != JoinState::joined) return false;
+  const auto& entry = message.claims.front().entry;
+  if (entry.facts.schema_hash != self_entry().facts.schema_hash)
+    return refuse(RefusalReason::schema, "the tensors of " + label(self_entry()) + " have another schema than those of " + label(entry));
+  const auto* known = roster_.find(from);
+  if (roster_.full() && (known == nullptr || is_gone(known->status))) {
+    ++counters_.full;
+    return refuse(RefusalReason::full, std::to_string(roster_.present().size()) + " peers are present, no more are possible");
+  }
+  return true;
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterHello& hello, Nanos now) {
+  if (hello.sum == roster_.sum()) {
+    send_news(from, RosterWelcome{.sum = roster_.sum(), .last = true, .parts = {}}, true, now);
+  } else {
+    send_roster(from, true, hello.parts, now);
+  }
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterWelcome& welcome, Nanos now) {
+  if (!welcome.last) return;
+  if (state_ == JoinState::joining) joined(now);
+  if (welcome.sum != roster_.sum()) send_roster(from, false, welcome.parts, now);
+}
+
+void RosterKeeper::on_body(const PeerId&, const RosterRefused& refused, Nanos) {
+  if (state_ != JoinState::joining) return;  // somebody else lives now where a peer of ours did
+  switch (refused.reason) {
+    case RefusalReason::run_id: return fail(Code::invalid, "RUN_ID_MISMATCH: " + refused.text);
+    case RefusalReason::schema: return fail(Code::invalid, "SCHEMA_MISMATCH: " + refused.text);
+    case RefusalReason::full: return fail(Code::unavailable, "ROSTER_FULL: " + refused.text);
+  }
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterProbe& probe, Nanos now) {
+  send_news(from, RosterAck{.origin = probe.origin, .target = self_, .sequence = probe.sequence}, true, now);
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterAck& ack, Nanos now) {
+  if (ack.origin != self_) {
+    // An answer to a probe that was made for somebody else; only the target itself may give it.
+    if (ack.target == from && roster_.find(ack.origin) != nullptr) send(ack.origin, ack);
+    return;
+  }
+  const auto found = probes_.find(ack.target);
+  if (found != probes_.end() && found->second.sequence == ack.sequence) end_probe(ack.target);
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterProbeRequest& request, Nanos now) {
+  if (can_reach(request.target, now)) send(request.target, RosterProbe{.origin = from, .sequence = request.sequence});
+}
+
+void RosterKeeper::on_body(const PeerId& from, const RosterGossip& gossip, Nanos now) {
+  // Nobody can dial a client, so few have a link to it: what it is to hear, it hears in answers.
+  if (!gossip.answer && clients_.contains(from) && has_news()) send_news(from, RosterGossip{.answer = true}, true, now);
+}
+
+void RosterKeeper::on_body(const PeerId& from, const LayoutPull&, Nanos now) {
+  if (layouts_.newest() != nullptr) send_layout(from, now);
+}
+
+void RosterKeeper::on_body(const PeerId& from, const LayoutPush& push, Nanos now) {
+  constexpr size_t handed_on = 3;
+  if (believable(*push.layout)) (void)take_layout(push.layout, from, handed_on, now);
+}
+
+void RosterKeeper::woke(Nanos now) {
+  if (!running()) return;
+  excuse_nap(now);
+  roster_.forget(now);
+  if (join_until_ <= now) {
+    const auto waited = "no answer in " + std::to_string(options_.times.heal_period / millisecond) + " ms";
+    for (const auto& [address, seed] : seeds_) seed_failed(address, waited, false, now);
+    return;
+  }
+  if (hello_at_ <= now) say_hello(now);
+  PeerId due;
+  while (probe_ends_.take_due(now, due)) probe_expired(due, now);
+  while (suspects_.take_due(now, due)) {
+    judge(due, PeerStatus::dead, false, "suspect for " + std::to_string(options_.times.suspect_time / millisecond) + " ms, and nothing came from it", now);
+  }
+  if (probe_at_ <= now) probe_one(now);
+  if (heal_at_ <= now) heal(now);
+  if (layout_at_ <= now) consider_layout(now);
+  if (seek_at_ <= now) seek_members({}, now);
+  if (gossip_at_ <= now) gossip(now);
+}
+
+Nanos RosterKeeper::next_deadline() const {
+  if (!running()) return never;
+  return std::min({join_until_, hello_at_, probe_ends_.next(), suspects_.next(), probe_at_, heal_at_, layout_at_, seek_at_, gossip_at_, roster_.next_forget()});
+}
+
+void RosterKeeper::set_alive(Nanos now) {
+  if (state_ == JoinState::joined && self_entry().status == PeerStatus::joining) judge(self_, PeerStatus::alive, false, "its state is loaded", now);
+}
+
+void RosterKeeper::leave(Nanos now) {
+  if (!running()) {
+    if (state_ == JoinState::idle) state_ = JoinState::left;
+    return;
+  }
+  judge(self_, PeerStatus::left, false, "it left", now);
+  for (const auto& id : some(roster_.present(), farewells_max, self_, now)) tell(id, {self_}, now);
+  state_ = JoinState::left;
+}
+
+void RosterKeeper::set_bandwidth(double bytes_per_second, Nanos now) {
+  if (!running()) return;
+  auto facts = self_entry().facts;
+  const double change = bytes_per_second - facts.bandwidth;
+  if (!(change > 0.1 * facts.bandwidth || change < -0.1 * facts.bandwidth)) return;
+  facts.bandwidth = std::clamp(bytes_per_second, -1.0, 1e18);
+  change_facts(facts, now);
+}
+
+void RosterKeeper::add_address(const std::string& address, Nanos now) {
+  if (!running() || address.size() > peer_address_bytes_max) return;
+  auto facts = self_entry().facts;
+  if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
+  facts.addresses.push_back(address);
+  change_facts(facts, now);
+  spread(self_, RumorKind::standing, now);
+  want_gossip(true, now);
+}
+
+void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {
+  if (!running()) return;
+  auto facts = self_entry().facts;
+  facts.registered_sweep = static_cast<int64_t>(std::min(sweep, sweep_number_max));
+  change_facts(facts, now);
+}
+
+void RosterKeeper::set_finished(int64_t sweep, uint64_t state_digest, Nanos now) {
+  if (!running()) return;
+  auto facts = self_entry().facts;
+  facts.finished_sweep = std::clamp<int64_t>(sweep, -1, sweep_number_max);
+  facts.state_digest = state_digest;
+  change_facts(facts, now);
+}
+
+}  // namespace unisono

@@ -1,0 +1,234 @@
+// Keeps the roster of an elastic run in one process: joins it, notices who vanishes, spreads what changes, unites with who was
+// cut off, and holds the layouts. A state machine: messages and losses in, messages and news out, time as an argument.
+//
+// Failure detection is SWIM's (Das, Gupta, Motivala 2002): a random peer is probed per period; silence makes it suspect, lasting
+// silence dead; it contradicts by raising its incarnation. Changes ride on what is sent anyway, so a period costs O(1) messages
+// whatever the number of peers; whole rosters are sent only to who joins or was apart.
+// Somebody else's word that a peer died of silence is taken as a suspicion first: after a cut, each side believes the other dead,
+// and nobody shall lose the neighbours that answer. It is the same as that word coming later, so merging stays what it is.
+// Feed messages that have arrived before woke(): a process that was stopped should hear the news before it judges others.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "elastic/layout/formation_view.h"
+#include "elastic/layout/layout_book.h"
+#include "elastic/roster/peer_roster.h"
+#include "elastic/roster/peer_timers.h"
+#include "elastic/layout/record_holders.h"
+#include "elastic/roster/roster_suspicions.h"
+#include "elastic/roster/roster_keeper_values.h"
+#include "elastic/roster/gossip_queue.h"
+
+namespace unisono {
+
+class RosterKeeper final : public FormationView {
+ public:
+  // The entry's status is of no account: a founder is alive at once, a joiner joining until set_alive().
+  RosterKeeper(KeeperOptions options, PeerEntry self);
+
+  // invalid, naming what is wrong with the options or the entry.
+  Status start(Nanos now);
+  // Nothing in a message can fail; what is not for us is counted.
+  void message(const PeerId& from, const RosterMessage& message, Nanos now);
+  void woke(Nanos now);
+  // When woke() must be called; `never` before start() and after the end.
+  Nanos next_deadline() const;
+
+  // The link to it broke: counts as a failed probe, and others are asked at once.
+  void link_lost(const PeerId& peer, Nanos now);
+  // Nobody listens at its addresses any more: dead at once.
+  void known_dead(const PeerId& peer, const std::string& why, Nanos now);
+  // A message to an address alone could not be delivered. When that is so of every seed, joining has failed.
+  // other_run: somebody answered, but not for this run, or does not know the run key.
+  void address_unreachable(const std::string& address, const std::string& why, bool other_run, Nanos now);
+
+  std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
+  std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
+  // True once after the newest layout changed.
+  // The newest layout's members are known here, so that the same clerks are asked as by others; or nobody knows them.
+  bool settled() const { return seek_at_ == never; }
+  bool take_layout_news() { return std::exchange(layout_news_, false); }
+
+  JoinState join_state() const { return state_; }
+  // Why it failed: the message begins with NO_SEED, RUN_ID_MISMATCH, SCHEMA_MISMATCH or ROSTER_FULL.
+  const Status& join_status() const { return join_status_; }
+
+  void set_seeds(const std::vector<std::string>& addresses, Nanos now);  // where they are now: a joiner asks these, too, healing these instead. None: no change
+  // The state is loaded: joining becomes alive. Before the end of joining it has no effect.
+  void set_alive(Nanos now);
+  // Told to up to 64 others at once; afterwards this process is silent.
+  void leave(Nanos now);
+  void set_bandwidth(double bytes_per_second, Nanos now);  // only changes by more than a tenth are told around
+  // One more where this process can be reached, in whatever way; no more than peer_addresses_max.
+  void add_address(const std::string& address, Nanos now);
+  void set_registered(uint64_t sweep, Nanos now);
+  void set_finished(int64_t sweep, uint64_t state_digest, Nanos now);
+  // A REGISTER opened this sweep, here or elsewhere.
+  void note_opened(uint64_t sweep, Nanos now);
+  // One that came with a message of formation. False if it is not taken.
+  bool adopt_layout(const Layout& layout, Nanos now);
+
+  const PeerId& self() const { return self_; }
+  const PeerEntry& self_entry() const { return *roster_.find(self_); }
+  const PeerRoster& roster() const { return roster_; }
+  const Layout* newest_layout() const { return layouts_.newest().get(); }
+  const KeeperCounters& counters() const { return counters_; }
+
+  const Layout* find_layout(uint64_t version, uint64_t digest) const override { return layouts_.find(version, digest); }
+  const Layout* layout_for(uint64_t sweep) const override { return layouts_.in_effect(sweep); }
+  bool gone(const PeerId& peer) const override { return roster_.gone(peer); }
+  std::vector<PeerId> clerks(std::string_view key, const SeatName& seat) const override;
+  // Of a layout's key: who makes it.
+  std::vector<PeerId> holders(std::string_view key) const { return record_holders(key, roster_.keepers()); }
+  uint64_t sweeps_opened() const override { return sweeps_opened_; }
+
+ private:
+  struct Seed {
+    bool failed = false;
+    bool other_run = false;
+    std::string why;
+    Nanos asked_at = never;  // last
+  };
+  struct Probe {
+    uint32_t sequence = 0;
+    bool relayed = false;  // others were asked, too
+    Nanos began = 0;
+  };
+
+  // roster_keeper.cc: joining, and what comes in
+  bool running() const { return state_ == JoinState::joining || state_ == JoinState::joined; }
+  Status check_options() const;
+  void take_message(const PeerId& from, const RosterMessage& message, Nanos now);
+  bool admit(const PeerId& from, const RosterHello& hello, const RosterMessage& message, Nanos now);
+  void on_body(const PeerId& from, const RosterHello& hello, Nanos now);
+  void on_body(const PeerId& from, const RosterWelcome& welcome, Nanos now);
+  void on_body(const PeerId& from, const RosterRefused& refused, Nanos now);
+  void on_body(const PeerId& from, const RosterProbe& probe, Nanos now);
+  void on_body(const PeerId& from, const RosterAck& ack, Nanos now);
+  void on_body(const PeerId& from, const RosterProbeRequest& request, Nanos now);
+  void on_body(const PeerId& from, const RosterGossip& gossip, Nanos now);
+  void on_body(const PeerId& from, const LayoutPull& pull, Nanos now);
+  void on_body(const PeerId& from, const LayoutPush& push, Nanos now);
+  void joined(Nanos now);
+  void fail(Code code, const std::string& why);
+  void say_hello(Nanos now);
+  void seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now);
+  void give_up_joining();
+
+  // roster_keeper_gossip.cc: claims, rumors, healing
+  bool take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now);
+  bool held_back(const PeerClaim& claim, Nanos now) const;
+  void judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now);
+  void changed(const PeerId& id, const MergeOutcome& outcome, const std::string& why, bool spreads, Nanos now);
+  bool contradict(const PeerClaim& claim, Nanos now);
+  void answer_outsider(const PeerId& from, Nanos now);
+  void change_facts(const PeerFacts& facts, Nanos now);
+  void spread(const PeerId& id, RumorKind kind, Nanos now);
+  void spread_doubt(const PeerId& id, Nanos now);
+  void spread_notes(Nanos now);
+  void want_gossip(bool urgent, Nanos now);
+  void gossip(Nanos now);
+  void heal(Nanos now);
+  RosterMessage make_message(RosterBody body) const;
+  RosterMessage hello(Nanos now) const;
+  void compare_with_one(Nanos now);
+  void send(const PeerId& to, RosterBody body);
+  void send_news(const PeerId& to, RosterBody body, bool facts, Nanos now);
+  bool has_news() const { return !doubts_.empty() || !rumors_.empty(); }
+  void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
+  void send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now);
+  bool can_reach(const PeerId& id, Nanos now) const;
+  std::vector<PeerId> some(const std::vector<PeerId>& among, size_t count, const PeerId& except, Nanos now);
+  std::string label_of(const PeerId& id) const;
+  uint32_t hops() const;
+
+  // roster_keeper_probe.cc: who still answers
+  void probe_one(Nanos now);
+  void start_probe(const PeerId& target, Nanos now);
+  bool ask_others(const PeerId& target, Nanos now);
+  void probe_expired(const PeerId& target, Nanos now);
+  void end_probe(const PeerId& target);
+  void watch(const PeerId& id, const MergeOutcome& outcome, Nanos now);
+  void excuse_nap(Nanos now);
+
+  // roster_keeper_layout.cc
+  uint64_t layout_version_max() const;
+  bool believable(const Layout& layout) const;
+  void hear_of_layout(const PeerId& from, uint64_t version, uint64_t digest, Nanos now);
+  bool take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now);
+  bool knows_all_of_layout() const;
+  void seek_members(const PeerId& from, Nanos now);
+  void send_layout(const PeerId& to, Nanos now);
+  void members_changed(Nanos now);
+  void consider_layout(Nanos now);
+  void make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now);
+  void take_sweeps_opened(uint64_t sweeps, Nanos now);
+
+  KeeperOptions options_;
+  PeerId self_;
+  uint64_t run_ = 0;
+  PeerEntry first_entry_;
+  Random random_;
+  PeerRoster roster_;
+  JoinState state_ = JoinState::idle;
+  Status join_status_;
+  std::map<std::string, Seed> seeds_;
+  Nanos join_until_ = never, hello_at_ = never;
+
+  RosterRumors rumors_;  // told with all that is known of the peer
+  RosterDoubts doubts_;  // told in brief, and soon
+  uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
+  Nanos gossip_at_ = never;
+  Nanos gossiped_at_ = 0;
+  Nanos told_all_at_ = 0;  // the last gossip that told facts, too
+  Nanos heal_at_ = never;
+  Nanos stranger_at_ = 0;            // not before then is a stranger asked who it is
+  std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link
+
+  Nanos probe_at_ = never;
+  uint32_t sequence_ = 0;
+  std::map<PeerId, Probe> probes_;  // those that run, at most one per peer
+  PeerTimers probe_ends_;
+  PeerTimers suspects_;                // when each is dead
+  PeerTimers suspected_;               // since when
+  uint32_t naps_ = 0;
+
+  LayoutBook layouts_;
+  // Keepers that a layout names, as of the last question: it is asked of each group, and the answer changes rarely.
+  struct NamedKeepers {
+    uint64_t layout_version = 0, layout_digest = 0, keepers_version = 0;
+    std::vector<PeerId> peers;
+  };
+  mutable NamedKeepers named_keepers_;
+  bool unsettled_ = false;          // who is there has changed since this process last compared its roster with that of another
+  std::vector<PeerId> newcomers_;   // of the newest one, beside the one before it
+  bool layout_news_ = false;
+  uint64_t heard_version_ = 0;  // the newest that somebody was heard to hold
+  Nanos heard_at_ = 0;
+  PeerId heard_from_;
+  Nanos pull_until_ = 0;        // an answer is awaited so long
+  Nanos adopted_at_ = 0;
+  Nanos wanted_since_ = never;  // the newest layout does not name the members any more
+  Nanos layout_at_ = never;     // look again
+  Nanos seek_at_ = never;       // the newest one names some that are not known here: others are asked again
+  uint32_t sought_ = 0;         // times
+  Nanos looked_at_ = 0;
+
+  uint64_t sweeps_opened_ = 0;
+  Nanos opened_at_ = 0;        // when the last one was heard of
+  double sweep_interval_ = 0;  // between them, smoothed
+  std::vector<RosterSend> sends_;
+  std::vector<RosterNews> news_;
+  KeeperCounters counters_;
+};
+
+}  // namespace unisono

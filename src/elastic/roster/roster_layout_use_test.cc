@@ -1,0 +1,130 @@
+// What comes with a layout, from which sweep on it counts, and who of it keeps the seats' records.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <set>
+
+#include "elastic/roster/roster_keeper_test_support.h"
+
+namespace unisono {
+namespace {
+
+using test::about;
+using test::founder;
+using test::from_run;
+using test::peer_claim;
+using test::peer_id;
+using test::run_answered;
+using test::sends_of;
+using test::times;
+
+std::shared_ptr<const Layout> layout_of(uint64_t version, const std::vector<uint64_t>& numbers, uint64_t first_sweep = 0) {
+  std::vector<PeerId> ids;
+  for (const auto number : numbers) ids.push_back(peer_id(number));
+  return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_sweep = first_sweep}, ids));
+}
+
+// A keeper, peer 1, that knows eight peers, and holds the layout of the first three.
+RosterKeeper keeper_of_eight() {
+  auto keeper = founder(8);
+  EXPECT_TRUE(keeper.adopt_layout(*layout_of(1, {1, 2, 3}), 1));
+  (void)keeper.take_sends();
+  return keeper;
+}
+
+SeatName seat_of(const Layout& layout, uint64_t sweep) { return {.layout_version = layout.version, .layout_digest = layout.digest, .sweep = sweep, .round = 0, .line = 0}; }
+
+TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it) {
+  auto keeper = keeper_of_eight();
+  keeper.message(peer_id(2), from_run(LayoutPush{layout_of(2, {1, 2, 3, 5, 6})}), 2);
+  keeper.message(peer_id(4), from_run(LayoutPull{2}), 3);
+  const auto pushes = sends_of<LayoutPush>(keeper);
+  ASSERT_EQ(pushes.size(), 4u) << "it is handed on to three, and given to one that asked";
+  for (const auto& push : pushes) {
+    EXPECT_EQ(std::get<LayoutPush>(push.message.body).layout->version, 2u);
+    for (const uint64_t number : {5, 6}) {
+      ASSERT_NE(about(push, peer_id(number)), nullptr) << number;
+      EXPECT_EQ(about(push, peer_id(number))->entry.facts.addresses, peer_claim(number).entry.facts.addresses);
+    }
+    for (const uint64_t number : {1, 2, 3}) EXPECT_EQ(about(push, peer_id(number)), nullptr) << "whoever has the layout before it knows " << number;
+  }
+}
+
+TEST(RosterLayoutUse, who_hears_of_a_layout_from_it_alone_knows_all_that_it_names) {
+  auto maker = keeper_of_eight();
+  maker.message(peer_id(2), from_run(LayoutPush{layout_of(2, {1, 2, 3, 7, 8})}), 2);
+  auto reader = founder(3);
+  for (const auto& push : sends_of<LayoutPush>(maker)) reader.message(peer_id(2), push.message, 3);
+  EXPECT_EQ(reader.newest_layout()->version, 2u);
+  EXPECT_TRUE(reader.settled());
+}
+
+TEST(RosterLayoutUse, where_sweeps_are_short_it_begins_as_much_later_as_news_of_it_takes) {
+  struct Case {
+    Nanos between;
+    uint64_t later;
+  };
+  for (const auto& [between, later] : {Case{10 * second, 0}, Case{times.gossip_period / 2, 1}, Case{times.gossip_period / 20, 10}, Case{times.gossip_period / 2000, 64}}) {
+    auto keeper = founder(3);
+    for (uint64_t sweep = 0; sweep < 50; ++sweep) keeper.note_opened(sweep, static_cast<Nanos>(sweep) * between);
+    const Nanos now = 50 * between;
+    ASSERT_TRUE(keeper.adopt_layout(*layout_of(1, {1, 2}), now));
+    (void)run_answered(keeper, now, now + 2 * times.relayout_period + 15 * second);
+    ASSERT_EQ(keeper.newest_layout()->version, 2u);
+    EXPECT_EQ(keeper.newest_layout()->first_sweep, 49 + 2 + later) << between;
+  }
+}
+
+TEST(RosterLayoutUse, clerks_are_of_the_seats_layout_while_any_of_it_lives) {
+  auto keeper = founder(8);
+  const auto layout = layout_of(1, {2, 3, 4, 5});
+  ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
+  std::set<PeerId> named(layout->peers.begin(), layout->peers.end());
+  const auto asked = [&] {
+    std::set<PeerId> clerks;
+    for (uint64_t sweep = 0; sweep < 50; ++sweep) {
+      const auto seat = seat_of(*layout, sweep);
+      const auto holders = keeper.clerks(seat_key("demo", seat), seat);
+      clerks.insert(holders.begin(), holders.end());
+      EXPECT_EQ(holders, record_holders(seat_key("demo", seat), std::vector(named.begin(), named.end())));
+    }
+    return clerks;
+  };
+  EXPECT_EQ(asked(), named);
+  for (const uint64_t dead : {4, 3, 5}) {
+    keeper.known_dead(peer_id(dead), "refused", 2);
+    named.erase(peer_id(dead));
+    EXPECT_EQ(asked(), named) << "no stranger as long as one is left";
+  }
+  keeper.known_dead(peer_id(2), "refused", 3);
+  named = {peer_id(1), peer_id(6), peer_id(7), peer_id(8)};
+  EXPECT_EQ(asked(), named);
+}
+
+TEST(RosterLayoutUse, clerks_of_a_layout_that_is_not_known_here_are_any_until_it_is) {
+  auto keeper = founder(8);
+  const auto layout = layout_of(1, {2, 3, 4});
+  const auto seat = seat_of(*layout, 9);
+  const auto key = seat_key("demo", seat);
+  EXPECT_EQ(keeper.clerks(key, seat), keeper.holders(key));
+  ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
+  EXPECT_EQ(keeper.clerks(key, seat), record_holders(key, layout->peers));
+}
+
+TEST(RosterLayoutUse, a_client_that_it_names_is_no_clerk) {
+  auto keeper = founder(4);
+  auto client = peer_claim(3);
+  client.entry.facts.role = ElasticRole::client;
+  client.entry.facts.counter = 1;
+  keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {client}), 1);
+  const auto layout = layout_of(1, {2, 3});
+  ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
+  const auto seat = seat_of(*layout, 0);
+  EXPECT_EQ(keeper.clerks(seat_key("demo", seat), seat), std::vector{peer_id(2)});
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,140 @@
+#include "elastic/round/round_owner.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "wire/digest.h"
+
+namespace unisono {
+namespace {
+
+constexpr size_t tile_elements = 2 * part_unit;  // of 64 members: what a second-level cache holds
+
+const float* floats(ByteView bytes) { return reinterpret_cast<const float*>(bytes.data()); }
+
+}  // namespace
+
+RoundOwner::RoundOwner(const RoundRequest& request, const RoundFormat& format) : request_(request), format_(format) {
+  for (uint32_t rank = 0; rank < request.self; ++rank) first_ += request.chunk_counts[rank];
+  count_ = request.chunk_counts[request.self];
+  for (uint32_t rank = 0; rank < request.members.size(); ++rank) {
+    expected_[rank] = rank != request.self && request.members[rank].role != ElasticRole::reducer;
+  }
+}
+
+bool RoundOwner::take(const Contribution& contribution, const SharedBuffer& message) {
+  if (!expected_[contribution.author] || contribution.chunk < first_ + closed_ || contribution.chunk >= first_ + count_) return false;
+  const uint32_t index = contribution.chunk - first_ - closed_;
+  if (index >= format_.table.window()) return false;
+  if (index >= open_.size()) open_.resize(index + 1);
+  auto& open = open_[index];
+  if (open.authors[contribution.author]) return false;
+  open.authors.set(contribution.author);
+  open.contributions.push_back({contribution, message});
+  held_bytes_ += message.size();
+  return true;
+}
+
+RankSet RoundOwner::owing() const {
+  if (done()) return {};
+  return open_.empty() ? expected_ : expected_ & ~open_.front().authors;
+}
+
+SharedBuffer RoundOwner::close_next(const RankSet& excused, ChunkResult& result) {
+  if (done() || (owing() & ~excused).any()) return {};
+  if (open_.empty()) open_.emplace_back();
+  auto open = std::move(open_.front());
+  open_.pop_front();
+  const uint32_t chunk = first_ + closed_++;
+  for (const auto& held : open.contributions) held_bytes_ -= held.message.size();
+  if (!request_.states.empty()) add_own(chunk, open);
+  auto message = reduce(chunk, open, result);
+  if (done()) {
+    mean_ = {};
+    tiles_ = {};
+  }
+  return message;
+}
+
+// With a lossy codec this member's values are as much changed as the others', or the lines of a grid would differ in bits.
+void RoundOwner::add_own(uint32_t chunk, OpenChunk& open) {
+  const auto& state = request_.states[chunk];
+  Held own{.head = {.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers}, .message = {}};
+  if (!format_.contribute.is_plain() && state.weight > 0) {
+    own.message = contribution_message(format_, own.head);
+    kernels::BlockCounts counts;
+    encode({.codec = format_.contribute, .elements = request_.values->chunk(chunk), .count = format_.table.count(chunk),
+            .message = own.message.data() + contribution_head_bytes}, counts);
+  }
+  open.authors.set(request_.self);
+  open.contributions.push_back(std::move(own));
+}
+
+bool RoundOwner::is_full(const OpenChunk& open, const LineWeights& weights) const {
+  if (!request_.line_complete) return false;
+  for (uint32_t rank = 0; rank < request_.members.size(); ++rank) {
+    const auto& member = request_.members[rank];
+    if (member.in_layout && member.role != ElasticRole::reducer && !open.authors[rank]) return false;
+  }
+  // Whoever held a part of a cell's weight since the round before stands at the same position now.
+  return std::all_of(open.contributions.begin(), open.contributions.end(), [&](const Held& held) {
+    return held.head.full && weights.sharers[held.head.author] >= held.head.sharers;
+  });
+}
+
+SharedBuffer RoundOwner::reduce(uint32_t chunk, const OpenChunk& open, ChunkResult& result) {
+  std::vector<LineMember> line(request_.members.size());
+  for (uint32_t rank = 0; rank < line.size(); ++rank) line[rank].position = request_.members[rank].position;
+  for (const auto& held : open.contributions) {
+    line[held.head.author].weight = held.head.weight;
+    line[held.head.author].contributed = true;
+  }
+  const auto weights = line_weights(line);
+  result = {.chunk = chunk, .author = request_.self, .contributors = open.authors, .total = weights.total};
+  if (!result.is_void()) result.full = is_full(open, weights);
+  auto message = result_message(format_, result);
+  if (!result.is_void()) {
+    const size_t count = format_.table.count(chunk);
+    auto* const elements = message.data() + result_head_bytes;
+    if (!format_.result.is_plain()) mean_.resize(std::min(format_.table.chunk_elements(), format_.table.elements()));
+    float* const mean = format_.result.is_plain() ? reinterpret_cast<float*>(elements) : mean_.data();
+    result.variance = format_.contribute.is_plain() ? mean_of_plain(line, weights, open, chunk, mean) : mean_of_encoded(line, weights, open, chunk, mean);
+    kernels::BlockCounts counts;
+    if (!format_.result.is_plain()) encode({.codec = format_.result, .elements = mean, .count = count, .message = elements}, counts);
+  }
+  result.digest = digest64(result_elements(message));
+  write_result_head(format_, result, message);
+  return message;
+}
+
+double RoundOwner::mean_of_plain(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean) const {
+  std::vector<const float*> values(line.size());
+  for (const auto& held : open.contributions) {
+    if (held.head.weight == 0) continue;
+    values[held.head.author] = held.message ? floats(contribution_elements(held.message)) : request_.values->chunk(chunk);
+  }
+  return line_mean(weights, line, values, format_.table.count(chunk), mean);
+}
+
+// Piece by piece, so that what is decoded is still in a cache when it is added.
+double RoundOwner::mean_of_encoded(const std::vector<LineMember>& line, const LineWeights& weights, const OpenChunk& open, uint32_t chunk, float* mean) {
+  const size_t count = format_.table.count(chunk);
+  tiles_.resize(line.size() * tile_elements + std::min(format_.table.chunk_elements(), format_.table.elements()));
+  std::vector<const float*> values(line.size());
+  kernels::BlockCounts counts;
+  double variance = 0;
+  for (size_t first = 0; first < count; first += tile_elements) {
+    const TaskPart part{first, std::min(tile_elements, count - first)};
+    for (const auto& held : open.contributions) {
+      if (held.head.weight == 0) continue;
+      // decode() writes a part at its place in the whole: all wholes lie in one memory, a piece apart.
+      float* const whole = tiles_.data() + held.head.author * tile_elements;
+      decode({.codec = format_.contribute, .message = contribution_elements(held.message).data(), .elements = whole, .count = count}, counts, part);
+      values[held.head.author] = whole + first;
+    }
+    variance += line_mean(weights, line, values, part.count, mean + first);
+  }
+  return variance;
+}
+
+}  // namespace unisono

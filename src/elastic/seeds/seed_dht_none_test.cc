@@ -1,0 +1,45 @@
+// A build without OpenDHT says so, and says what would help.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "testing/temporary_folder.h"
+#include "elastic/seeds/seed_dht.h"
+#include "unisono/elastic.h"
+
+namespace unisono {
+
+namespace {
+
+std::string refusal(const std::string& seed) {
+  ElasticOptions options;
+  options.run_id = "run";
+  options.seeds = {seed};
+  options.tensor_elements = {100};
+  options.interface = "127.0.0.1";
+  const auto run = Elastic::join(options);
+  EXPECT_FALSE(run.ok());
+  EXPECT_EQ(run.status().code(), Code::unsupported);
+  return run.status().message();
+}
+
+}  // namespace
+
+TEST(SeedDhtNone, a_seed_by_dht_is_refused_and_the_option_that_is_missing_is_named) {
+  const auto text = refusal("dht:bootstrap.example:4222");
+  EXPECT_NE(text.find("dht:bootstrap.example:4222"), std::string::npos) << text;
+  EXPECT_NE(text.find("-DUNISONO_OPENDHT=ON"), std::string::npos) << text;
+}
+
+TEST(SeedDhtNone, in_a_file_too) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder.path() + "/seeds") << "dht:bootstrap.example\n";
+  EXPECT_NE(refusal("file:" + folder.path() + "/seeds").find("line 1"), std::string::npos);
+}
+
+TEST(SeedDhtNone, nothing_of_it_is_made) {
+  EXPECT_FALSE(SeedDht::built_in());
+  EXPECT_EQ(SeedDht::make({}).status().code(), Code::unsupported);
+}
+
+}  // namespace unisono

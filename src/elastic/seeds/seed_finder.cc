@@ -1,0 +1,173 @@
+#include "elastic/seeds/seed_finder.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace unisono {
+
+namespace {
+
+constexpr size_t bootstrap_addresses_max = 64;
+constexpr auto farewell = std::chrono::seconds(1);  // for the thread, once the table is stopped
+
+std::string name_of(const SeedName& node) {
+  const bool wide = node.host.find(':') != std::string::npos;
+  return "dht:" + (wide ? '[' + node.host + ']' : node.host) + ':' + std::to_string(node.port);
+}
+
+}  // namespace
+
+struct SeedFinder::State {
+  explicit State(SeedFinderOptions all) : options(std::move(all)), stays(seeds_stay(options.seeds)) {}
+
+  const SeedFinderOptions options;
+  const bool stays;
+  std::atomic<uint64_t> version = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool busy = false, names_read = false, by_table = false, stopped = false;
+  Status names_status;
+  Seeds names, table;            // what each gave when it was asked last
+  std::unique_ptr<SeedDht> dht;  // made at the first use; the thread's, but for stop()
+};
+
+SeedFinder::SeedFinder(SeedFinderOptions options) : state_(std::make_shared<State>(std::move(options))) {}
+
+SeedFinder::~SeedFinder() {
+  std::unique_ptr<SeedDht> dht;  // it ends here, and not in a thread that nobody waits for
+  std::unique_lock lock(state_->mutex);
+  state_->stopped = true;
+  if (auto* const used = state_->dht.get()) {
+    lock.unlock();
+    used->stop();
+    lock.lock();
+  }
+  if (state_->changed.wait_for(lock, farewell, [&] { return !state_->busy; })) dht = std::move(state_->dht);
+}
+
+Status SeedFinder::start(Nanos timeout) {
+  if (state_->stays) {
+    look_up(state_);
+    return state_->names_status;
+  }
+  look_again();
+  std::unique_lock lock(state_->mutex);
+  (void)state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout), [&] { return state_->names_read || !state_->busy; });
+  return state_->names_status;
+}
+
+void SeedFinder::look_again() {
+  if (state_->stays) return;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (std::exchange(state_->busy, true)) return;
+  }
+  try {
+    std::thread([state = state_] {
+      ::pthread_setname_np(::pthread_self(), "unisono-seeds");
+      try {
+        look_up(state);
+      } catch (const std::exception&) {
+        // No memory to be had now: the next time.
+      }
+      const std::lock_guard lock(state->mutex);
+      state->busy = false;
+      state->changed.notify_all();
+    }).detach();
+  } catch (const std::exception&) {
+    // Nor a thread.
+    const std::lock_guard lock(state_->mutex);
+    state_->busy = false;
+  }
+}
+
+void SeedFinder::look_up(const std::shared_ptr<State>& state) {
+  auto names = resolve_seeds(state->options.seeds);
+  std::vector<SeedName> nodes;
+  {
+    const std::lock_guard lock(state->mutex);
+    state->names_read = true;
+    if (names.ok()) {
+      nodes = std::exchange(names->dht_nodes, {});
+      state->by_table = !nodes.empty();
+      if (nodes.empty()) state->table = {};
+      state->names = std::move(*names);
+    } else {
+      if (state->version == 0) state->names_status = names.status();
+      state->names.failures = {names.status().message()};  // a file that was good before: its addresses stay
+    }
+    ++state->version;
+    state->changed.notify_all();
+  }
+  if (!nodes.empty()) ask_dht(state, nodes);
+}
+
+SeedDht* SeedFinder::dht_of(const std::shared_ptr<State>& state, std::vector<std::string>& failures) {
+  {
+    const std::lock_guard lock(state->mutex);
+    if (state->stopped) return nullptr;
+    if (state->dht != nullptr) return state->dht.get();
+  }
+  auto made = SeedDht::make(state->options.dht);
+  if (!made.ok()) failures.push_back(made.status().message());
+  const std::lock_guard lock(state->mutex);
+  if (!made.ok() || state->stopped) return nullptr;
+  state->dht = std::move(*made);
+  return state->dht.get();
+}
+
+void SeedFinder::ask_dht(const std::shared_ptr<State>& state, const std::vector<SeedName>& nodes) {
+  Seeds table;
+  std::vector<TcpAddress> addresses;
+  std::string asked;
+  for (const auto& node : nodes) {
+    const auto found = look_up_host(node);
+    if (!found.ok()) {
+      table.failures.push_back("dht:" + found.status().message());
+      continue;
+    }
+    addresses.insert(addresses.end(), found->begin(), found->end());
+    addresses.resize(std::min(addresses.size(), bootstrap_addresses_max));
+    asked += (asked.empty() ? "" : ", ") + name_of(node);
+  }
+  if (auto* const dht = dht_of(state, table.failures)) {
+    auto found = dht->look_up(addresses, state->options.dht_wait);
+    table.addresses = std::move(found.addresses);
+    if (!found.failure.empty() && !asked.empty()) table.failures.push_back(asked + ": " + found.failure);
+  }
+  const std::lock_guard lock(state->mutex);
+  state->table = std::move(table);
+  ++state->version;
+}
+
+bool SeedFinder::busy() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->busy;
+}
+
+bool SeedFinder::by_table() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->by_table;
+}
+
+uint64_t SeedFinder::version() const { return state_->version.load(std::memory_order_acquire); }
+
+Seeds SeedFinder::found() const {
+  const std::lock_guard lock(state_->mutex);
+  auto all = state_->names;
+  for (const auto& address : state_->table.addresses) {
+    if (std::ranges::find(all.addresses, address) == all.addresses.end()) all.addresses.push_back(address);
+  }
+  all.failures.insert(all.failures.end(), state_->table.failures.begin(), state_->table.failures.end());
+  return all;
+}
+
+}  // namespace unisono

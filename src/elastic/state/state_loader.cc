@@ -1,0 +1,291 @@
+#include "elastic/state/state_loader.h"
+
+#include <algorithm>
+
+namespace unisono {
+
+namespace {
+
+constexpr uint32_t strikes_max = 3;
+
+}  // namespace
+
+StateLoader::StateLoader(const StateLoaderOptions& options, std::vector<StateSource> donors, Nanos now)
+    : options_(options),
+      assembly_(options.schema, options.chunk_bytes),
+      random_(mix64(options.self.low)),
+      began_(now),
+      sign_(now),
+      progress_(now) {
+  donors_changed(std::move(donors), now);
+}
+
+// Donors
+
+void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
+  if (ended_) return;
+  std::map<PeerId, StateSource> listed;
+  for (const auto& source : donors) {
+    if (source.id != options_.self) listed[source.id] = source;
+  }
+  for (auto& [id, donor] : donors_) {
+    if (!listed.contains(id)) take_back(donor);
+  }
+  std::erase_if(donors_, [&](const auto& entry) { return !listed.contains(entry.first); });
+  for (const auto& [id, source] : listed) {
+    auto& donor = donors_[id];
+    donor.listed_sweep = source.sweep;
+    if (donor.listed == source.state) continue;
+    donor.listed = source.state;
+    const bool talking = donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving;
+    if (!talking) {
+      donor.state = source.state;
+      donor.denied = false;
+    }
+  }
+  sort_donors();
+  plan(now);
+}
+
+void StateLoader::sort_donors() {
+  std::map<uint64_t, size_t> counts;
+  for (const auto& [id, donor] : donors_) {
+    if (donor.listed != 0 && donor.stage != Stage::useless) ++counts[donor.listed];
+  }
+  order_.clear();
+  for (const auto& [id, donor] : donors_) order_.push_back(id);
+  const auto place = [&](const PeerId& id) { return mix64(options_.self.low ^ id.low); };
+  std::sort(order_.begin(), order_.end(), [&](const PeerId& a, const PeerId& b) { return std::pair(place(a), a) < std::pair(place(b), b); });
+  popular_ = 0;
+  size_t most = 1;
+  for (const auto& id : order_) {
+    const auto found = counts.find(donors_[id].listed);
+    if (found == counts.end() || found->second <= most) continue;
+    most = found->second;
+    popular_ = found->first;
+  }
+  const auto first = std::ranges::find_if(order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
+  popular_sweep_ = first == order_.end() ? -1 : donors_[*first].listed_sweep;
+  std::stable_partition(order_.begin(), order_.end(), [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
+}
+
+void StateLoader::peer_gone(const PeerId& peer, Nanos now) {
+  const auto found = donors_.find(peer);
+  if (ended_ || found == donors_.end() || found->second.stage == Stage::useless) return;
+  rest(found->second, now + options_.times.stall_timeout, false);
+  plan(now);
+}
+
+void StateLoader::rest(Donor& donor, Nanos again, bool busy) {
+  take_back(donor);
+  donor.stage = Stage::resting;
+  donor.again = again;
+  donor.busy = busy;
+  donor.offer = {};
+}
+
+// What it was asked for is to be asked of others.
+void StateLoader::take_back(Donor& donor) {
+  for (const auto part : donor.wanted) {
+    if (part >= asked_of_.size()) continue;
+    --asked_of_[part];
+    first_open_ = std::min(first_open_, part);
+  }
+  donor.wanted.clear();
+  donor.window = 2;
+}
+
+void StateLoader::strike(const PeerId& id, Donor& donor) {
+  if (++donor.strikes < strikes_max) return;
+  say(id, StateDone{});
+  take_back(donor);
+  donor.stage = Stage::useless;
+}
+
+uint32_t StateLoader::active() const {
+  return static_cast<uint32_t>(std::count_if(donors_.begin(), donors_.end(), [](const auto& entry) {
+    return entry.second.stage == Stage::asked || entry.second.stage == Stage::offered || entry.second.stage == Stage::serving;
+  }));
+}
+
+// Messages
+
+Status StateLoader::message(const PeerId& from, const StateMessage& message, Nanos now) {
+  if (for_donor(message)) {
+    ++counters_.malformed;
+    return {Code::corrupt, "state message: for a donor, not for a joiner"};
+  }
+  const auto found = donors_.find(from);
+  if (ended_ || found == donors_.end() || found->second.stage == Stage::useless) {
+    // It holds a slot for nobody.
+    if (std::holds_alternative<StateOffer>(message)) say(from, StateDone{});
+    return {};
+  }
+  auto& donor = found->second;
+  Status status;
+  if (const auto* offer = std::get_if<StateOffer>(&message)) status = on(from, donor, *offer, now);
+  else if (const auto* busy = std::get_if<StateBusy>(&message)) on(donor, *busy, now);
+  else if (const auto* refused = std::get_if<StateRefused>(&message)) on(donor, *refused, now);
+  else if (const auto* part = std::get_if<StatePart>(&message)) status = on(from, donor, *part, now);
+  else donor.heard = sign_ = now;
+  if (!status.ok()) ++counters_.malformed;
+  plan(now);
+  return status;
+}
+
+Status StateLoader::on(const PeerId& from, Donor& donor, const StateOffer& offer, Nanos now) {
+  if (auto status = assembly_.fits(offer.manifest); !status.ok()) {
+    donor.strikes = strikes_max;
+    strike(from, donor);
+    return status;
+  }
+  if (donor.stage != Stage::asked) {
+    if (donor.stage != Stage::serving && donor.stage != Stage::offered) say(from, StateDone{});
+    return {};
+  }
+  sign_ = donor.heard = now;
+  donor.state = digest(offer.manifest);
+  if (!chosen_) {
+    donor.stage = Stage::offered;
+    donor.offer = offer.manifest;
+  } else if (donor.state == assembly_.state()) {
+    donor.stage = Stage::serving;
+    donor.told = now;
+  } else {
+    donor.stage = Stage::fresh;
+    donor.denied = true;
+    say(from, StateDone{});
+  }
+  return {};
+}
+
+void StateLoader::on(Donor& donor, const StateBusy& busy, Nanos now) {
+  ++counters_.busy;
+  if (donor.stage != Stage::asked && donor.stage != Stage::serving) return;
+  sign_ = now;
+  // Not all at once; and neither too often nor, whatever it says, too seldom.
+  const auto stall = options_.times.stall_timeout;
+  const auto wait = std::clamp<Nanos>(Nanos{busy.retry_after_ms} * millisecond, stall / 8, 2 * stall);
+  rest(donor, now + wait * 3 / 4 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(wait / 2))), true);
+}
+
+void StateLoader::on(Donor& donor, const StateRefused& refused, Nanos now) {
+  ++counters_.refused;
+  if (donor.stage == Stage::fresh || donor.stage == Stage::resting) return;
+  rest(donor, now + options_.times.stall_timeout, false);
+  if (refused.reason == StateRefusal::other_state) donor.denied = true;
+  if (refused.reason == StateRefusal::other_schema || refused.reason == StateRefusal::leaving) donor.stage = Stage::useless;
+}
+
+Status StateLoader::on(const PeerId& from, Donor& donor, const StatePart& part, Nanos now) {
+  if (part.state != assembly_.state()) return {};  // of a state that is loaded no longer
+  if (part.part >= assembly_.part_count()) {
+    strike(from, donor);
+    return {Code::corrupt, "state message: part " + std::to_string(part.part) + " of " + std::to_string(assembly_.part_count())};
+  }
+  sign_ = donor.heard = now;
+  received_bytes_ += part.bytes.size();
+  const auto added = assembly_.add(part.part, part.bytes);
+  const auto forget = [&](Donor& one) {
+    if (std::erase(one.wanted, part.part) > 0) --asked_of_[part.part];
+  };
+  if (added == StateAssembly::Added::damaged) {
+    ++counters_.damaged;
+    forget(donor);
+    first_open_ = std::min(first_open_, part.part);
+    strike(from, donor);
+    return {Code::corrupt, "state message: part " + std::to_string(part.part) + " is damaged"};
+  }
+  if (added == StateAssembly::Added::repeated) ++counters_.repeated;
+  else progress_ = now;
+  donor.gave = true;
+  donor.window = std::min(donor.window + 1, state_window_max);
+  for (auto& [id, one] : donors_) forget(one);
+  return {};
+}
+
+// Time
+
+void StateLoader::woke(Nanos now) {
+  if (ended_) return;
+  check_silence(now);
+  plan(now);
+}
+
+void StateLoader::check_silence(Nanos now) {
+  const auto stall = options_.times.stall_timeout;
+  for (auto& [id, donor] : donors_) {
+    const bool waiting = donor.stage == Stage::asked || (donor.stage == Stage::serving && !donor.wanted.empty());
+    if (waiting && now >= donor.heard + stall) {
+      ++counters_.stalled;
+      rest(donor, now + stall, false);
+    } else if (donor.stage == Stage::serving && !donor.wanted.empty() && now >= donor.told + stall / 4) {
+      donor.told = now;
+      say(id, StateWant{assembly_.state(), {}});
+    }
+  }
+}
+
+Nanos StateLoader::next_deadline() const {
+  if (ended_) return never;
+  const auto stall = options_.times.stall_timeout;
+  Nanos next = std::min(sign_ + options_.patience, progress_ + options_.busy_patience);
+  if (nobody_since_ != never) next = std::min(next, nobody_since_ + options_.times.result_timeout);
+  for (const auto& [id, donor] : donors_) {
+    if (donor.stage == Stage::asked) next = std::min(next, donor.heard + stall);
+    if (donor.stage == Stage::offered) next = std::min(next, donor.heard + stall / 4);
+    if (donor.stage == Stage::serving && !donor.wanted.empty()) next = std::min({next, donor.heard + stall, donor.told + stall / 4});
+    if (donor.stage == Stage::resting && donor.again > planned_) next = std::min(next, donor.again);
+  }
+  return next;
+}
+
+void StateLoader::check_patience(Nanos now) {
+  const bool anybody = std::any_of(donors_.begin(), donors_.end(),
+                                   [](const auto& entry) { return entry.second.stage != Stage::useless && entry.second.state != 0; });
+  if (anybody) nobody_since_ = never;
+  else if (nobody_since_ == never) nobody_since_ = now;
+  if (nobody_since_ != never && now >= nobody_since_ + options_.times.result_timeout) return fail("none of the peers has a state to give");
+  if (now >= sign_ + options_.patience) return fail("no answer");
+  if (now >= progress_ + options_.busy_patience) return fail("donors are busy, and give nothing");
+}
+
+StateProgress StateLoader::progress() const {
+  StateProgress progress;
+  progress.parts = assembly_.parts_done();
+  progress.parts_all = assembly_.part_count();
+  progress.bytes = assembly_.bytes_done();
+  progress.bytes_all = assembly_.state() == 0 ? 0 : assembly_.bytes_all();
+  for (const auto& [id, donor] : donors_) progress.serving += donor.stage == Stage::serving ? 1 : 0;
+  return progress;
+}
+
+void StateLoader::fail(const std::string& why) {
+  const auto seconds = std::to_string((planned_ - began_) / second);
+  ended_ = true;
+  outcome_ = Result<LoadedState>(
+      Status(Code::unavailable, "STATE_UNAVAILABLE: " + why + " (" + std::to_string(donors_.size()) + " peers known, " + seconds + " s; busy " +
+                                    std::to_string(counters_.busy) + " times, refused " + std::to_string(counters_.refused) + ", silent " +
+                                    std::to_string(counters_.stalled) + "; " + std::to_string(assembly_.parts_done()) + " of " +
+                                    std::to_string(assembly_.part_count()) + " parts loaded)"));
+  for (const auto& [id, donor] : donors_) {
+    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) say(id, StateDone{});
+  }
+}
+
+void StateLoader::finish() {
+  ended_ = true;
+  LoadedState state;
+  state.sweep = assembly_.manifest().sweep;
+  state.values = assembly_.take_values();
+  state.blobs = assembly_.take_blobs();
+  state.mixed = assembly_.mixed();
+  state.bytes = received_bytes_;
+  for (const auto& [id, donor] : donors_) {
+    state.donors += donor.gave ? 1 : 0;
+    if (donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving) say(id, StateDone{});
+  }
+  outcome_ = Result<LoadedState>(std::move(state));
+}
+
+}  // namespace unisono

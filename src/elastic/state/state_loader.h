@@ -1,0 +1,156 @@
+// Loads the state of an elastic run into a process that joins, from several donors at once. A state machine: messages and time
+// in, messages out. It always ends: with the state, or with the reason why there is none.
+//
+// Donors are taken in ascending order of mix64(own pid64 XOR donor pid64), so that joiners spread over them; those that name the most
+// frequent state first, and others only if they named theirs after another sweep: where sweeps are short, rosters are behind. Parts come from any donor of the same state, each checked by its digest; who answers sooner is asked for more.
+// If a donor dies, the others give what it still owed. If nobody else has the same state, what is missing comes from another
+// one (`mixed`): finished parts are never loaded again, and a blob is of one state only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "elastic/state/state_assembly.h"
+#include "elastic/state/state_donor.h"
+#include "elastic/state/state_messages.h"
+#include "unisono/status.h"
+#include "elastic/wire/elastic_times.h"
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+// A live peer, as the roster has it.
+struct StateSource {
+  PeerId id;
+  uint64_t state = 0;  // digest of what it can give; 0: nothing
+  int64_t sweep = -1;  // after which it had that: by now it may have made others
+};
+
+struct StateLoaderOptions {
+  PeerId self;
+  uint64_t schema = 0;
+  std::vector<size_t> chunk_bytes;  // how the vector is cut: by the schema, so the same at donors
+  uint32_t donors_at_once = 4;
+  ElasticTimes times;
+  Nanos patience = 30 * second;        // without a sign of any donor
+  Nanos busy_patience = 3600 * second; // while donors are busy with other joiners, and give nothing
+};
+
+struct LoadedState {
+  int64_t sweep = -1;  // of the state that the last parts were of
+  Bytes values;        // all chunks
+  std::vector<LoadedBlob> blobs;
+  bool mixed = false;
+  uint32_t donors = 0;  // that gave a part
+  uint64_t bytes = 0;   // received in parts, repeated ones included
+};
+
+struct StateProgress {
+  uint32_t parts = 0, parts_all = 0;  // all: 0 until a donor was found
+  uint64_t bytes = 0, bytes_all = 0;
+  uint32_t serving = 0;               // donors
+};
+
+struct StateLoaderCounters {
+  uint64_t malformed = 0;  // messages
+  uint64_t damaged = 0;    // parts that were not what the manifest says
+  uint64_t repeated = 0;   // parts that came twice
+  uint64_t busy = 0, refused = 0, stalled = 0, switched = 0;
+};
+
+class StateLoader {
+ public:
+  StateLoader(const StateLoaderOptions& options, std::vector<StateSource> donors, Nanos now);
+
+  // A message without for_donor(). Corrupt, counted and without effect: what no donor would send.
+  Status message(const PeerId& from, const StateMessage& message, Nanos now);
+  // The roster changed: all that are there now. Who is not listed any more is not asked any more.
+  void donors_changed(std::vector<StateSource> donors, Nanos now);
+  // The link to it was lost; as long as it is listed it is tried again after a while.
+  void peer_gone(const PeerId& peer, Nanos now);
+  void woke(Nanos now);
+  Nanos next_deadline() const;
+  std::vector<StateSend> take_sends() { return std::exchange(sends_, {}); }
+
+  StateProgress progress() const;
+  // Once: the state, or unavailable with a text that begins with STATE_UNAVAILABLE.
+  std::optional<Result<LoadedState>> take_outcome() { return std::exchange(outcome_, std::nullopt); }
+  bool ended() const { return ended_; }
+  const StateLoaderCounters& counters() const { return counters_; }
+
+ private:
+  // resting: busy, silent or lost; asked again when the time has come. useless: never again.
+  enum class Stage : uint8_t { fresh, asked, offered, serving, resting, useless };
+  struct Donor {
+    uint64_t listed = 0;  // what it has, by the roster
+    int64_t listed_sweep = -1;
+    uint64_t state = 0;   // what it has, as far as is known here
+    Stage stage = Stage::fresh;
+    Nanos heard = 0;      // asked, offered, serving: last sign of life, or the question
+    Nanos told = 0;       // serving: something was said to it last
+    Nanos again = 0;      // resting: when to ask again
+    bool busy = false;    // resting: it has what is wanted, and will give it
+    bool denied = false;  // it does not have the state that is being loaded
+    StateManifest offer;
+    std::vector<uint32_t> wanted;  // parts that it was asked for; at most window
+    size_t window = 2;
+    uint32_t strikes = 0;  // damaged parts and manifests
+    bool gave = false;
+  };
+
+  Status on(const PeerId& from, Donor& donor, const StateOffer& offer, Nanos now);
+  void on(Donor& donor, const StateBusy& busy, Nanos now);
+  void on(Donor& donor, const StateRefused& refused, Nanos now);
+  Status on(const PeerId& from, Donor& donor, const StatePart& part, Nanos now);
+
+  void plan(Nanos now);
+  void ask_donors(Nanos now);
+  std::optional<PeerId> next_to_ask(uint32_t active, Nanos now) const;
+  bool may_have(const Donor& donor, uint64_t state, int64_t sweep) const;
+  void choose(Nanos now);
+  void give_up_state_without_donors();
+  void request_parts(Nanos now);
+  std::optional<uint32_t> next_part(const Donor& donor);
+  std::optional<uint32_t> part_to_repeat(const Donor& donor) const;
+  void check_silence(Nanos now);
+  void check_patience(Nanos now);
+
+  void say(const PeerId& to, const StateMessage& message) { sends_.push_back({to, encode(message)}); }
+  void rest(Donor& donor, Nanos again, bool busy);
+  void take_back(Donor& donor);
+  void strike(const PeerId& id, Donor& donor);
+  void sort_donors();
+  uint32_t active() const;
+  bool waits_for(const Donor& donor) const;
+  void finish();
+  void fail(const std::string& why);
+
+  StateLoaderOptions options_;
+  StateAssembly assembly_;
+  bool chosen_ = false;  // the assembly's state is the one to ask for
+  std::map<PeerId, Donor> donors_;
+  std::vector<PeerId> order_;      // in which they are asked
+  uint64_t popular_ = 0;           // the state that most of them have; 0: no two have the same
+  int64_t popular_sweep_ = -1;     // after which they had it; without one, that of the first in order
+  uint32_t guesses_ = 0;           // donors that were asked although the roster does not say that they have what is wanted
+  std::vector<uint8_t> asked_of_;  // by part: of how many donors it is wanted now, 2 at most
+  uint32_t first_open_ = 0;        // all parts before are there or wanted
+  Random random_;
+  Nanos began_ = 0, sign_ = 0, progress_ = 0;  // began; last sign of any donor; last new part
+  Nanos nobody_since_ = never;
+  Nanos planned_ = 0;              // what fell due until then has been seen
+  uint64_t received_bytes_ = 0;
+  std::vector<StateSend> sends_;
+  std::optional<Result<LoadedState>> outcome_;
+  bool ended_ = false;
+  StateLoaderCounters counters_;
+};
+
+}  // namespace unisono

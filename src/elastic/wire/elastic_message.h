@@ -1,0 +1,36 @@
+// Words that all parts of an elastic run share: what a message between peers is for, and what a peer is there for.
+//
+// A message is bytes whose first one is its channel; the rest belongs to the part that the channel names. It goes whole, in one
+// frame, in order per pair of peers, and is lost only with the link.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "wire/peer_id.h"
+
+namespace unisono {
+
+enum class ElasticChannel : uint8_t {
+  roster = 1,     // elastic/roster/roster_messages: who is there
+  formation = 2,  // elastic/formation/formation_messages: who is in which group
+  round = 3,      // elastic/round/round_messages: averaging in a group
+  state = 4,      // elastic/state/state_messages: what a joiner loads
+};
+inline constexpr int elastic_channel_count = 5;  // 0 is none
+
+enum class ElasticRole : uint8_t {
+  peer = 0,
+  client = 1,   // cannot be reached: opens all connections itself, owns no chunks, is no clerk
+  reducer = 2,  // has no vector: weight 0, never a contributor, but owns chunks
+};
+const char* name(ElasticRole role);
+
+// 128 random bits, drawn by the clerk that formed the group.
+struct GroupId {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  friend auto operator<=>(const GroupId&, const GroupId&) = default;
+};
+
+}  // namespace unisono

@@ -1,0 +1,248 @@
+// Short collectives without the executor: see fast_path.h.
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <span>
+
+#include "executor/request.h"
+#include "kernels/dispatch.h"
+#include "engine/engine_active.h"
+
+namespace unisono {
+namespace {
+
+// As the schedules number the blocks that go from one rank to another; a whole tensor is one chunk.
+uint32_t chunk_of(Collective collective, Rank from, Rank to, uint32_t world) {
+  if (collective == Collective::all_to_all) return from * world + to;
+  if (gives_blocks(collective)) return to;
+  return gets_blocks(collective) ? from : 0;
+}
+
+const std::byte* input_for(const Express& e, Rank rank) {
+  const auto block = gives_blocks(e.request->collective) ? rank : e.request->in_place_blocks ? e.group->self : 0;
+  return static_cast<const std::byte*>(e.request->input) + block * size_t{e.header.payload_bytes};
+}
+
+// With a root it crosses the links in one direction only: nothing that could be counted for all of them together.
+void record_rooted(const Express& e, Nanos now) {
+  const auto& plan = *e.plan;
+  const bool sent = plan.sends > 0;
+  std::array<record::Moved, Express::world_max> moved{};
+  const uint64_t bytes = e.header.payload_bytes + sizeof(FrameHeader);
+  const auto count = plan.sends + plan.receives;
+  for (size_t i = 0; i < count; ++i) {
+    const auto rank = static_cast<Rank>(e.group->rank_of(plan.others[i]));
+    moved[i] = {.rank = rank, .sent_bytes = sent ? bytes : 0, .sent_messages = sent ? 1u : 0u, .received_bytes = sent ? 0 : bytes, .received_messages = sent ? 0u : 1u};
+  }
+  const record::Entry entry{.number = e.header.operation, .bytes = plan.tensor_bytes, .started = e.started, .first_send = sent ? e.started : 0, .last_receive = sent ? 0 : now, .ended = now,
+                            .kind = {.collective = static_cast<uint8_t>(plan.collective), .dtype = static_cast<uint8_t>(plan.dtype), .reduce_op = static_cast<uint8_t>(plan.op),
+                                     .schedule = static_cast<uint8_t>(plan.plan->kind), .root = plan.root},
+                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .awaited = sent ? -1 : static_cast<int32_t>(e.last_rank)};
+  e.group->record->begun();
+  e.group->record->ended(entry, now - e.started, std::span(moved).first(count));
+}
+
+}  // namespace
+
+// The transport that all others of the group are reached by, if one may look ahead there.
+Transport* Engine::express_route(const GroupCore& group) {
+  if (!group.gave_up.empty()) return nullptr;
+  Transport* common = nullptr;
+  for (const auto peer : group.members) {
+    if (peer == self_peer) continue;
+    const auto& p = peers_[peer];
+    if (common == nullptr) common = p.route;
+    if (p.route != common || !p.lost.ok() || !p.waiting.empty()) return nullptr;
+  }
+  return common != nullptr && common->looks_ahead() ? common : nullptr;
+}
+
+bool Engine::plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express) try {
+  const auto collective = request.collective;
+  const bool barrier = collective == Collective::barrier, message = collective == Collective::send || collective == Collective::recv;
+  const uint64_t bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
+  const bool even = request.send_counts.empty() && request.recv_counts.empty();
+  const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= Express::bytes_max;
+  const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
+  if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
+  const auto chosen = plan_for(group, request);
+  if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
+  const auto& plan = *chosen->plan;
+  const auto descriptor = describe(request, plan.kind, chosen->slice_bytes, group.world());
+  express = {.collective = collective,
+             .count = request.count,
+             .dtype = request.dtype,
+             .op = request.op,
+             .order = request.order,
+             .schedule = request.schedule,
+             .asked_slice_bytes = request.slice_bytes,
+             .slice_bytes = chosen->slice_bytes,
+             .in_place_blocks = request.in_place_blocks,
+             .root = request.root,
+             .plan = &plan,
+             .tensor_bytes = barrier ? 0 : tensor_bytes(request, group.world(), group.self),
+             .header = {.kind = FrameKind::data,
+                        .epoch = group.epoch,
+                        .group = group.number,
+                        .sender = group.self,
+                        .round = static_cast<uint16_t>(plan.stages.front().round),
+                        .amount = descriptor.amount != 0 || barrier ? descriptor.amount : request.count,
+                        .descriptor = descriptor.bits,
+                        .payload_bytes = static_cast<uint32_t>(bytes)},
+             .report = {.operation = name(collective), .schedule = name(plan.kind), .world_size = group.world(), .contributors = group.world()}};
+  const bool rooted = is_rooted(collective), to_root = collective == Collective::gather || collective == Collective::reduce, is_root = request.root == group.self;
+  const bool sends = !rooted || to_root != is_root, receives = !rooted || to_root == is_root;
+  size_t count = 0;
+  for (uint32_t distance = 1; distance < group.world(); ++distance) {
+    const Rank rank = (group.self + distance) % group.world();
+    if (rooted && !is_root && rank != request.root) continue;
+    express.others[count++] = group.members[rank];
+    if (receives) express.awaited |= 1u << rank;
+  }
+  express.sends = sends ? count : 0;
+  express.receives = receives ? count : 0;
+  auto& report = express.report;
+  report.sent_messages = express.sends;
+  report.received_messages = express.receives;
+  report.sent_bytes = express.sends * (sizeof(FrameHeader) + bytes);
+  report.received_bytes = express.receives * (sizeof(FrameHeader) + bytes);
+  report.sent_payload = express.sends * bytes;
+  report.sent_elements = bytes == 0 ? 0 : express.sends * request.count;
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;  // the executor meets it again, and knows how to end
+}
+
+bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
+  if (gives_blocks(e.request->collective)) return send_blocks(e, others);
+  const size_t bytes = e.header.payload_bytes;
+  const auto* const values = input_for(e, e.group->self);
+  e.header.chunk = chunk_of(e.request->collective, e.group->self, e.group->self, e.group->world());
+  if (bytes <= Express::short_bytes) return e.route->send_copies(others, e.header, values);
+  const auto slot = e.route->acquire(others, bytes, false);  // one copy for all
+  if (!slot) return false;
+  e.filling += compute_.fill(slot.data, values, bytes).cost;
+  e.route->commit(slot, e.header);
+  return true;
+}
+
+// All of them, or none.
+bool Engine::send_blocks(Express& e, std::span<const PeerIndex> others) {
+  const size_t bytes = e.header.payload_bytes;
+  std::array<Slot, Express::world_max> slots;
+  for (size_t i = 0; i < others.size(); ++i) {
+    slots[i] = e.route->acquire(others.subspan(i, 1), bytes, false);
+    if (slots[i]) continue;
+    for (size_t taken = 0; taken < i; ++taken) e.route->abandon(slots[taken]);
+    return false;
+  }
+  const auto self = e.group->self, world = e.group->world();
+  for (size_t i = 0; i < others.size(); ++i) {
+    const auto to = static_cast<Rank>((self + 1 + i) % world);
+    e.header.chunk = chunk_of(e.request->collective, self, to, world);
+    e.filling += compute_.fill(slots[i].data, input_for(e, to), bytes).cost;
+    e.route->commit(slots[i], e.header);
+  }
+  return true;
+}
+
+bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
+  // Whatever else there is to do or to say: the executor's path knows how.
+  const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
+  auto& plan = group.express[static_cast<size_t>(request.collective)];
+  if (!quiet || !(plan.serves(request) || plan_express(group, request, plan))) return false;
+  e.route = express_route(group);
+  if (e.route == nullptr) return false;
+  e.header = plan.header;
+  e.header.operation = group.next_operation;
+  e.group = &group;
+  e.plan = &plan;
+  e.request = &request;
+  if (plan.sends > 0 && !send_express(e, std::span(plan.others).first(plan.sends))) return false;
+  ++group.next_operation;
+  now_ = e.started = now;
+  e.missing = plan.awaited;
+  const bool rooted = is_rooted(request.collective);
+  if (group.record != nullptr && !rooted) {
+    group.record->express_begun(e.header.operation, plan.tensor_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
+                                                  .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(plan.plan->kind), .root = 0}, now);
+  }
+  if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
+  else if (e.header.payload_bytes > 0 && (!rooted || request.root == group.self)) keep_block(e, group.self, input_for(e, group.self));
+  // From here on that is the input: where the caller's overlaps the output, blocks of others may come to lie in it, and the executor may take over.
+  if (request.collective == Collective::gather || (request.collective == Collective::all_gather && !request.in_place_blocks)) {
+    if (plan.receives > 0) request.input = static_cast<const std::byte*>(request.output) + group.self * size_t{e.header.payload_bytes};
+  }
+  return true;
+}
+
+Express::Found Engine::look(Express& e) {
+  for (uint32_t left = e.missing; left != 0; left &= left - 1) {
+    const auto rank = static_cast<Rank>(std::countr_zero(left));
+    const auto collective = e.request->collective;
+    if (e.header.sender != rank) {  // a word that was just written in part is slow to read
+      e.header.sender = rank;
+      e.header.chunk = chunk_of(collective, rank, e.group->self, e.group->world());
+    }
+    const std::byte* values = nullptr;
+    const auto next = e.route->next(e.group->members[rank], e.header, values);
+    if (next == Next::none) continue;
+    if (next == Next::other) return Express::Found::something_else;
+    if (adds(collective)) e.values[rank] = values;
+    else if (e.header.payload_bytes > 0) keep_block(e, rank, values);
+    e.missing &= ~(1u << rank);
+    e.last_rank = rank;
+  }
+  if (e.missing != 0) return Express::Found::nothing_yet;
+  add_up(e);
+  return Express::Found::all;
+}
+
+// The executor may write it once more, if it takes over.
+void Engine::keep_block(Express& e, Rank rank, const void* values) {
+  const size_t bytes = e.header.payload_bytes;
+  auto* const block = static_cast<std::byte*>(e.request->output) + (gets_blocks(e.request->collective) ? rank * bytes : 0);
+  if (block != values) e.adding += compute_.copy_now(block, values, bytes).cost;
+}
+
+void Engine::add_up(Express& e) {
+  const auto& request = *e.request;
+  if (adds(request.collective) && e.plan->receives > 0) {
+    const auto world = e.group->world();
+    auto* const output = static_cast<std::byte*>(request.output) + (request.in_place_blocks ? e.group->self * size_t{e.header.payload_bytes} : 0);
+    const kernels::Reduction task{.dtype = request.dtype,
+                                  .op = request.op,
+                                  .sources = std::span(e.values).first(world),
+                                  .destination = output,
+                                  .copy = nullptr,
+                                  .count = request.count,
+                                  .divisor = request.op == ReduceOp::avg ? world : 1};
+    e.adding = compute_.reduce_now(task).cost;
+  }
+  if (e.plan->receives > 0) e.route->take_next(std::span(e.plan->others).first(e.plan->receives));
+  ++counters_.operations_ok;
+}
+
+// A copy of what is always the same, and few words written in it: anything else takes longer than the sum of 1 KiB.
+Result<Report> Engine::report(const Express& e, Nanos now) const {
+  Result<Report> result(e.plan->report);
+  const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
+  const bool waited = e.plan->receives > 0;
+  if (e.group->record != nullptr && !is_rooted(e.request->collective)) e.group->record->express_ended(e.last_rank, now);
+  else if (e.group->record != nullptr) record_rooted(e, now);
+  auto& report = *result;
+  report.number = e.header.operation;
+  report.total_us = total / microsecond;
+  report.wait_us = waited ? (total - e.adding) / microsecond : 0;
+  report.compute_us = compute / microsecond;
+  report.last_rank = waited ? static_cast<int32_t>(e.last_rank) : -1;
+  return result;
+}
+
+std::shared_ptr<Completion> Engine::take_over(Express& e, Nanos now) {
+  return guarded([&] {
+    return launch(*e.group, std::move(*e.request), {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes}, .number = e.header.operation, .is_sent = e.plan->sends > 0}, e.started, now);
+  });
+}
+
+}  // namespace unisono

@@ -1,0 +1,127 @@
+#include "engine/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/inline_compute.h"
+#include "unisono/unisono.h"
+
+namespace unisono {
+namespace {
+
+TEST(Crew, does_every_piece_once_before_it_returns) {
+  for (const uint32_t helpers : {0u, 1u, 3u, 15u}) {
+    Crew crew;
+    crew.hire(helpers);
+    EXPECT_EQ(crew.helpers(), helpers);
+    std::vector<uint32_t> done(100);  // not atomic: a thread sanitizer sees what is not waited for
+    for (uint32_t call = 1; call <= 300; ++call) {
+      const uint32_t pieces = call % 100;
+      crew.share(pieces, [&](uint32_t piece) { ++done[piece]; });
+      uint32_t sum = 0;
+      for (auto& count : done) sum += std::exchange(count, 0);
+      ASSERT_EQ(sum, pieces) << helpers << " helpers, call " << call;
+    }
+  }
+}
+
+TEST(Crew, helpers_that_sleep_are_woken) {
+  Crew crew;
+  crew.hire(1);
+  // Both threads have to be in a piece at once.
+  for (int call = 0; call < 20; ++call) {
+    std::atomic<int> inside{0};
+    crew.share(2, [&](uint32_t) {
+      ++inside;
+      while (inside < 2) std::this_thread::yield();
+    });
+    EXPECT_EQ(inside, 2);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  }
+}
+
+TEST(Crew, may_be_let_go_without_having_worked) {
+  Crew crew;
+  crew.hire(4);
+}
+
+// Threads of other kinds do not count: a sanitizer has one of its own from the first thread on.
+size_t helpers_here() {
+  size_t helpers = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name == Crew::thread_name) ++helpers;
+  }
+  return helpers;
+}
+
+TEST(Crew, is_as_large_as_the_options_say_the_calling_thread_included) {
+  for (const uint32_t compute_threads : {1u, 4u}) {
+    Options options;
+    options.rank = 0;
+    options.world_size = 1;
+    options.compute_threads = compute_threads;
+    const auto group = Group::join(options);
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    EXPECT_EQ(helpers_here(), compute_threads - 1);
+  }
+}
+
+struct Coded {
+  std::vector<std::byte> message, result_message;
+  std::vector<float> error, decoded, sum;
+  kernels::BlockCounts counts;
+};
+
+// Encodes, decodes and folds three messages.
+Coded coded(InlineCompute& compute, const StepCodec& step, const std::vector<float>& values) {
+  const auto codec = wire_codec(step, DType::f32, DType::f32, false);
+  const size_t count = values.size(), bytes = codec.message_bytes(count);
+  Coded c{.message = std::vector<std::byte>(bytes), .result_message = std::vector<std::byte>(bytes), .error = std::vector<float>(count), .decoded = values, .sum = values, .counts = {}};
+  compute.encode({.codec = codec, .elements = values.data(), .count = count, .message = c.message.data(), .error = c.error.data()}, c.counts);
+  compute.decode({.codec = codec, .message = c.message.data(), .elements = c.decoded.data(), .count = count}, c.counts, 0);
+  const void* const messages[] = {c.message.data(), nullptr, c.message.data()};
+  compute.fold({.from = codec, .messages = messages, .own = c.sum.data(), .count = count, .divisor = 3, .to = &codec, .message = c.result_message.data(), .output = c.sum.data(), .error = c.error.data()},
+               c.counts, 0);
+  return c;
+}
+
+TEST(Crew, coded_elements_are_the_same_bits_with_any_number_of_threads) {
+  Random random(17);
+  for (const uint8_t bits : {2, 3, 4, 5, 6, 7, 8}) {
+    std::vector<float> values(200'000 + bits);
+    for (auto& v : values) v = static_cast<float>(random.unit() - 0.5);
+    values[70'001] = std::numeric_limits<float>::quiet_NaN();
+    values[150'000] = 1e38f;
+    const StepCodec step{.kind = StepCodec::Kind::quantize, .bits = bits, .group = 64, .metadata = StepCodec::Metadata::f16};
+    InlineCompute alone;
+    const auto expected = coded(alone, step, values);
+    EXPECT_GT(expected.counts.saturated, 0u);
+    for (const uint32_t helpers : {1u, 2u, 15u}) {
+      InlineCompute compute;
+      compute.hire(helpers);
+      const auto got = coded(compute, step, values);
+      const auto same = [](const auto& a, const auto& b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0; };
+      EXPECT_TRUE(same(got.message, expected.message) && same(got.result_message, expected.result_message)) << int{bits} << " bits, " << helpers << " helpers";
+      EXPECT_TRUE(same(got.error, expected.error) && same(got.decoded, expected.decoded) && same(got.sum, expected.sum));
+      EXPECT_EQ(got.counts.saturated, expected.counts.saturated);
+      EXPECT_EQ(got.counts.nonfinite_groups, expected.counts.nonfinite_groups);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,32 @@
+// Sums whose values are passed on (schedules/relay.h): a lane's value is a row of blocks, one per rank, which are added when all are there.
+#include "executor/operation.h"
+#include "schedules/relay.h"
+
+namespace unisono {
+
+// This rank's own values are the first block.
+void Operation::begin_relay() {
+  for (auto& lane : lanes_) {
+    if (lane.elements > 0) kernels::copy(output(lane), places_[0].input + slice_offset(lane), lane_bytes(lane));
+    lane.has_output = true;
+  }
+}
+
+// All blocks are there. False: it will be computed.
+bool Operation::add_relayed(uint32_t index) {
+  auto& lane = lanes_[index];
+  sources_.clear();
+  for (Rank rank = 0; rank < setup_.world; ++rank) sources_.push_back(output(lane) + relay_position(rank, setup_.self, setup_.world) * lane_bytes(lane));
+  const auto& q = setup_.request;
+  const kernels::Reduction task{.dtype = q.dtype,
+                                .op = q.op,
+                                .sources = sources_,
+                                .destination = static_cast<std::byte*>(q.output) + slice_offset(lane),
+                                .copy = nullptr,
+                                .count = lane.elements,
+                                .divisor = q.op == ReduceOp::avg ? setup_.world : 1};
+  lane.computing = lane.elements > 0 && !port_->reduce(task, index);
+  return !lane.computing;
+}
+
+}  // namespace unisono

@@ -1,0 +1,432 @@
+// The public API over a node.
+#include "unisono/group.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "codecs/codec.h"
+#include "engine/any_source.h"
+#include "group/api/calls.h"
+#include "group/lifecycle/group_state.h"
+#include "group/lifecycle/joining.h"
+#include "engine/lossy/lossy_group.h"
+#include "group/lifecycle/runtime.h"
+#include "group/lifecycle/recording.h"
+#include "group/lifecycle/reforming.h"
+#include "rendezvous/store_exchange.h"
+
+namespace unisono {
+
+using internal::GroupState;
+using internal::WorkState;
+
+static std::string decibels(const Report& report) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f dB", report.snr_db());
+  return text;
+}
+
+static std::string text_of_codec(const Report& report) {
+  if (report.codec.is_plain()) return report.codec_note.empty() ? std::string() : ", no codec: " + std::string(report.codec_note);
+  char bits[32];
+  std::snprintf(bits, sizeof(bits), "%.3g", report.bits_per_element());
+  return ", " + report.codec.to_string() + " " + bits + " bits per element, encoded " + std::to_string(report.passes) + (report.passes == 1 ? " time" : " times") +
+         (report.saturated > 0 ? ", " + std::to_string(report.saturated) + " saturated" : "") +
+         (report.measured_error >= 0 ? ", " + decibels(report) : "") +
+         (report.nonfinite_groups > 0 ? ", " + std::to_string(report.nonfinite_groups) + " groups not finite" : "");
+}
+
+static std::string text_of_delivery(const Report& report) {
+  if (report.delivery == nullptr || report.delivery->note.empty()) return {};
+  return std::string(report.delivery->used == Delivery::reliable ? ", reliable: " : ", lossy: ") + report.delivery->note;
+}
+
+double Report::snr_db() const {
+  if (measured_error < 0) return std::numeric_limits<double>::quiet_NaN();
+  return -10 * std::log10(measured_error);
+}
+
+std::string Report::to_string() const {
+  return std::string(operation) + " " + std::to_string(number) + " " + std::string(schedule) + ": " + std::to_string(contributors) + " of " + std::to_string(world_size) + " ranks, " +
+         std::to_string(total_us) + " us (waited " + std::to_string(wait_us) + ", computed " + std::to_string(compute_us) +
+         "), sent " + std::to_string(sent_bytes) + " bytes in " + std::to_string(sent_messages) + " messages" +
+         (last_rank >= 0 ? ", last rank " + std::to_string(last_rank) : "") + text_of_codec(*this) + text_of_delivery(*this);
+}
+
+std::string LinkSpeeds::to_string() const {
+  const auto text = [](const std::string& name, const Kind& kind) {
+    char numbers[96];
+    std::snprintf(numbers, sizeof(numbers), " %.3g us, %.3g GB/s%s", kind.latency_us, kind.bytes_per_us / 1000, kind.measured ? "" : " (not measured)");
+    return name + numbers;
+  };
+  auto all = text("inside hosts", inside_hosts) + "; " + text("between hosts", between_hosts);
+  const auto slower = [](const HostPair& a, const HostPair& b) { return a.speed.bytes_per_us < b.speed.bytes_per_us; };
+  const auto slowest = std::min_element(host_pairs.begin(), host_pairs.end(), slower);
+  constexpr double much = 1.5;
+  if (slowest != host_pairs.end() && slowest->speed.bytes_per_us * much < between_hosts.bytes_per_us) {
+    all += "; " + text("slowest " + slowest->host_a + "-" + slowest->host_b, slowest->speed);
+  }
+  return all;
+}
+
+namespace {
+
+// Re-forming has begun since this group was made, however it ended or will end; its core is gone. Under the mutex.
+bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.node->formation(); }
+
+Status why_ended(const GroupState& group, const char* what) {
+  auto& node = *group.node;
+  const auto says = [&](Code code, const std::string& why) { return Status(code, std::string(what) + ": " + why); };
+  if (!node.removed().ok()) return says(node.removed().code(), node.removed().message());
+  if (group.epoch == node.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
+  return says(Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch));
+}
+
+std::shared_ptr<WorkState> failed_work(Status why) {
+  auto completion = std::make_shared<Completion>();
+  completion->done = true;
+  completion->status = std::move(why);
+  return std::make_shared<WorkState>(WorkState{nullptr, std::move(completion), never});
+}
+
+// A call as the user made it, checked.
+struct Call {
+  Result<OperationRequest> request;
+  uint64_t id;
+  const char* what;
+};
+
+Status refusal(const Call& call) { return {call.request.status().code(), std::string(call.what) + ": " + call.request.status().message()}; }
+
+std::shared_ptr<WorkState> start(GroupState& group, Call call) {
+  if (!call.request) return failed_work(refusal(call));
+  return group.node->locked([&] {
+    if (ended(group)) return failed_work(why_ended(group, call.what));
+    const auto now = monotonic_now();
+    const auto overdue = now + call.request->timeout + Node::overdue_by;
+    // All memory first: nobody could wait for an operation that is under way without it.
+    auto work = std::make_shared<WorkState>(WorkState{group.node, nullptr, overdue});
+    work->completion = group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
+    return work;
+  });
+}
+
+Result<Report> run(GroupState& group, Call call) {
+  if (!call.request) return refusal(call);
+  return group.node->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
+}
+
+Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout, &group.codec}; }
+
+double relative_error(ConstTensor result, std::span<const float> exact) {
+  double noise = 0, signal = 0;
+  std::array<float, 1024> values;
+  for (size_t first = 0; first < exact.size(); first += values.size()) {
+    const size_t count = std::min(values.size(), exact.size() - first);
+    widened(result.dtype, static_cast<const std::byte*>(result.data) + first * element_bytes(result.dtype), count, values.data());
+    for (size_t i = 0; i < count; ++i) {
+      const double wanted = exact[first + i], off = values[i] - wanted;
+      noise += off * off;
+      signal += wanted * wanted;
+    }
+  }
+  return noise == 0 ? 0 : noise / signal;
+}
+
+// The call, and the same again in fp32 as it is: what they differ by.
+Result<Report> run_measured(GroupState& group, ConstTensor in, Tensor out, const CallOptions& o) try {
+  Call call{all_reduce_call(caller_of(group), in, out, o), o.id, "all_reduce"};
+  if (!call.request) return refusal(call);
+  std::vector<float> exact(in.count);
+  if (in.count > 0) widened(in.dtype, in.data, in.count, exact.data());
+  auto report = run(group, std::move(call));
+  if (!report) return report;
+  const Tensor sum(exact.data(), exact.size(), DType::f32);
+  const auto plain = run(group, {all_reduce_call({group.self, group.world, group.timeout}, ConstTensor(sum), sum, {.op = o.op, .timeout = o.timeout}), 0, "all_reduce"});
+  if (!plain) return Status(plain.status().code(), "measuring the error: " + plain.status().message());
+  report->measured_error = relative_error(ConstTensor(out), exact);
+  return report;
+} catch (const std::bad_alloc&) {
+  return Status(Code::unavailable, "all_reduce: out of memory for an exact sum of " + std::to_string(in.count) + " elements");
+}
+
+}  // namespace
+
+Result<Report> Work::wait() {
+  if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
+  auto& s = *state_;
+  if (s.node == nullptr) return s.completion->outcome();
+  return s.node->outcome(s.completion, s.overdue);
+}
+
+Result<Report> Work::wait_for(Milliseconds time) {
+  if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
+  auto& s = *state_;
+  const auto until = std::min(s.overdue, after(monotonic_now(), time.count()));
+  if (s.node != nullptr && !s.node->wait(*s.completion, until)) {
+    return Status(Code::late, "still running after waiting " + std::to_string(time.count()) + " ms");
+  }
+  return s.completion->outcome();
+}
+
+bool Work::done() const {
+  if (state_ == nullptr) return true;
+  if (state_->node == nullptr) return state_->completion->done;
+  return state_->node->locked([&] { return state_->completion->done; });
+}
+
+void Work::notify(std::function<void()> notice) const {
+  if (state_ == nullptr || state_->node == nullptr) return notice();
+  state_->node->watch(state_->completion, std::move(notice));
+}
+
+Report Work::report() const {
+  if (state_ == nullptr) return {};
+  if (state_->node == nullptr) return state_->completion->report;
+  return state_->node->locked([&] { return state_->node->engine().report(*state_->completion, monotonic_now()); });
+}
+
+static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Node>& node) {
+  return node->locked([&] {
+    auto state = std::make_shared<GroupState>();
+    state->node = node;
+    form_world_group(*node, *state);
+    return state;
+  });
+}
+
+void form_world_group(Node& node, GroupState& state) {
+  const auto& roster = node.roster();
+  const auto hosts = hosts_of(roster);
+  std::vector<uint32_t> islands;
+  for (const auto& member : roster.members) {
+    islands.push_back(static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), member.host) - hosts.begin()));
+  }
+  state.number = world_group_number;
+  state.core = &node.engine().make_group(state.number, wire_epoch(roster), node.peers(), std::move(islands));
+  keep_record(node, *state.core);
+  state.self = state.core->self;
+  state.world = state.core->world();
+  state.epoch = roster.epoch;
+  state.formation = node.formation();
+  state.subgroups.clear();
+  state.timeout = node.options().timeout.count() * millisecond;
+  state.codec = node.options().codec;
+  node.engine().set_epoch(state.core->epoch);
+}
+
+Result<Group> Group::join(const Options& options) {
+  auto resolved = resolve_options(options, process_environment());
+  if (!resolved) return resolved.status();
+  std::optional<Listening> listening;
+  if (options.store != nullptr) {
+    auto met = meet_by_store(*resolved, *options.store);
+    if (!met) return met.status();
+    listening = std::move(*met);
+  }
+  auto node = join_node(*resolved);
+  if (!node) return node.status();
+  return Group(world_group(*node));
+}
+
+uint32_t Group::rank() const { return state_->self; }
+uint32_t Group::world_size() const { return state_->world; }
+uint32_t Group::epoch() const { return state_->epoch; }
+
+std::vector<Member> Group::members() const {
+  return state_->node->locked([&] {
+    std::vector<Member> members;
+    if (ended(*state_)) return members;
+    auto& node = *state_->node;
+    for (Rank rank = 0; rank < state_->world; ++rank) {
+      const auto peer = state_->core->members[rank];
+      const auto at = std::find(node.peers().begin(), node.peers().end(), peer);
+      if (at == node.peers().end()) continue;
+      const auto& record = node.roster().members[static_cast<size_t>(at - node.peers().begin())];
+      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : node.engine().describe_link(peer)});
+    }
+    return members;
+  });
+}
+
+LinkSpeeds Group::link_speeds() const {
+  // While a group is being re-formed, or if that has failed, what is known is of hosts by the numbers of the former roster.
+  const auto [topology, hosts, known] = state_->node->locked([&] {
+    return std::tuple(state_->node->engine().topology(), hosts_of(state_->node->roster()), state_->node->topology_known());
+  });
+  const auto kind = [](const LinkProfile& link, bool measured) {
+    const auto speed = speed_of(link);
+    return LinkSpeeds::Kind{.measured = measured, .latency_us = speed.latency_us, .bytes_per_us = speed.bytes_per_us};
+  };
+  LinkSpeeds speeds{.inside_hosts = kind(topology.inside, topology.inside_measured),
+                    .between_hosts = kind(topology.between, topology.between_measured)};
+  if (!known) return speeds;
+  for (uint32_t b = 1; b < topology.links.hosts; ++b) {
+    for (uint32_t a = 0; a < b; ++a) {
+      const auto& link = topology.links.between(a, b);
+      if (link.bytes_per_us == 0) continue;
+      speeds.host_pairs.push_back({.host_a = hosts[a], .host_b = hosts[b], .speed = {.measured = true, .latency_us = link.latency_us, .bytes_per_us = link.bytes_per_us}});
+    }
+  }
+  return speeds;
+}
+
+// Each collective twice: started, and started and waited for.
+Work Group::all_reduce_async(Tensor t, const CallOptions& o) { return all_reduce_async(ConstTensor(t), t, o); }
+Result<Report> Group::all_reduce(Tensor t, const CallOptions& o) { return all_reduce(ConstTensor(t), t, o); }
+Work Group::all_reduce_async(ConstTensor in, Tensor out, const CallOptions& o) {
+  if (o.measure_error) return Work(failed_work({Code::invalid, "all_reduce: measure_error is for the blocking call"}));
+  return Work(start(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"}));
+}
+Result<Report> Group::all_reduce(ConstTensor in, Tensor out, const CallOptions& o) {
+  if (o.measure_error) return run_measured(*state_, in, out, o);
+  return run(*state_, {all_reduce_call(caller_of(*state_), in, out, o), o.id, "all_reduce"});
+}
+Work Group::reduce_scatter_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"}));
+}
+Result<Report> Group::reduce_scatter(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return run(*state_, {reduce_scatter_call(caller_of(*state_), in, out, counts, false, o), o.id, "reduce_scatter"});
+}
+Work Group::reduce_scatter_async(Tensor t, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"}));
+}
+Result<Report> Group::reduce_scatter(Tensor t, Counts counts, const CallOptions& o) {
+  return run(*state_, {reduce_scatter_call(caller_of(*state_), t, t, counts, true, o), o.id, "reduce_scatter"});
+}
+Work Group::all_gather_async(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"}));
+}
+Result<Report> Group::all_gather(ConstTensor in, Tensor out, Counts counts, const CallOptions& o) {
+  return run(*state_, {all_gather_call(caller_of(*state_), in, out, counts, false, o), o.id, "all_gather"});
+}
+Work Group::all_gather_async(Tensor t, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"}));
+}
+Result<Report> Group::all_gather(Tensor t, Counts counts, const CallOptions& o) {
+  return run(*state_, {all_gather_call(caller_of(*state_), t, t, counts, true, o), o.id, "all_gather"});
+}
+Work Group::reduce_shards_async(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return Work(start(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"}));
+}
+Result<Report> Group::reduce_shards(ConstTensor in, Tensor shard, const CallOptions& o) {
+  return run(*state_, {reduce_shards_call(caller_of(*state_), in, shard, o), o.id, "reduce_shards"});
+}
+Work Group::gather_shards_async(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return Work(start(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"}));
+}
+Result<Report> Group::gather_shards(ConstTensor shard, Tensor out, const CallOptions& o) {
+  return run(*state_, {gather_shards_call(caller_of(*state_), shard, out, o), o.id, "gather_shards"});
+}
+Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& codec, uint32_t unit) const {
+  return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
+}
+uint32_t Group::datagram_bytes() const {
+  return state_->node->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
+}
+Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
+  return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));
+}
+Result<Report> Group::broadcast(Tensor t, uint32_t root, const CallOptions& o) {
+  return run(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"});
+}
+Work Group::reduce_async(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o) {
+  return Work(start(*state_, {reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"}));
+}
+Result<Report> Group::reduce(ConstTensor in, Tensor out, uint32_t root, const CallOptions& o) {
+  return run(*state_, {reduce_call(caller_of(*state_), in, out, root, o), o.id, "reduce"});
+}
+Work Group::gather_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"}));
+}
+Result<Report> Group::gather(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return run(*state_, {gather_call(caller_of(*state_), in, out, root, counts, o), o.id, "gather"});
+}
+Work Group::scatter_async(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return Work(start(*state_, {scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"}));
+}
+Result<Report> Group::scatter(ConstTensor in, Tensor out, uint32_t root, Counts counts, const CallOptions& o) {
+  return run(*state_, {scatter_call(caller_of(*state_), in, out, root, counts, o), o.id, "scatter"});
+}
+Work Group::all_to_all_async(ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
+  return Work(start(*state_, {all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"}));
+}
+Result<Report> Group::all_to_all(ConstTensor in, Tensor out, Counts send, Counts recv, const CallOptions& o) {
+  return run(*state_, {all_to_all_call(caller_of(*state_), in, out, send, recv, o), o.id, "all_to_all"});
+}
+Work Group::barrier_async(const CallOptions& o) {
+  return Work(start(*state_, {barrier_call(caller_of(*state_), o), o.id, "barrier"}));
+}
+Result<Report> Group::barrier(const CallOptions& o) {
+  return run(*state_, {barrier_call(caller_of(*state_), o), o.id, "barrier"});
+}
+Work Group::send_async(ConstTensor in, uint32_t to, uint32_t tag, const CallOptions& o) {
+  return Work(start(*state_, {message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"}));
+}
+Result<Report> Group::send(ConstTensor in, uint32_t to, uint32_t tag, const CallOptions& o) {
+  return run(*state_, {message_call(caller_of(*state_), Collective::send, in, {}, to, tag, o), tag, "send"});
+}
+Work Group::recv_async(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
+  return Work(start(*state_, {message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"}));
+}
+Result<Report> Group::recv(Tensor out, uint32_t from, uint32_t tag, const CallOptions& o) {
+  return run(*state_, {message_call(caller_of(*state_), Collective::recv, {}, out, from, tag, o), tag, "recv"});
+}
+Work Group::recv_any_async(Tensor out, uint32_t tag, const CallOptions& o) { return recv_async(out, any_source, tag, o); }
+Result<Report> Group::recv_any(Tensor out, uint32_t tag, const CallOptions& o) { return recv(out, any_source, tag, o); }
+
+void Group::abort(const std::string& reason) {
+  state_->node->locked([&] {
+    if (ended(*state_)) return;
+    state_->node->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)}, monotonic_now());
+  });
+}
+
+Result<Group> Group::split(std::span<const uint32_t> ranks) {
+  const auto fail = [](const std::string& what) { return Status(Code::invalid, "split: " + what); };
+  if (ranks.empty()) return fail("no ranks");
+  uint64_t hash = mix64(state_->number);
+  std::vector<bool> seen(state_->world);
+  for (const auto rank : ranks) {
+    if (rank >= state_->world) return fail("rank " + std::to_string(rank) + " is not in this group of " + std::to_string(state_->world));
+    if (seen[rank]) return fail("rank " + std::to_string(rank) + " is listed twice");
+    seen[rank] = true;
+    hash = mix64(hash ^ rank);
+  }
+  if (!seen[state_->self]) return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
+  return state_->node->locked([&]() -> Result<Group> {
+    auto& node = *state_->node;
+    if (ended(*state_)) return why_ended(*state_, "split");
+    auto state = std::make_shared<GroupState>(*state_);
+    std::vector<PeerIndex> members;
+    std::vector<uint32_t> islands;
+    for (const auto rank : ranks) {
+      members.push_back(state_->core->members[rank]);
+      islands.push_back(state_->core->islands[rank]);
+    }
+    // Never the world group's number; the same list again gives another group.
+    state->number = static_cast<uint32_t>(mix64(hash ^ state_->subgroups[hash]++)) | 2;
+    state->core = &node.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(islands));
+    keep_record(node, *state->core);
+    state->self = state->core->self;
+    state->world = state->core->world();
+    state->subgroups.clear();
+    return Group(std::move(state));
+  });
+}
+
+Result<Reformed> Group::reform() {
+  if (state_->number != world_group_number) return Status(Code::invalid, "reform: only the group that was joined can be re-formed, not a sub-group");
+  return reform_world(*state_->node, *state_);
+}
+
+}  // namespace unisono

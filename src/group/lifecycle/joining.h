@@ -1,0 +1,20 @@
+// How a node comes into being: transports, rendezvous, links to all members.
+#pragma once
+
+#include <memory>
+
+#include "rendezvous/environment.h"
+#include "group/lifecycle/runtime.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+// Makes transports, meets the others, links up. The node knows its roster and peers; its world group is not made yet.
+Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
+
+// Starts links to those members of the roster that this process did not know, and fills in the node's peers.
+Status link_up(Node& node, Nanos deadline);
+// Blocks until the links to all members are up. On failure: the first link's error.
+Status wait_for_links(Node& node, Nanos deadline);
+
+}  // namespace unisono

@@ -1,0 +1,230 @@
+// The probe against a link of exact latency, rate and order, in virtual time.
+#include "group/lifecycle/link_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <deque>
+
+#include "base/random.h"
+#include "group/lifecycle/control_kind.h"
+
+namespace unisono {
+namespace {
+
+// Both ends of a link: questions take latency and their bytes' time, answers the latency; `answers` = how many come at all.
+struct VirtualLink {
+  Nanos latency = 25 * microsecond;
+  double bytes_per_us = 1000;
+  uint64_t answers = UINT64_MAX;
+  Nanos slow = 0, slow_until = 0;  // until then every answer takes so much longer
+  double bucket = 0;               // bytes that pass at once before the rate holds; filled again at the rate
+  double bucket_size = 0;
+
+  Nanos now = 1'000 * second;  // of a clock that did not start with the test
+  Nanos free_at = 0;           // the wire
+  Nanos first_burst_at = 0;
+  uint64_t sent_bytes = 0, unanswered_bytes = 0, unanswered_bytes_max = 0;
+  std::deque<std::pair<Nanos, Bytes>> coming = {};  // answers by time
+  std::deque<size_t> sizes = {};                    // of the questions that they answer
+
+  void carry(LinkProbe& probe) {
+    while (auto question = probe.take_question()) {
+      for (uint32_t i = 0; i < question->times; ++i) {
+        const auto bytes = question->message->size();
+        sent_bytes += bytes;
+        if (first_burst_at == 0 && bytes > 1'000) first_burst_at = now;
+        unanswered_bytes += bytes;
+        unanswered_bytes_max = std::max(unanswered_bytes_max, unanswered_bytes);
+        bucket = std::min(bucket_size, bucket + static_cast<double>(std::max<Nanos>(0, now - free_at)) / microsecond * bytes_per_us);
+        const auto at_once = std::min(bucket, static_cast<double>(bytes));
+        bucket -= at_once;
+        free_at = std::max(free_at, now) + static_cast<Nanos>((static_cast<double>(bytes) - at_once) / bytes_per_us * microsecond);
+        if (answers == 0) continue;
+        --answers;
+        coming.emplace_back(free_at + 2 * latency + (now < slow_until ? slow : 0), LinkProbe::answer(*question->message));
+        sizes.push_back(bytes);
+      }
+    }
+  }
+
+  // Until the probe has ended; how long that took.
+  Nanos run(LinkProbe& probe) {
+    const auto began = now;
+    carry(probe);
+    while (!probe.done()) {
+      const auto deadline = probe.next_deadline();
+      if (coming.empty() || coming.front().first >= deadline) {
+        now = deadline;
+        probe.woke(now);
+      } else {
+        now = coming.front().first;
+        const auto message = std::move(coming.front().second);
+        coming.pop_front();
+        unanswered_bytes -= sizes.front();
+        sizes.pop_front();
+        probe.answered(message, now);
+      }
+      carry(probe);
+    }
+    return now - began;
+  }
+};
+
+LinkMeasurement measure(VirtualLink& link, Nanos* took = nullptr, Nanos time = 10 * second, LinkSpan span = LinkSpan::inside_host) {
+  LinkProbe probe(1, span, link.now, link.now + time);
+  const auto spent = link.run(probe);
+  if (took != nullptr) *took = spent;
+  return probe.result();
+}
+
+TEST(LinkProbe, between_hosts_is_not_deceived_by_a_shaper_that_lets_the_first_bytes_pass) {
+  for (const double rate : {1.25, 12.5, 125.0, 1250.0}) {
+    for (const double burst : {0.0, 32e3, 128e3, 512e3}) {
+      if (burst / rate > 100e3) continue;  // more than the whole measurement takes
+      VirtualLink link{.latency = 100 * microsecond, .bytes_per_us = rate};
+      link.bucket = link.bucket_size = burst;
+      Nanos took = 0;
+      const auto found = measure(link, &took, 10 * second, LinkSpan::between_hosts);
+      ASSERT_TRUE(found.measured);
+      EXPECT_GT(found.bytes_per_us, rate * 0.8) << rate << " " << burst;
+      EXPECT_LT(found.bytes_per_us, rate * 1.6) << rate << " " << burst;
+      EXPECT_LT(took, 300 * millisecond) << rate << " " << burst;
+    }
+  }
+}
+
+TEST(LinkProbe, finds_latency_and_rate_of_every_kind_of_link) {
+  constexpr uint64_t seed = 31;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  for (int i = 0; i < 300; ++i) {
+    VirtualLink link;
+    link.latency = static_cast<Nanos>(200) << random.below(14);     // 0.2 us … 1.6 ms
+    link.bytes_per_us = 1.5 * static_cast<double>(1 << random.below(14));  // 1.5 MB/s … 12 GB/s
+    Nanos took = 0;
+    const auto found = measure(link, &took);
+    const auto what = std::to_string(link.latency) + " ns, " + std::to_string(link.bytes_per_us) + " MB/s";
+    EXPECT_TRUE(found.measured) << what;
+    EXPECT_NEAR(found.latency_us, static_cast<double>(link.latency) / microsecond, 1 + 16 / link.bytes_per_us) << what;
+    // A burst that is short beside the round trip tells only how quick the link is at least.
+    const bool long_enough = (256u << 10) / link.bytes_per_us > static_cast<double>(link.latency) / microsecond / 3;
+    EXPECT_NEAR(found.bytes_per_us, link.bytes_per_us, long_enough ? link.bytes_per_us / 4 : link.bytes_per_us) << what;
+    EXPECT_LE(found.bytes_per_us, link.bytes_per_us * 1.25) << what;
+    EXPECT_GE(found.bytes_per_us, std::min(link.bytes_per_us, 100.0) / 2) << what;
+    EXPECT_LE(took, 200 * millisecond) << what;
+  }
+}
+
+TEST(LinkProbe, forgets_that_the_peer_was_slow_at_first) {
+  VirtualLink link{.latency = microsecond, .bytes_per_us = 8'000};
+  link.slow = 80 * microsecond;
+  link.slow_until = link.now + 600 * microsecond;  // longer than the first echoes
+  const auto found = measure(link);
+  EXPECT_NEAR(found.latency_us, 1, 0.1);
+  EXPECT_NEAR(found.bytes_per_us, 8'000, 800);
+}
+
+TEST(LinkProbe, sends_bursts_only_when_waiting_ranks_have_left_the_cores) {
+  VirtualLink link{.latency = microsecond, .bytes_per_us = 8'000};
+  const auto began = link.now;
+  measure(link);
+  EXPECT_GE(link.first_burst_at - began, 500 * microsecond);
+}
+
+TEST(LinkProbe, is_quick_on_a_quick_link) {
+  VirtualLink link{.latency = microsecond, .bytes_per_us = 8'000};
+  Nanos took = 0;
+  EXPECT_TRUE(measure(link, &took).measured);
+  EXPECT_LT(took, 2 * millisecond);
+}
+
+TEST(LinkProbe, does_not_clog_a_thin_link) {
+  VirtualLink link{.latency = 500 * microsecond, .bytes_per_us = 1};  // 8 Mbit/s
+  Nanos took = 0;
+  const auto found = measure(link, &took);
+  EXPECT_NEAR(found.bytes_per_us, 1, 0.1);
+  EXPECT_LE(took, 130 * millisecond);
+  EXPECT_LE(link.sent_bytes, 64u << 10);
+  EXPECT_LE(link.unanswered_bytes_max, 16u << 10);
+}
+
+TEST(LinkProbe, has_on_its_way_at_most_a_burst_that_the_link_carries_in_some_milliseconds) {
+  for (const double rate : {1.0, 10.0, 100.0, 1'000.0, 10'000.0}) {
+    VirtualLink link{.latency = 50 * microsecond, .bytes_per_us = rate};
+    measure(link);
+    EXPECT_LE(static_cast<double>(link.unanswered_bytes_max), std::max(16'384.0, rate * 5'000)) << rate;
+  }
+}
+
+TEST(LinkProbe, takes_what_has_arrived_when_the_time_is_up) {
+  VirtualLink link{.latency = 100 * microsecond, .bytes_per_us = 0.01};  // 80 kbit/s: not one chunk
+  Nanos took = 0;
+  const auto found = measure(link, &took);
+  EXPECT_TRUE(found.measured);
+  EXPECT_LE(took, 130 * millisecond);
+  EXPECT_LT(found.bytes_per_us, 0.5);
+  EXPECT_GT(found.bytes_per_us, 0.01);
+}
+
+TEST(LinkProbe, counts_the_part_of_a_burst_that_came_before_the_peer_fell_silent) {
+  VirtualLink link{.latency = 50 * microsecond, .bytes_per_us = 1'000, .answers = 20 + 1 + 1 + 1};  // half of the third burst
+  const auto found = measure(link);
+  EXPECT_TRUE(found.measured);
+  EXPECT_NEAR(found.bytes_per_us, 131'072 / 100'000.0, 0.5);  // over all the time that it waited
+}
+
+TEST(LinkProbe, ends_in_time_without_any_answer_and_says_that_it_knows_nothing) {
+  VirtualLink link{.answers = 0};
+  Nanos took = 0;
+  EXPECT_EQ(measure(link, &took), LinkMeasurement{});
+  EXPECT_LE(took, 250 * millisecond);
+}
+
+TEST(LinkProbe, ends_when_it_is_told_to) {
+  VirtualLink link{.latency = 5 * millisecond, .bytes_per_us = 1};
+  Nanos took = 0;
+  measure(link, &took, 30 * millisecond);
+  EXPECT_LE(took, 30 * millisecond);
+}
+
+TEST(LinkProbe, ends_soon_where_round_trips_are_long) {
+  VirtualLink link{.latency = 60 * millisecond, .bytes_per_us = 100};
+  Nanos took = 0;
+  const auto found = measure(link, &took);
+  EXPECT_TRUE(found.measured);
+  EXPECT_NEAR(found.latency_us, 60'000, 1'000);
+  EXPECT_LE(took, 500 * millisecond);
+}
+
+TEST(LinkProbe, hears_only_answers_to_its_own_open_question) {
+  const Nanos now = second;
+  LinkProbe probe(7, LinkSpan::inside_host, now, now + second);
+  const auto question = probe.take_question();
+  ASSERT_TRUE(question.has_value());
+  const auto answer = [](ControlKind kind, uint32_t number, uint32_t sequence) {
+    return std::move(ByteWriter().write(kind).write(number).write(sequence)).take();
+  };
+  auto too_long = answer(ControlKind::probe_answer, 7, 1);
+  too_long.push_back(std::byte{0});
+  for (const auto& wrong : {answer(ControlKind::probe, 7, 1), answer(ControlKind::probe_answer, 6, 1),
+                            answer(ControlKind::probe_answer, 7, 2), too_long, Bytes(3), Bytes()}) {
+    probe.answered(wrong, now + microsecond);
+    EXPECT_FALSE(probe.take_question().has_value());
+  }
+  probe.answered(LinkProbe::answer(*question->message), now + microsecond);
+  EXPECT_TRUE(probe.take_question().has_value());  // the next echo
+}
+
+TEST(LinkProbe, answers_questions_only) {
+  LinkProbe probe(7, LinkSpan::inside_host, 0, second);
+  const auto question = probe.take_question();
+  const auto answer = LinkProbe::answer(*question->message);
+  EXPECT_FALSE(answer.empty());
+  EXPECT_TRUE(LinkProbe::answer(answer).empty());
+  EXPECT_TRUE(LinkProbe::answer({}).empty());
+  EXPECT_TRUE(LinkProbe::answer(ByteView(*question->message).first(5)).empty());
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,460 @@
+#include "group/lifecycle/reform.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace unisono {
+
+namespace {
+
+// A wake-up this much later than asked for means that this process was stopped or starved: then the others' silence says
+// nothing about them, and what they said is still to be read. Bounded in number, so that a host that is always late still
+// gets somewhere.
+constexpr Nanos nap_min = 5 * millisecond;
+constexpr uint32_t naps_max = 4;
+constexpr size_t early_max = 4;        // messages kept per member: a proposal or two, a commit, a removal
+constexpr size_t removals_max = 4096;  // who was removed is remembered for this many
+
+template <typename T>
+const T* body_as(const ReformMessage& message) {
+  return std::get_if<T>(&message.body);
+}
+
+std::string list(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+Reform::Reform(Roster roster, PeerId self)
+    : roster_(std::move(roster)), name_(name_of(roster_)), self_(self), peers_(roster_.members.size()) {
+  const auto rank = roster_.rank_of(self);
+  UNISONO_CHECK(rank.has_value());
+  self_rank_ = *rank;
+  for (const auto& member : roster_.members) ranks_[member.id] = member.rank;
+}
+
+Status Reform::start(const ReformRequest& request, Nanos now) {
+  if (phase_ == Phase::running) return {Code::invalid, "the group is being re-formed already"};
+  if (phase_ == Phase::ended) return ended_;
+  phase_ = Phase::running;
+  wanted_ = false;
+  request_ = request;
+  request_.timeout = std::max(request.timeout, millisecond);
+  began_ = started_ = changed_ = now;
+  agreed_ = never;
+  round_ = 1;
+  naps_ = 0;
+  slept_ = false;
+  add_joiners(request.joiners);
+  for (const auto& id : request.dead) {
+    const auto found = ranks_.find(id);
+    if (found != ranks_.end()) depart({found->second, Departure::Cause::lost, self_rank_, 0});
+  }
+  // What others proposed before we started counts as if it came now.
+  std::vector<std::pair<PeerId, Bytes>> early;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    for (auto& bytes : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(bytes));
+    peers_[rank].early.clear();
+  }
+  broadcast_proposal();
+  for (const auto& [from, bytes] : early) (void)message(from, bytes, now);
+  if (running()) settle(now);
+  return {};
+}
+
+Status Reform::message(const PeerId& from, ByteView bytes, Nanos now) {
+  if (phase_ == Phase::ended) return {};
+  auto decoded = decode_reform(bytes);
+  Status status = decoded.ok() ? dispatch(from, *decoded, bytes, now) : decoded.status();
+  if (!status.ok()) ++counters_.malformed;
+  return status;
+}
+
+Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView bytes, Nanos now) {
+  const auto found = ranks_.find(from);
+  if (!(message.base == name_)) {
+    // The sender has our next roster already, we do not: kept until we do.
+    if (found != ranks_.end() && message.base.epoch == name_.epoch + 1) {
+      keep_early(found->second, bytes);
+    } else {
+      on_other_epoch(from, message, now);
+    }
+    return {};
+  }
+  if (found == ranks_.end()) {
+    ++counters_.strangers;
+    return {};
+  }
+  const Rank rank = found->second;
+  if (rank == self_rank_) return {Code::corrupt, "re-forming message: from this process itself"};
+  if (const auto* removed = body_as<Removed>(message)) {
+    on_removed(rank, *removed, now);
+    return {};
+  }
+  const auto* propose = body_as<Propose>(message);
+  if (propose != nullptr &&
+      std::any_of(propose->departures.begin(), propose->departures.end(),
+                  [&](const Departure& departure) { return departure.rank >= peers_.size() || departure.rank == rank; })) {
+    return {Code::corrupt, "re-forming message: propose: departure of a rank that does not exist, or of its sender"};
+  }
+  if (phase_ == Phase::idle) {
+    wanted_ = wanted_ || propose != nullptr;
+    keep_early(rank, bytes);
+    return {};
+  }
+  if (propose == nullptr) return on_commit(rank, *body_as<Commit>(message), bytes, now);
+  on_propose(rank, *propose, now);
+  return {};
+}
+
+void Reform::keep_early(Rank from, ByteView bytes) {
+  auto& early = peers_[from].early;
+  if (early.size() >= early_max) early.erase(early.begin());  // the newest says the most
+  early.emplace_back(bytes.begin(), bytes.end());
+}
+
+void Reform::on_propose(Rank from, const Propose& propose, Nanos now) {
+  auto& peer = peers_[from];
+  if (!peer.alive || propose.round <= peer.round) return;
+  peer.spoke = true;
+  peer.round = propose.round;
+  peer.departed_count = static_cast<uint32_t>(propose.departures.size());
+  add_joiners(propose.joiners);
+  bool changed = false;
+  for (const auto& departure : propose.departures) {
+    // Members propose only to those that they believe alive. Should one say otherwise, it will never agree with us.
+    if (departure.rank == self_rank_) return end_removed({name_.epoch + 1, departure, {from}, 0, 0});
+    changed = depart(departure) || changed;
+  }
+  if (changed) set_changed(now);
+  settle(now);
+}
+
+void Reform::end_removed(const Removed& removed) {
+  end({Code::peer_lost, "this process, " + label(roster_.members[self_rank_]) + ", was removed from the group at epoch " +
+                            std::to_string(removed.epoch) + " by " + list(removed.removers) + ": " +
+                            to_string(removed.departure)});
+}
+
+// Whether to end because some went on without us. Yes, unless we have been re-forming for as long as anybody is waited for,
+// were not stopped meanwhile, and those that we believe to be with us are more than they. Then it was they who judged too
+// early (one that was stopped and, on waking, took everybody for dead), and we go on without them.
+bool Reform::obeys(Rank from, const Removed& removed, Nanos now) const {
+  if (phase_ != Phase::running || slept_ || now - began_ < request_.timeout) return true;
+  uint32_t left = 0;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    const bool theirs =
+        rank == from || std::find(removed.removers.begin(), removed.removers.end(), rank) != removed.removers.end();
+    if (peers_[rank].alive && !theirs) ++left;
+  }
+  return left <= removed.survivors;
+}
+
+void Reform::on_removed(Rank from, const Removed& removed, Nanos now) {
+  if (obeys(from, removed, now)) return end_removed(removed);
+  bool changed = depart({from, Departure::Cause::left, self_rank_, 0});
+  for (const Rank rank : removed.removers) {
+    if (rank < peers_.size()) changed = depart({rank, Departure::Cause::left, self_rank_, 0}) || changed;
+  }
+  if (changed) set_changed(now);
+  settle(now);
+}
+
+// About a roster that is not ours: of a member that is behind, of one that was removed, or of one that removed us.
+void Reform::on_other_epoch(const PeerId& from, ReformMessage& message, Nanos now) {
+  if (body_as<Propose>(message) != nullptr) return answer_old_proposal(from, message.base, now);
+  const auto* removed = body_as<Removed>(message);
+  if (removed == nullptr || message.base != previous_ || previous_commit_.empty() || removed->removers.empty()) return;
+  // Two rosters came out of the last epoch. If the sender is in ours, ours will never be complete. If not, both were made
+  // just now, and one has to give way on both sides alike: the smaller, or that without the lowest rank.
+  const Nanos recent = 2 * request_.timeout;
+  const bool both_new = now - adopted_ <= recent && removed->age_ms <= recent / millisecond;
+  const bool theirs_first =
+      removed->survivors > survivors_ || (removed->survivors == survivors_ && removed->removers[0] < lowest_survivor_);
+  if (ranks_.contains(from) || (both_new && theirs_first)) return end_removed(*removed);
+  if (both_new) answer_old_proposal(from, message.base, now);
+}
+
+// A proposal about an epoch that is over here.
+void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nanos now) {
+  if (ranks_.contains(from)) {
+    if (base == previous_ && !previous_commit_.empty()) sends_.push_back({from, previous_commit_});
+    return;
+  }
+  const auto note = removals_.find(from);
+  if (note == removals_.end()) {
+    ++counters_.strangers;
+    return;
+  }
+  Removed removed = note->second.removed;
+  removed.age_ms =
+      static_cast<uint32_t>(std::clamp<Nanos>((now - note->second.at) / millisecond, 0, std::numeric_limits<uint32_t>::max()));
+  sends_.push_back({from, encode(ReformMessage{base, std::move(removed)})});
+}
+
+Status Reform::check_commit(const Commit& commit) const {
+  const auto& members = commit.roster.members;
+  if (commit.roster.epoch != name_.epoch + 1)
+    return {Code::corrupt, "re-forming message: commit: epoch " + std::to_string(commit.roster.epoch)};
+  if (commit.roster.key != roster_.key) return {Code::corrupt, "re-forming message: commit: another job's key"};
+  for (const auto& departure : commit.departures) {
+    if (departure.rank >= peers_.size())
+      return {Code::corrupt, "re-forming message: commit: departure of a rank that does not exist"};
+  }
+  if (commit.departures.size() >= peers_.size() || members.size() < peers_.size() - commit.departures.size()) {
+    return {Code::corrupt, "re-forming message: commit: too few members"};
+  }
+  size_t next = 0;  // survivors come first, in old order, unchanged but for the rank
+  auto departure = commit.departures.begin();
+  for (const auto& old : roster_.members) {
+    if (departure != commit.departures.end() && departure->rank == old.rank) {
+      ++departure;
+      continue;
+    }
+    MemberRecord expected = old;
+    expected.rank = static_cast<Rank>(next);
+    if (members[next++] != expected) return {Code::corrupt, "re-forming message: commit: survivors changed"};
+  }
+  for (size_t i = next; i < members.size(); ++i) {
+    if (ranks_.contains(members[i].id)) return {Code::corrupt, "re-forming message: commit: a member joins again"};
+  }
+  return {};
+}
+
+Status Reform::on_commit(Rank from, const Commit& commit, ByteView bytes, Nanos now) {
+  if (!peers_[from].alive) return {};  // we have promised the others a set without it
+  if (auto status = check_commit(commit); !status.ok()) return status;
+  for (const auto& departure : commit.departures) {
+    if (departure.rank == self_rank_) {
+      end_removed({commit.roster.epoch, departure, {from}, 0, 0});
+      return {};
+    }
+  }
+  adopt(commit, bytes, now);
+  return {};
+}
+
+void Reform::peer_lost(const PeerId& peer, Nanos now) {
+  const auto found = ranks_.find(peer);
+  if (found == ranks_.end() || phase_ == Phase::ended) return;
+  const bool changed = depart({found->second, Departure::Cause::lost, self_rank_, 0});
+  if (!changed || phase_ != Phase::running) return;
+  set_changed(now);
+  settle(now);
+}
+
+bool Reform::overslept(Nanos now) {
+  const Nanos late = now - next_deadline();
+  if (late < nap_min || naps_ >= naps_max) return false;
+  ++naps_;
+  slept_ = slept_ || late >= request_.timeout / 2;
+  set_changed(now);  // says again what we know; those who went on without us answer with REMOVED, the living with theirs
+  settle(now);
+  // Answers come in the time of a message; a quarter of the usual patience is enough for them.
+  started_ = changed_ = now - request_.timeout * 3 / 4;
+  if (agreed_ != never) agreed_ = started_;
+  return true;
+}
+
+void Reform::woke(Nanos now) {
+  if (!running() || now < next_deadline() || overslept(now)) return;
+  std::vector<Rank> silent;  // first all, then out: each departure changes what the others are waited for
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (rank != self_rank_ && peers_[rank].alive && deadline_of(rank) <= now) silent.push_back(rank);
+  }
+  const auto waited_ms = static_cast<uint32_t>(request_.timeout / millisecond);
+  for (const Rank rank : silent) depart({rank, Departure::Cause::silent, self_rank_, waited_ms});
+  set_changed(now);
+  settle(now);
+}
+
+// Until when a member may keep us waiting.
+Nanos Reform::deadline_of(Rank rank) const {
+  const auto& peer = peers_[rank];
+  if (!peer.spoke) return started_ + request_.timeout;
+  if (peer.departed_count != departed_count_) return changed_ + request_.timeout;
+  // All agree, and the lowest rank has not said so yet. It may itself be waiting for somebody that we have heard: it
+  // gets a quarter more, so that its news of having dropped that one comes first.
+  if (rank == leader() && agreed_ != never) return agreed_ + request_.timeout + request_.timeout / 4;
+  return never;
+}
+
+Nanos Reform::next_deadline() const {
+  if (!running()) return never;
+  Nanos deadline = never;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (rank != self_rank_ && peers_[rank].alive) deadline = std::min(deadline, deadline_of(rank));
+  }
+  return deadline;
+}
+
+Rank Reform::leader() const {
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank].alive) return rank;
+  }
+  return self_rank_;
+}
+
+bool Reform::all_agree() const {
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    const auto& peer = peers_[rank];
+    if (rank != self_rank_ && peer.alive && !(peer.spoke && peer.departed_count == departed_count_)) return false;
+  }
+  return true;
+}
+
+// True if the rank was alive until now.
+bool Reform::depart(const Departure& departure) {
+  auto& peer = peers_[departure.rank];
+  if (!peer.alive || departure.rank == self_rank_) return false;
+  peer.alive = false;
+  peer.departure = departure;
+  ++departed_count_;
+  return true;
+}
+
+void Reform::add_joiners(const std::vector<MemberRecord>& joiners) {
+  for (const auto& joiner : joiners) {
+    const bool known = ranks_.contains(joiner.id) ||
+                       std::any_of(joiners_.begin(), joiners_.end(), [&](const auto& other) { return other.id == joiner.id; });
+    if (!known && joiners_.size() < reform_joiners_max && check_member(joiner).ok()) joiners_.push_back(joiner);
+  }
+}
+
+void Reform::set_changed(Nanos now) {
+  changed_ = now;
+  agreed_ = never;
+  ++round_;
+  broadcast_proposal();
+}
+
+void Reform::broadcast_proposal() {
+  const Bytes bytes = encode(ReformMessage{name_, Propose{round_, departures(), joiners_}});
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (rank != self_rank_ && peers_[rank].alive) sends_.push_back({roster_.members[rank].id, bytes});
+  }
+}
+
+bool Reform::too_few(Status& why) const {
+  const auto world = static_cast<uint32_t>(peers_.size());
+  const uint32_t left = world - departed_count_;
+  const bool majority = 2 * left > world || (2 * left == world && peers_[0].alive);
+  std::string need;
+  if (left < request_.min_world) need = "at least " + std::to_string(request_.min_world) + " are required";
+  if (request_.require_majority && !majority) need = "a majority (or half, with rank 0) is required";
+  if (need.empty()) return false;
+  std::string lost;
+  for (const auto& departure : departures())
+    lost += "; " + label(roster_.members[departure.rank]) + ": " + to_string(departure);
+  why = {Code::unavailable, "re-forming after epoch " + std::to_string(name_.epoch) + ": " + std::to_string(left) + " of " +
+                                std::to_string(world) + " ranks left, " + need + lost};
+  return true;
+}
+
+// Does what the set and the proposals allow now.
+void Reform::settle(Nanos now) {
+  Status why;
+  if (!running()) return;
+  if (too_few(why)) return end(std::move(why));
+  if (!all_agree()) return;
+  if (agreed_ == never) agreed_ = now;
+  if (leader() == self_rank_) commit(now);
+}
+
+std::vector<Departure> Reform::departures() const {
+  std::vector<Departure> list;
+  for (const auto& peer : peers_) {
+    if (!peer.alive) list.push_back(peer.departure);
+  }
+  return list;
+}
+
+std::vector<Rank> Reform::living() const {
+  std::vector<Rank> list;
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank].alive) list.push_back(rank);
+  }
+  return list;
+}
+
+void Reform::commit(Nanos now) {
+  Commit commit{.roster = {.epoch = name_.epoch + 1, .key = roster_.key, .members = {}}, .departures = departures()};
+  auto& members = commit.roster.members;
+  for (const Rank rank : living()) members.push_back(roster_.members[rank]);
+  for (const auto& joiner : joiners_) {
+    if (members.size() < world_size_max) members.push_back(joiner);
+  }
+  for (size_t i = 0; i < members.size(); ++i) members[i].rank = static_cast<Rank>(i);
+  const Bytes bytes = encode(ReformMessage{name_, commit});
+  for (const Rank rank : living()) {
+    if (rank != self_rank_) sends_.push_back({roster_.members[rank].id, bytes});
+  }
+  const auto told = departures();
+  const auto old = roster_;
+  const auto base = name_;
+  adopt(std::move(commit), bytes, now);
+  for (const auto& departure : told) answer_old_proposal(old.members[departure.rank].id, base, now);
+}
+
+void Reform::adopt(Commit commit, ByteView bytes, Nanos now) {
+  ReformResult result;
+  std::vector<Rank> removers;
+  std::vector<bool> gone(peers_.size(), false);
+  for (const auto& departure : commit.departures) {
+    gone[departure.rank] = true;
+    result.lost.push_back(roster_.members[departure.rank]);
+    result.lost_why.push_back(to_string(departure));
+  }
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    if (!gone[rank]) removers.push_back(rank);
+  }
+  for (const auto& departure : commit.departures) {
+    if (removals_.size() >= removals_max) removals_.clear();
+    Removed removed{commit.roster.epoch, departure, removers, static_cast<uint32_t>(removers.size()), 0};
+    removals_[roster_.members[departure.rank].id] = {std::move(removed), now};
+  }
+  for (const auto& member : commit.roster.members) {
+    if (!ranks_.contains(member.id)) result.joined.push_back(member);
+  }
+  std::vector<std::pair<PeerId, Bytes>> early;
+  std::vector<PeerId> lost_since;  // by us, after we had agreed to keep it: to be remembered for the next start
+  for (Rank rank = 0; rank < peers_.size(); ++rank) {
+    for (auto& message : peers_[rank].early) early.emplace_back(roster_.members[rank].id, std::move(message));
+    const auto& departure = peers_[rank].departure;
+    const bool link_lost = departure.cause == Departure::Cause::lost && departure.accuser == self_rank_;
+    if (!peers_[rank].alive && !gone[rank] && link_lost) lost_since.push_back(roster_.members[rank].id);
+  }
+  previous_ = name_;
+  previous_commit_.assign(bytes.begin(), bytes.end());
+  adopted_ = now;
+  survivors_ = static_cast<uint32_t>(removers.size());
+  lowest_survivor_ = removers.front();
+  roster_ = std::move(commit.roster);
+  name_ = name_of(roster_);
+  self_rank_ = *roster_.rank_of(self_);
+  peers_.assign(roster_.members.size(), {});
+  ranks_.clear();
+  for (const auto& member : roster_.members) ranks_[member.id] = member.rank;
+  departed_count_ = 0;
+  joiners_.clear();
+  phase_ = Phase::idle;
+  result.roster = roster_;
+  result.digest = name_.digest;
+  result.self = self_rank_;
+  result_ = std::move(result);
+  for (const auto& id : lost_since) peer_lost(id, now);
+  for (const auto& [from, message] : early) (void)Reform::message(from, message, now);
+}
+
+void Reform::end(Status why) {
+  phase_ = Phase::ended;
+  ended_ = why;
+  result_ = std::move(why);
+}
+
+}  // namespace unisono

@@ -1,0 +1,144 @@
+#include "group/lifecycle/reform_messages.h"
+
+namespace unisono {
+
+namespace {
+
+enum class Kind : uint8_t { propose = 1, commit = 2, removed = 3 };
+constexpr uint32_t removers_max = 16;  // enough to tell a person; the roster has them all
+
+Status corrupt(const std::string& what) { return {Code::corrupt, "re-forming message: " + what}; }
+
+void write_departure(ByteWriter& writer, const Departure& departure) {
+  writer.write(departure.rank).write(static_cast<uint8_t>(departure.cause)).write(departure.accuser).write(departure.waited_ms);
+}
+
+bool read_departure(ByteReader& reader, Departure& departure) {
+  departure.rank = reader.read<uint32_t>();
+  const auto cause = reader.read<uint8_t>();
+  departure.accuser = reader.read<uint32_t>();
+  departure.waited_ms = reader.read<uint32_t>();
+  departure.cause = static_cast<Departure::Cause>(cause);
+  return reader.ok() && departure.rank < world_size_max && departure.accuser < world_size_max &&
+         cause <= static_cast<uint8_t>(Departure::Cause::left);
+}
+
+void write_departures(ByteWriter& writer, const std::vector<Departure>& departures) {
+  writer.write(static_cast<uint32_t>(departures.size()));
+  for (const auto& departure : departures) write_departure(writer, departure);
+}
+
+bool read_departures(ByteReader& reader, std::vector<Departure>& departures) {
+  const auto count = reader.read<uint32_t>();
+  if (!reader.ok() || count > world_size_max) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    Departure departure;
+    if (!read_departure(reader, departure)) return false;
+    if (!departures.empty() && departure.rank <= departures.back().rank) return false;
+    departures.push_back(departure);
+  }
+  return true;
+}
+
+void write_body(ByteWriter& writer, const Propose& propose) {
+  writer.write(propose.round);
+  write_departures(writer, propose.departures);
+  writer.write(static_cast<uint32_t>(propose.joiners.size()));
+  for (const auto& joiner : propose.joiners) write_member(writer, joiner);
+}
+
+void write_body(ByteWriter& writer, const Commit& commit) {
+  write_departures(writer, commit.departures);
+  write_roster(writer, commit.roster);
+}
+
+void write_body(ByteWriter& writer, const Removed& removed) {
+  writer.write(removed.epoch).write(removed.survivors).write(removed.age_ms);
+  write_departure(writer, removed.departure);
+  const auto count = std::min<size_t>(removed.removers.size(), removers_max);
+  writer.write(static_cast<uint32_t>(count));
+  for (size_t i = 0; i < count; ++i) writer.write(removed.removers[i]);
+}
+
+Status read_body(ByteReader& reader, Propose& propose) {
+  propose.round = reader.read<uint32_t>();
+  if (!read_departures(reader, propose.departures)) return corrupt("propose: departures");
+  const auto count = reader.read<uint32_t>();
+  if (!reader.ok() || count > reform_joiners_max) return corrupt("propose: number of joiners");
+  for (uint32_t i = 0; i < count; ++i) {
+    MemberRecord joiner;
+    if (!read_member(reader, joiner)) return corrupt("propose: joiner " + std::to_string(i));
+    propose.joiners.push_back(std::move(joiner));
+  }
+  return {};
+}
+
+Status read_body(ByteReader& reader, Commit& commit) {
+  if (!read_departures(reader, commit.departures)) return corrupt("commit: departures");
+  return read_roster(reader, commit.roster);
+}
+
+Status read_body(ByteReader& reader, Removed& removed) {
+  removed.epoch = reader.read<uint32_t>();
+  removed.survivors = reader.read<uint32_t>();
+  removed.age_ms = reader.read<uint32_t>();
+  if (!read_departure(reader, removed.departure)) return corrupt("removed: departure");
+  const auto count = reader.read<uint32_t>();
+  if (!reader.ok() || count > removers_max) return corrupt("removed: number of removers");
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto rank = reader.read<uint32_t>();
+    if (!reader.ok() || rank >= world_size_max) return corrupt("removed: remover " + std::to_string(i));
+    removed.removers.push_back(rank);
+  }
+  return {};
+}
+
+template <typename Body>
+Result<ReformMessage> read_message(ByteReader& reader, const EpochName& base) {
+  Body body;
+  if (auto status = read_body(reader, body); !status.ok()) return status;
+  if (!reader.done()) return corrupt(std::to_string(reader.left()) + " bytes too many");
+  return ReformMessage{base, std::move(body)};
+}
+
+}  // namespace
+
+EpochName name_of(const Roster& roster) { return {roster.epoch, digest(roster)}; }
+
+std::string to_string(const Departure& departure) {
+  const std::string accuser = "rank " + std::to_string(departure.accuser);
+  switch (departure.cause) {
+    case Departure::Cause::lost: return accuser + " lost the link to it";
+    case Departure::Cause::left: return "it had gone on without " + accuser;
+    case Departure::Cause::silent:
+      return "it did not answer " + accuser + " for " + std::to_string(departure.waited_ms) + " ms";
+  }
+  return "unknown";
+}
+
+Bytes encode(const ReformMessage& message) {
+  ByteWriter writer;
+  writer.write(reform_version).write(static_cast<uint8_t>(message.body.index() + 1));
+  writer.write(message.base.epoch).write(message.base.digest);
+  std::visit([&](const auto& body) { write_body(writer, body); }, message.body);
+  return std::move(writer).take();
+}
+
+Result<ReformMessage> decode_reform(ByteView bytes) {
+  ByteReader reader(bytes);
+  const auto version = reader.read<uint8_t>();
+  const auto kind = reader.read<uint8_t>();
+  EpochName base;
+  base.epoch = reader.read<uint32_t>();
+  base.digest = reader.read<uint64_t>();
+  if (!reader.ok()) return corrupt("cut");
+  if (version != reform_version) return corrupt("version " + std::to_string(version));
+  switch (static_cast<Kind>(kind)) {
+    case Kind::propose: return read_message<Propose>(reader, base);
+    case Kind::commit: return read_message<Commit>(reader, base);
+    case Kind::removed: return read_message<Removed>(reader, base);
+  }
+  return corrupt("kind " + std::to_string(kind));
+}
+
+}  // namespace unisono

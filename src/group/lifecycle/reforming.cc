@@ -1,0 +1,165 @@
+#include "group/lifecycle/reforming.h"
+
+#include <algorithm>
+
+#include "group/lifecycle/agreement.h"
+#include "group/lifecycle/control_kind.h"
+#include "group/lifecycle/group_state.h"
+#include "group/lifecycle/joining.h"
+
+namespace unisono {
+namespace {
+
+constexpr Nanos reform_bound = 10 * second;  // on agreeing, at least; it ends within a few reform timeouts
+constexpr int reform_timeouts_max = 10;
+constexpr Nanos settle_time_min = second;    // for links to who joined, and for all members to say that they are ready
+constexpr int attempts_max = 4;              // each loses a member, or one that joined
+
+PeerIndex index_of(const Node& node, const PeerId& id) {
+  const auto& ids = node.process_ids();
+  const auto at = std::find(ids.begin(), ids.end(), id);
+  return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
+}
+
+Member member_of(const MemberRecord& record) { return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}}; }
+
+Status begin(Node& node, const internal::GroupState& state) {
+  return node.locked([&]() -> Status {
+    if (!node.removed().ok()) return node.removed();
+    if (state.epoch != node.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)};
+    const auto now = monotonic_now();
+    node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
+    ++node.formation();
+    node.forget_topology();
+    const auto& options = node.options();
+    ReformRequest request{.dead = {},
+                          .joiners = {},
+                          .timeout = options.reform_timeout.count() * millisecond,
+                          .min_world = options.min_world,
+                          .require_majority = options.require_majority};
+    for (size_t rank = 0; rank < node.peers().size(); ++rank) {
+      const auto peer = node.peers()[rank];
+      if (peer != self_peer && !node.engine().peer_status(peer).ok()) request.dead.push_back(node.roster().members[rank].id);
+    }
+    if (node.session()->attending()) request.joiners = node.session()->poll_joiners();
+    auto status = node.reform()->start(request, now);
+    flush_reform_sends(node);
+    return status;
+  });
+}
+
+// Runs the state machine until it has an outcome.
+Result<ReformResult> agree(Node& node) {
+  std::optional<Result<ReformResult>> result;
+  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond, reform_timeouts_max * node.options().reform_timeout.count()));
+  while (monotonic_now() < until) {
+    Nanos wake = never;
+    node.locked([&] {
+      node.engine().poll(monotonic_now());  // news before judgement
+      node.reform()->woke(monotonic_now());
+      flush_reform_sends(node);
+      result = node.reform()->take_result();
+      wake = node.reform()->next_deadline();
+    });
+    if (result) return std::move(*result);
+    node.wait([&] {
+      flush_reform_sends(node);
+      if (!result) result = node.reform()->take_result();
+      return result.has_value() || !node.removed().ok() || node.reform()->next_deadline() < wake;
+    }, std::min(wake, until));
+    if (result) {
+      node.locked([&] { flush_reform_sends(node); });
+      return std::move(*result);
+    }
+    if (const auto removed = node.locked([&] { return node.removed(); }); !removed.ok()) return removed;
+  }
+  return Status(Code::internal, "re-forming found no end");
+}
+
+// Links to those who are gone are closed, after telling them; the new roster takes effect.
+void adopt(Node& node, const ReformResult& result) {
+  node.locked([&] {
+    for (const auto& lost : result.lost) {
+      const auto peer = index_of(node, lost.id);
+      if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+      node.engine().send_removed(peer);
+      for (auto& link : node.links()) {
+        if (link.connector->state(peer) != LinkState::unknown) link.transport->close(peer);
+      }
+      node.engine().remove_peer(peer);
+    }
+    node.roster() = result.roster;
+    node.set_local_world(ranks_beside(result.roster, result.self));
+    if (node.session()->attending()) {
+      for (const auto& joined : result.joined) node.session()->answer_joiner(joined.id, result.roster);
+    }
+    if (result.self == 0) node.session()->attend(result.roster);
+  });
+}
+
+}  // namespace
+
+void flush_reform_sends(Node& node) {
+  for (auto& send : node.reform()->take_sends()) {
+    const auto peer = index_of(node, send.to);
+    if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+    Bytes message{static_cast<std::byte>(ControlKind::reform)};
+    message.insert(message.end(), send.bytes.begin(), send.bytes.end());
+    node.engine().send_control(peer, std::move(message));
+  }
+}
+
+// One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be lost
+// again before all are linked up.
+static Status reform_once(Node& node, internal::GroupState& state, Measuring& measuring, Status& settled) {
+  auto status = begin(node, state);
+  if (!status.ok()) return status;
+  auto result = agree(node);
+  if (!result) {
+    node.locked([&] {
+      if (node.removed().ok()) node.removed() = result.status();
+    });
+    return result.status();
+  }
+  adopt(node, *result);
+  const auto patience = std::max<Nanos>(settle_time_min, node.options().reform_timeout.count() * millisecond * 5);
+  const auto deadline = monotonic_now() + patience;
+  settled = link_up(node, deadline);
+  if (settled.ok() && !result->joined.empty()) settled = wait_for_links(node, deadline);
+  if (!result->joined.empty()) measuring = Measuring::always;
+  if (settled.ok()) settled = agree_on_topology(node, deadline, measuring);
+  return node.locked([&] {
+    form_world_group(node, state);
+    return node.removed();
+  });
+}
+
+// The members of one roster that are not in the other.
+static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
+  std::vector<Member> members;
+  for (const auto& member : roster.members) {
+    if (!other.rank_of(member.id)) members.push_back(member_of(member));
+  }
+  return members;
+}
+
+Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
+  const auto started = monotonic_now();
+  const auto before = node.locked([&] { return node.roster(); });
+  Status settled;
+  auto measuring = Measuring::not_again;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    if (auto status = reform_once(node, state, measuring, settled); !status.ok()) return status;
+    if (!settled.ok()) continue;
+    const auto after = node.locked([&] { return node.roster(); });
+    return Reformed{.epoch = state.epoch,
+                    .rank = state.self,
+                    .world_size = state.world,
+                    .lost = only_in(before, after),
+                    .joined = only_in(after, before),
+                    .total_us = (monotonic_now() - started) / microsecond};
+  }
+  return Status(Code::peer_lost, "the group was re-formed " + std::to_string(attempts_max) + " times, and each time a member was lost at once: " + settled.message());
+}
+
+}  // namespace unisono

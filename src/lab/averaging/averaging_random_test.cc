@@ -1,0 +1,62 @@
+#include "lab/averaging/averaging_random.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "lab/averaging/averaging.h"
+
+namespace unisono::sim {
+namespace {
+
+TEST(AveragingA1, normals_are_those_of_numpy) {
+  const std::vector<std::vector<double>> expected{{1.764052345967664, .400157208367223, .978737984105739, 2.240893199201458}, {1.624345363663242, -.611756413650075, -.528171752263456}};
+  for (uint32_t seed = 0; seed < expected.size(); ++seed) {
+    AveragingRandom random(seed);
+    for (const double value : expected[seed]) EXPECT_NEAR(random.normal(), value, 1e-14) << "seed " << seed;
+  }
+}
+
+TEST(AveragingA1, peers_stand_in_the_published_grid_where_the_specification_has_them) {
+  std::vector<uint32_t> place(1024);
+  std::iota(place.begin(), place.end(), 0u);
+  AveragingRandom(averaging_place_seed).shuffle(place);
+  EXPECT_EQ(std::vector(place.begin(), place.begin() + 8), (std::vector<uint32_t>{716, 473, 343, 404, 779, 123, 41, 964}));
+  std::sort(place.begin(), place.end());
+  EXPECT_EQ(place.front(), 0u);
+  EXPECT_EQ(std::adjacent_find(place.begin(), place.end()), place.end());
+}
+
+TEST(AveragingA2, inputs_have_the_specified_variances) {
+  struct Row {
+    uint32_t peers;
+    double variances[5];
+  };
+  constexpr Row rows[] = {{1024, {.969624, .969228, .997676, 1.020108, .913115}}, {512, {.997856, .969428, 1.069055, 1.037432, .930900}}};
+  for (const auto& row : rows) {
+    for (uint32_t seed = 0; seed < 5; ++seed) {
+      const auto outcome = run_averaging({.algorithm = AveragingAlgorithm::all_reduce, .peers = row.peers, .seed = seed, .rounds_max = 0});
+      ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+      EXPECT_NEAR(outcome->variances.front(), row.variances[seed], 1e-6) << row.peers << " peers, seed " << seed;
+    }
+  }
+}
+
+TEST(AveragingRandom, whole_numbers_stay_at_or_below_the_top_and_reach_it) {
+  AveragingRandom random(7);
+  for (const uint32_t top : {0u, 1u, 2u, 5u, 31u, 32u}) {
+    std::vector<uint32_t> counts(top + 1);
+    for (uint32_t i = 0; i < 400 * (top + 1); ++i) {
+      const uint32_t value = random.at_most(top);
+      ASSERT_LE(value, top);
+      ++counts[value];
+    }
+    EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 300u) << "top " << top << ", seed 7";
+  }
+  for (int i = 0; i < 100; ++i) random.at_most(UINT32_MAX);
+}
+
+}  // namespace
+}  // namespace unisono::sim

@@ -1,0 +1,27 @@
+// How `unisono simulate averaging` tells people and programs what came out: tables, JSON lines, pictures. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/averaging/averaging_plan.h"
+#include "cli/common/plot.h"
+
+namespace unisono::cli {
+
+struct AveragingResult {
+  AveragingPlan plan;
+  std::vector<sim::AveragingMeans> means;  // of plan.cases(), in their order
+  const sim::AveragingMeans& at(size_t peers, size_t absence, size_t algorithm) const { return means[(peers * plan.absences.size() + absence) * plan.algorithms.size() + algorithm]; }
+};
+
+// Rounds, what was sent, and the formulae; what cannot be exact is said.
+std::string table_of(const AveragingResult& result);
+// A line for the settings, one for each case, one for the formulae of each number of peers and absence.
+std::string json_of(const AveragingResult& result);
+// The mean variance over the rounds: a row for each number of peers, a panel for each absence. Needs curves.
+std::vector<Panel> variance_panels_of(const AveragingResult& result);
+// Rounds to the first target over the absence: a panel for each number of peers.
+std::vector<Panel> absence_panels_of(const AveragingResult& result);
+
+}  // namespace unisono::cli

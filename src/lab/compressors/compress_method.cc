@@ -1,0 +1,218 @@
+#include "lab/compressors/compress_method.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lab/compressors/gathered_top_k.h"
+#include "compressors/mean_feedback.h"
+#include "compressors/power_sgd.h"
+#include "cli/common/monotonic.h"
+#include "compressors/arc_top_k.h"
+#include "training/reducer/error_feedback.h"
+
+namespace unisono::cli {
+namespace {
+
+// Measures phases, one after the other.
+class Stopwatch {
+ public:
+  explicit Stopwatch(StepCost& cost) : cost_(cost) {}
+  void lap(Phase phase) {
+    const auto now = monotonic_now();
+    cost_.us[static_cast<size_t>(phase)] += static_cast<double>(now - last_) / static_cast<double>(microsecond);
+    last_ = now;
+  }
+  void restart() { last_ = monotonic_now(); }
+
+ private:
+  StepCost& cost_;
+  Nanos last_ = monotonic_now();
+};
+
+void tell_compensated(const MethodStep& step, std::span<const float* const> values, Stopwatch& watch) {
+  if (!step.compensated) return;
+  step.compensated(values);
+  watch.restart();
+}
+
+Status account(const Result<Report>& report, size_t bytes, StepCost& cost) {
+  if (!report.ok()) return report.status();
+  cost.payload_bytes += bytes;
+  cost.sent_bytes += report->sent_bytes;
+  ++cost.collectives;
+  return {};
+}
+
+Status average(Group& group, std::span<float> values, const CallOptions& call, StepCost& cost) {
+  return values.empty() ? Status() : account(group.all_reduce(values, call), values.size_bytes(), cost);
+}
+
+// Where each tensor begins.
+template <typename Value>
+std::vector<Value*> pointers_to(const std::vector<GroupTensor>& tensors, std::span<float> gradients) {
+  std::vector<Value*> all;
+  for (float* at = gradients.data(); const auto& tensor : tensors) {
+    all.push_back(at);
+    at += matrix_of(tensor.shape).elements();
+  }
+  return all;
+}
+
+std::string whole_text(const Decision& decision) { return fmt::format("whole: {}", decision.reason); }
+
+class Dense final : public CompressMethod {
+ public:
+  Dense(const CompressPlan& plan, const CallOptions& call) : tensors_(plan.gradients.tensors()), call_(call) {}
+  Status run(Group& group, const MethodStep& step, StepCost& cost) override {
+    Stopwatch watch(cost);
+    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
+    auto status = average(group, step.gradients, call_, cost);
+    watch.lap(Phase::second);
+    return status;
+  }
+  std::string treatment(size_t) const override { return "whole"; }
+
+ private:
+  const std::vector<GroupTensor> tensors_;
+  const CallOptions call_;
+};
+
+// ErrorFeedback or MeanFeedback: two averages, the second of which may be encoded.
+template <typename Feedback>
+class TwoAverages final : public CompressMethod {
+ public:
+  using Text = std::function<std::string(const Decision&)>;
+  TwoAverages(const CompressPlan& plan, std::unique_ptr<Feedback> feedback, const CallOptions& first, const CallOptions& second, Text text)
+      : tensors_(plan.gradients.tensors()), feedback_(std::move(feedback)), first_(first), second_(second), text_(std::move(text)) {}
+  Status run(Group& group, const MethodStep& step, StepCost& cost) override {
+    Stopwatch watch(cost);
+    const auto first = feedback_->begin(step.number, pointers_to<float>(tensors_, step.gradients));
+    watch.lap(Phase::begin);
+    auto compensated = pointers_to<const float>(tensors_, step.gradients);
+    if constexpr (requires { feedback_->compensated(0); }) {
+      for (size_t i = 0; i < compensated.size(); ++i) compensated[i] = feedback_->compensated(i);
+    }
+    tell_compensated(step, compensated, watch);
+    if (auto status = average(group, first, first_, cost); !status.ok()) return status;
+    watch.lap(Phase::first);
+    if (auto status = feedback_->choose(); !status.ok()) return status;
+    watch.lap(Phase::choose);
+    const auto second = feedback_->pack();
+    watch.lap(Phase::pack);
+    auto call = second_;
+    if constexpr (requires { feedback_->lost(); }) call.encode_error = feedback_->lost().data();
+    if (auto status = average(group, second, call, cost); !status.ok()) return status;
+    watch.lap(Phase::second);
+    auto status = feedback_->finish();
+    watch.lap(Phase::unpack);
+    return status;
+  }
+  std::string treatment(size_t i) const override {
+    const auto& decision = feedback_->compressor().decisions()[i];
+    return decision.treatment == Treatment::compressed ? text_(decision) : whole_text(decision);
+  }
+
+ private:
+  const std::vector<GroupTensor> tensors_;
+  const std::unique_ptr<Feedback> feedback_;
+  const CallOptions first_, second_;
+  const Text text_;
+};
+
+// ErrorFeedback keeps its residuals in a map that outlives it.
+class ByRows final : public CompressMethod {
+ public:
+  static Result<std::unique_ptr<CompressMethod>> make(const CompressPlan& plan, bool random, const CallOptions& sketches, const CallOptions& values) {
+    auto compressor = make_arc_top_k({.rule = plan.rule, .seed = plan.seed, .random = random}, 0, plan.gradients.tensors());
+    if (!compressor.ok()) return compressor.status();
+    std::vector<std::string> names;
+    for (size_t i = 0; i < plan.gradients.shapes.size(); ++i) names.push_back(std::to_string(i));
+    auto made = std::unique_ptr<ByRows>(new ByRows);
+    auto feedback = ErrorFeedback::make({.kind = plan.feedback ? Feedback::ef14 : Feedback::none, .lossy = values.codec && !values.codec->is_plain()}, *std::move(compressor), std::move(names), made->store_);
+    if (!feedback.ok()) return feedback.status();
+    const auto text = [random, rank = plan.rule.rank](const Decision& decision) {
+      return fmt::format("{} of {} rows{}", decision.kept, decision.matrix.rows, random ? "" : fmt::format(", sketches of {}", rank));
+    };
+    made->averages_ = std::make_unique<TwoAverages<ErrorFeedback>>(plan, *std::move(feedback), sketches, values, text);
+    return std::unique_ptr<CompressMethod>(std::move(made));
+  }
+  Status run(Group& group, const MethodStep& step, StepCost& cost) override { return averages_->run(group, step, cost); }
+  std::string treatment(size_t i) const override { return averages_->treatment(i); }
+
+ private:
+  ByRows() = default;
+  FeedbackStore store_;
+  std::unique_ptr<CompressMethod> averages_;
+};
+
+Result<std::unique_ptr<CompressMethod>> make_power(const CompressPlan& plan, const CallOptions& call) {
+  auto compressor = make_power_sgd({.rule = plan.rule, .rank = plan.power_rank, .seed = plan.seed}, 0, plan.gradients.tensors());
+  if (!compressor.ok()) return compressor.status();
+  const auto text = [rule = plan.rule, rank = plan.power_rank](const Decision& decision) {
+    const auto [rows, columns] = decision.matrix;
+    return fmt::format("factors of {} columns", std::min({rank == 0 ? rank_of_equal_bytes(rule, decision.matrix) : rank, rows, columns}));
+  };
+  auto feedback = std::make_unique<MeanFeedback>(*std::move(compressor), plan.feedback);
+  return std::unique_ptr<CompressMethod>(std::make_unique<TwoAverages<MeanFeedback>>(plan, std::move(feedback), call, call, text));
+}
+
+class Gathered final : public CompressMethod {
+ public:
+  Gathered(const CompressPlan& plan, std::unique_ptr<GatheredTopK> top_k, const CallOptions& call) : tensors_(plan.gradients.tensors()), rule_(plan.rule), top_k_(std::move(top_k)), call_(call) {}
+  Status run(Group& group, const MethodStep& step, StepCost& cost) override {
+    Stopwatch watch(cost);
+    const auto own = top_k_->begin(pointers_to<float>(tensors_, step.gradients));
+    watch.lap(Phase::begin);
+    tell_compensated(step, pointers_to<const float>(tensors_, step.gradients), watch);
+    gathered_.resize(own.size() * group.world_size());
+    if (!own.empty()) {
+      auto call = call_;
+      call.op = CallOptions{}.op;
+      // An entry as two numbers of 32 bits.
+      const ConstTensor input(own.data(), 2 * own.size(), DType::u32);
+      if (auto status = account(group.all_gather(input, Tensor(gathered_.data(), 2 * gathered_.size(), DType::u32), Counts{}, call), own.size_bytes(), cost); !status.ok()) return status;
+    }
+    if (auto status = average(group, top_k_->dense(), call_, cost); !status.ok()) return status;
+    watch.lap(Phase::second);
+    auto status = top_k_->finish(gathered_);
+    watch.lap(Phase::unpack);
+    return status;
+  }
+  std::string treatment(size_t i) const override {
+    const auto& decision = top_k_->decisions()[i];
+    if (decision.treatment != Treatment::compressed) return whole_text(decision);
+    return fmt::format("{} of {} elements, with their places", kept_rows(rule_, decision.matrix.elements()), decision.matrix.elements());
+  }
+
+ private:
+  const std::vector<GroupTensor> tensors_;
+  const RowRule rule_;
+  const std::unique_ptr<GatheredTopK> top_k_;
+  const CallOptions call_;
+  std::vector<GatheredEntry> gathered_;
+};
+
+}  // namespace
+
+double StepCost::total_us() const { return std::accumulate(us.begin(), us.end(), 0.0); }
+
+Result<std::unique_ptr<CompressMethod>> make_compress_method(const CompressPlan& plan, Method method, const Codec& codec) {
+  CallOptions plain{.op = ReduceOp::avg, .timeout = plan.timeout, .codec = Codec{}};
+  auto values = plain;
+  values.codec = codec;
+  switch (method) {
+    case Method::dense: return std::unique_ptr<CompressMethod>(std::make_unique<Dense>(plan, values));
+    case Method::arc: return ByRows::make(plan, false, plain, values);
+    case Method::random_k: return ByRows::make(plan, true, plain, values);
+    case Method::power_sgd: return make_power(plan, plain);
+    case Method::top_k: break;
+  }
+  auto made = GatheredTopK::make({.rule = plan.rule, .feedback = plan.feedback}, plan.gradients.tensors());
+  if (!made.ok()) return made.status();
+  return std::unique_ptr<CompressMethod>(std::make_unique<Gathered>(plan, *std::move(made), plain));
+}
+
+}  // namespace unisono::cli

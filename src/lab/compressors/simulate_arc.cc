@@ -1,0 +1,93 @@
+// `unisono simulate arc`: small problems trained with compressed gradients, beside what the specification says they come to.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "cli/common/result_writer.h"
+#include "cli/common/commands.h"
+#include "lab/compressors/convergence_report.h"
+#include "cli/common/monotonic.h"
+#include "cli/common/progress.h"
+#include "cli/common/threads.h"
+
+namespace unisono::cli {
+namespace {
+
+constexpr uint64_t curve_points = 200;
+
+// All trainings on some threads; what each comes to does not depend on their number.
+class Trainings {
+ public:
+  explicit Trainings(const ConvergencePlan& plan) : plan_(plan), progress_(progress_options("simulate arc", plan.steps(), plan.progress), monotonic_now()) {
+    for (const auto& one : plan.cases) {
+      results_.push_back(ConvergenceResult{one, std::vector<sim::TrainingOutcome>(one.seeds.size())});
+      for (size_t i = 0; i < one.seeds.size(); ++i) runs_.push_back({results_.size() - 1, i});
+    }
+  }
+
+  Result<std::vector<ConvergenceResult>> run() {
+    on_threads(std::min<uint64_t>(plan_.jobs, runs_.size()), [this] { work(); });
+    progress_.clear();
+    if (!failure_.ok()) return failure_;
+    return std::move(results_);
+  }
+
+ private:
+  struct Run {
+    size_t result, seed;  // their places
+  };
+
+  void work() {
+    for (size_t at; (at = next_++) < runs_.size();) {
+      auto& result = results_[runs_[at].result];
+      auto settings = result.what.settings;
+      settings.seed = result.what.seeds[runs_[at].seed];
+      const auto name = fmt::format("{} {} {}", sim::facts_of(settings.problem).name, settings.method == sim::Method::dense ? "" : feedback_name(settings.feedback), method_name(settings.method));
+      const auto tell = [&](uint64_t steps) {
+        const std::lock_guard lock(mutex_);
+        progress_.update(steps_ += steps, name, monotonic_now());
+      };
+      auto outcome = sim::run_training(settings, {.curve_points = plan_.plot.empty() && plan_.json.empty() ? 0 : curve_points, .progress = tell});
+      const std::lock_guard lock(mutex_);
+      if (outcome.ok()) result.outcomes[runs_[at].seed] = *std::move(outcome);
+      else failure_ = outcome.status();
+    }
+  }
+
+  const ConvergencePlan& plan_;
+  std::vector<ConvergenceResult> results_;
+  std::vector<Run> runs_;
+  std::atomic<size_t> next_{0};
+  std::mutex mutex_;
+  uint64_t steps_ = 0;
+  Status failure_;
+  Progress progress_;
+};
+
+}  // namespace
+
+CommandSyntax simulate_arc_syntax() { return syntax_of(convergence_text, add_convergence_options); }
+
+int run_simulate_arc(const Arguments& arguments) {
+  ConvergenceOptions options;
+  const auto app = make_app(convergence_text);
+  add_convergence_options(*app, options);
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto plan = make_convergence_plan(options);
+  if (!plan.ok()) return usage_error(convergence_text.name, plan.status().message());
+  Sink sink(plan->json);
+  if (auto status = sink.open(true); !status.ok()) return failed(convergence_text, status);
+  const auto results = Trainings(*plan).run();
+  if (!results.ok()) return failed(convergence_text, results.status());
+  sink.table(table_of(*results));
+  sink.json(json_of(*results));
+  const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*results));
+  for (const auto& status : {sink.finish(), drawn}) {
+    if (!status.ok()) return failed(convergence_text, status);
+  }
+  return verdicts_of(*results).off == 0 ? 0 : 1;
+}
+
+}  // namespace unisono::cli

@@ -1,0 +1,28 @@
+// How `unisono simulate elastic` tells people and programs what came out: a table, JSON lines, a picture. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/elastic/elastic_plan.h"
+#include "cli/common/plot.h"
+
+namespace unisono::cli {
+
+struct ElasticResult {
+  ElasticPlan plan;
+  std::vector<sim::ElasticStudyResult> runs;  // of plan.seeds, in their order
+};
+
+// It came to its end, all could join, and every round was what it should be.
+bool is_right(const sim::ElasticStudyResult& run);
+bool is_right(const ElasticResult& result);
+
+// Of several seeds a line for each, then what they came to together; what was wrong, with the command that shows it again.
+std::string table_of(const ElasticResult& result);
+// A line for the settings, one for each run, one with the verdict. The same plan and build give the same bytes.
+std::string json_of(const ElasticResult& result);
+// Over virtual time: times of sweeps, how many were exact, who was there, how far apart values were. Of several seeds the first ten.
+std::vector<Panel> panels_of(const ElasticResult& result);
+
+}  // namespace unisono::cli

@@ -1,0 +1,220 @@
+#include "lab/elastic/elastic_study.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+namespace unisono::sim {
+namespace {
+
+constexpr Nanos between_starts = 2 * millisecond;
+constexpr uint64_t events_between_progress = 1 << 16;
+
+std::vector<float> first_values(uint32_t index, size_t elements, uint64_t seed) {
+  std::vector<float> values(elements);
+  Random random(mix64(seed ^ (uint64_t{index} + 1)));
+  for (auto& value : values) value = static_cast<float>(2 * random.unit() - 1);
+  return values;
+}
+
+using ProgressCall = std::function<void(const ElasticStudyProgress&)>;
+
+class Study {
+ public:
+  Study(const ElasticStudyOptions& options, const ProgressCall& progress) : options_(options), progress_(progress), random_(mix64(options.cluster.seed ^ 0x57d1)), cluster_(with_watch(options)) {
+    cluster_.initial = [this](uint32_t index) { return first_values(index, options_.cluster.settings.elements, options_.cluster.seed); };
+    // Training moves what each has apart again.
+    cluster_.prepare = [this](uint32_t index, std::vector<float>& values) {
+      if (result_.formed == 0) result_.formed = cluster_.now();
+      Random random(mix64(random_.next() ^ index));
+      for (auto& value : values) value += static_cast<float>((2 * random.unit() - 1) * 0.1);
+      return 1.0;
+    };
+    cluster_.on_sweep = [this](uint32_t index, const FinishedSweep& sweep) { swept(index, sweep.report); };
+    cluster_.on_loaded = [this](uint32_t, const ElasticState&) { ++result_.loaded; };
+    if (options_.trace.events.empty()) {
+      for (uint32_t peer = 0; peer < options_.peers; ++peer) join(peer, peer * between_starts);
+    } else {
+      bool at_first = true;  // those that begin the run
+      for (const auto& event : options_.trace.events) {
+        at_first = at_first && event.at == 0 && event.action == ChurnAction::join;
+        if (at_first) {
+          join(event.peer, event.peer * between_starts);
+          continue;
+        }
+        ++result_.events_left;
+        cluster_.network().at(event.at, [this, event] { follow(event); });
+      }
+    }
+    // All end the sweep that is under way then.
+    if (options_.until > 0) cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, sweeps_ + 1), changed_ = true; });
+  }
+
+  ElasticStudyResult run() {
+    result_.completed = cluster_.run(options_.limit, [this] {
+      if (++events_ % events_between_progress == 0) tell();
+      return std::exchange(changed_, false) && all_done();
+    });
+    result_.ended = cluster_.now();
+    result_.messages = cluster_.network().messages();
+    result_.bytes = cluster_.network().bytes();
+    result_.replay = replay_.counts();
+    for (const auto& [name, index] : slots_) {
+      const auto& status = cluster_.peer(index)->join_status();
+      if (!status.ok() && result_.problem.empty()) result_.problem = "peer " + std::to_string(name) + " did not join: " + status.message();
+    }
+    std::ranges::sort(result_.seconds);
+    return std::move(result_);
+  }
+
+ private:
+  ElasticClusterOptions with_watch(const ElasticStudyOptions& options) {
+    auto cluster = options.cluster;
+    cluster.settings.watch = &replay_;
+    return cluster;
+  }
+
+  void join(uint32_t name, Nanos at) {
+    const auto index = cluster_.add(at);
+    slots_[name] = index;
+    ended_.resize(index + 1, 0);
+    begins_.resize(index + 1, at);
+    ++result_.joins;
+    note_present();
+  }
+  void follow(const ChurnEvent& event) {
+    changed_ = true;
+    --result_.events_left;
+    if (event.action == ChurnAction::join) return join(event.peer, cluster_.now());
+    const auto index = slots_.at(event.peer);
+    switch (event.action) {
+      case ChurnAction::kill:
+        ++result_.kills;
+        kill(index);
+        slots_.erase(event.peer);
+        break;
+      case ChurnAction::leave:
+        ++result_.leaves;
+        leave(index);
+        slots_.erase(event.peer);
+        break;
+      case ChurnAction::stop:
+        hold(index);
+        break;
+      default:
+        release(index);
+    }
+    note_present();
+  }
+  void kill(uint32_t index) {
+    holds_.erase(index);
+    replay_.gone(cluster_.id_of(index));
+    cluster_.kill(index);
+  }
+  void leave(uint32_t index) {
+    if (cluster_.now() < begins_[index]) return kill(index);  // it has said nothing yet, so there is nobody to say goodbye to
+    if (holds_.contains(index)) leaves_later_.insert(index);
+    else cluster_.leave(index);
+  }
+  // A peer stands still while the trace or an absence says so, of which several may overlap.
+  void hold(uint32_t index) {
+    ++result_.stops;
+    if (++holds_[index] == 1) cluster_.network().stop(index);
+  }
+  void release(uint32_t index) {
+    const auto found = holds_.find(index);
+    if (found == holds_.end() || --found->second > 0) return;
+    holds_.erase(found);
+    changed_ = true;
+    cluster_.network().go_on(index);
+    if (leaves_later_.erase(index) > 0) cluster_.leave(index);
+  }
+  void note_present() {
+    if (result_.present.empty() || result_.present.back().first < cluster_.now()) result_.present.emplace_back(cluster_.now(), 0);
+    result_.present.back().second = static_cast<uint32_t>(slots_.size());
+  }
+
+  void swept(uint32_t index, const SweepReport& report) {
+    changed_ = true;
+    ++result_.sweeps;
+    result_.exact += report.exact ? 1 : 0;
+    result_.seconds.push_back(report.seconds);
+    auto& tally = result_.by_sweep[report.sweep];
+    if (tally.peers++ == 0) tally.first_ended = cluster_.now();
+    tally.exact += report.exact ? 1 : 0;
+    tally.ended = cluster_.now();
+    tally.seconds_mean += (report.seconds - tally.seconds_mean) / static_cast<double>(tally.peers);
+    tally.seconds_max = std::max(tally.seconds_max, report.seconds);
+    for (const auto& round : report.rounds) ++result_.outcomes[round.outcome];
+    if (!report.rounds.empty()) tally.spread += (std::sqrt(std::max(0.0, report.rounds[0].variance)) - tally.spread) / static_cast<double>(tally.peers);
+    ended_[index] = report.sweep + 1;
+    usual_ += (report.seconds - usual_) / 64;
+    if (report.sweep + 1 > sweeps_) {
+      sweeps_ = report.sweep + 1;
+      tell();
+    }
+    for (size_t round = 0; options_.absence > 0 && round < report.rounds.size(); ++round) {
+      if (random_.unit() < options_.absence) stand_still(index);
+    }
+  }
+  // From any moment of its next step and sweep on.
+  void stand_still(uint32_t index) {
+    const auto moment = static_cast<Nanos>(random_.unit() * (static_cast<double>(options_.cluster.compute) + usual_ * 1e9));
+    auto& network = cluster_.network();
+    network.at(network.now() + moment, [this, index] {
+      if (!cluster_.network().alive(index)) return;
+      hold(index);
+      cluster_.network().at(cluster_.now() + options_.away, [this, index] { release(index); });
+    });
+  }
+  void tell() const {
+    if (progress_) progress_({.sweeps = sweeps_, .now = cluster_.now(), .present = static_cast<uint32_t>(slots_.size())});
+  }
+  // Nobody waits for who stands still, or could not join.
+  bool all_done() {
+    if (sweeps_ < to_end_ || cluster_.now() < options_.until) return false;
+    return std::ranges::all_of(slots_, [&](const auto& slot) {
+      return holds_.contains(slot.second) || ended_[slot.second] >= to_end_ || !cluster_.peer(slot.second)->join_status().ok();
+    });
+  }
+
+  const ElasticStudyOptions& options_;
+  const ProgressCall& progress_;
+  Random random_;
+  ElasticReplay replay_;
+  ElasticCluster cluster_;
+  ElasticStudyResult result_;
+  std::map<uint32_t, uint32_t> slots_;  // of the trace's peers that are there: which process
+  std::vector<uint64_t> ended_;         // by process: sweeps, by number
+  std::vector<Nanos> begins_;           // by process
+  std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
+  std::set<uint32_t> leaves_later_;     // when they go on
+  uint64_t sweeps_ = 0;                 // that somebody ended, by number
+  uint64_t to_end_ = options_.sweeps;   // by all
+  uint64_t events_ = 0;
+  double usual_ = 0.02;                 // seconds of a sweep, smoothed
+  bool changed_ = false;
+};
+
+}  // namespace
+
+Status check(const ElasticStudyOptions& options) {
+  const auto& settings = options.cluster.settings;
+  if (options.peers < 1 || options.peers > churn_peers_max) return {Code::invalid, "peers is " + std::to_string(options.peers) + ": 1 to " + std::to_string(churn_peers_max)};
+  if (options.sweeps < 1) return {Code::invalid, "sweeps is 0: at least 1"};
+  if (settings.elements < 1) return {Code::invalid, "elements is 0: at least 1"};
+  if (!(options.absence >= 0 && options.absence < 1)) return {Code::invalid, "absence is " + std::to_string(options.absence) + ": 0 to below 1"};
+  if (options.away < millisecond || options.limit < second) return {Code::invalid, "away is at least 1 ms, limit at least 1 s"};
+  if (options.until < 0 || options.until >= options.limit) return {Code::invalid, "the run is to go on longer than its limit"};
+  if (const auto parsed = ChurnTrace::parse(options.trace.to_text()); !parsed.ok()) return {Code::invalid, "trace, " + parsed.status().message()};
+  if (settings.commit != CommitRule::agreed || !(settings.contribute == StepCodec()) || !(settings.result == StepCodec())) return {Code::invalid, "a study replays rounds that agree on plain values, and no others"};
+  return settings.times.check();
+}
+
+Result<ElasticStudyResult> study_elastic(const ElasticStudyOptions& options, const std::function<void(const ElasticStudyProgress&)>& progress) {
+  if (auto checked = check(options); !checked.ok()) return checked;
+  return Study(options, progress).run();
+}
+
+}  // namespace unisono::sim

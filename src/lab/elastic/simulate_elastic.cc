@@ -1,0 +1,90 @@
+// `unisono simulate elastic`: whole elastic runs in virtual time, every round of which is checked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "cli/common/result_writer.h"
+#include "cli/common/commands.h"
+#include "lab/elastic/elastic_report.h"
+#include "cli/common/monotonic.h"
+#include "cli/common/progress.h"
+#include "cli/common/text.h"
+#include "cli/common/text_file.h"
+#include "cli/common/threads.h"
+
+namespace unisono::cli {
+namespace {
+
+// How far the runs are, in steps: sweeps, or milliseconds of the trace.
+class ElasticSteps {
+ public:
+  explicit ElasticSteps(const ElasticPlan& plan)
+      : plan_(plan), of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.sweeps), done_(plan.runs()), progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
+
+  void told(size_t run, const sim::ElasticStudyProgress& news) {
+    const std::lock_guard lock(mutex_);
+    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(news.now) : news.sweeps);
+    all_ += done - std::exchange(done_[run], done);
+    progress_.update(all_, fmt::format("seed {}, sweep {}, {} peers, {}", plan_.seeds.first + run, news.sweeps, news.present, format_duration(news.now)), monotonic_now());
+  }
+  void clear() { progress_.clear(); }
+
+ private:
+  static uint64_t steps_of(Nanos now) { return static_cast<uint64_t>(now / millisecond); }
+
+  const ElasticPlan& plan_;
+  uint64_t of_run_;
+  std::mutex mutex_;
+  std::vector<uint64_t> done_;
+  uint64_t all_ = 0;
+  Progress progress_;
+};
+
+// Each seed on one of some threads; what they come to does not depend on their number.
+Result<ElasticResult> run_seeds(const ElasticPlan& plan) {
+  std::vector<Result<sim::ElasticStudyResult>> runs(plan.runs(), Status(Code::internal, "was not run"));
+  std::atomic<size_t> next{0};
+  ElasticSteps steps(plan);
+  on_threads(std::min<uint64_t>(plan.jobs, runs.size()), [&] {
+    for (size_t at; (at = next++) < runs.size();) {
+      runs[at] = sim::study_elastic(plan.study_of(plan.seeds.first + at), [&](const sim::ElasticStudyProgress& news) { steps.told(at, news); });
+    }
+  });
+  steps.clear();
+  ElasticResult result{.plan = plan, .runs = {}};
+  for (auto& run : runs) {
+    if (!run.ok()) return run.status();
+    result.runs.push_back(*std::move(run));
+  }
+  return result;
+}
+
+}  // namespace
+
+CommandSyntax simulate_elastic_syntax() { return syntax_of(elastic_text, add_elastic_options); }
+
+int run_simulate_elastic(const Arguments& arguments) {
+  ElasticWords words;
+  const auto app = make_app(elastic_text);
+  add_elastic_options(*app, words);
+  if (const auto code = parse_arguments(*app, arguments)) return *code;
+  const auto trace = words.trace.empty() ? Result<std::string>(std::string()) : read_text_file(words.trace);
+  if (!trace.ok()) return failed(elastic_text, trace.status());
+  const auto plan = make_elastic_plan(words, *trace);
+  if (!plan.ok()) return usage_error(elastic_text.name, plan.status().message());
+  Sink sink(plan->json);
+  if (auto status = sink.open(true); !status.ok()) return failed(elastic_text, status);
+  const auto result = run_seeds(*plan);
+  if (!result.ok()) return failed(elastic_text, result.status());
+  sink.table(table_of(*result));
+  sink.json(json_of(*result));
+  const auto drawn = plan->plot.empty() ? Status() : write_svg(plan->plot, panels_of(*result));
+  for (const auto& status : {sink.finish(), drawn}) {
+    if (!status.ok()) return failed(elastic_text, status);
+  }
+  return is_right(*result) ? 0 : 1;
+}
+
+}  // namespace unisono::cli

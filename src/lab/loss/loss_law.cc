@@ -1,0 +1,247 @@
+#include "lab/loss/loss_law.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "training/sharded/drift.h"
+
+namespace unisono::sim {
+namespace {
+
+using Kind = LossModel::Kind;
+
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+constexpr Rank nobody = ~Rank{0};
+constexpr double forgotten = 1e-3;  // correlation of a chain with itself that no longer matters
+
+bool cuts_off(const LossModel& model) { return !model.dead.empty() || !model.slow.empty(); }
+
+// P(R = 0, 1, ...) of the number of arrivals over links with these losses, without two of them.
+std::vector<double> arrivals_law(std::span<const double> losses, Rank without, Rank also_without) {
+  std::vector<double> law{1};
+  for (Rank rank = 0; rank < losses.size(); ++rank) {
+    if (rank == without || rank == also_without) continue;
+    law.push_back(0);
+    for (size_t r = law.size() - 1; r > 0; --r) law[r] = law[r] * losses[rank] + law[r - 1] * (1 - losses[rank]);
+    law[0] *= losses[rank];
+  }
+  return law;
+}
+
+// The arrivals of all others but one; computed again only where losses differ.
+class OthersLaw {
+ public:
+  OthersLaw(const EstimateCase& one, Rank apart) : one_(one), apart_(apart) {}
+  const std::vector<double>& without(Rank rank) {
+    if (law_.empty() || one_.losses[rank] != loss_) law_ = arrivals_law(one_.losses, apart_, rank);
+    loss_ = one_.losses[rank];
+    return law_;
+  }
+
+ private:
+  const EstimateCase& one_;
+  Rank apart_;
+  std::vector<double> law_;
+  double loss_ = 0;
+};
+
+double weight_of_own(const EstimateCase& one, double received) {
+  const auto world = static_cast<double>(one.values.size());
+  return one.estimator == Estimator::count ? 1 / (1 + received) : 1 / world;
+}
+
+// Of each contribution that arrived, when so many did.
+double weight_of_received(const EstimateCase& one, double received) {
+  const auto world = static_cast<double>(one.values.size());
+  switch (one.estimator) {
+    case Estimator::stratified: return (world - 1) / world / received;
+    case Estimator::count: return 1 / (1 + received);
+    case Estimator::count_all: return 1 / received;
+    case Estimator::horvitz_thompson: return 1 / (world * (1 - one.told_loss));
+    case Estimator::zero_fill: return 1 / world;
+  }
+  return 0;
+}
+
+// count_all: the mean of what arrived, given that anything did.
+double mean_of_all(const EstimateCase& one) {
+  double mean = 0;
+  OthersLaw others(one, nobody);
+  for (Rank rank = 0; rank < one.values.size(); ++rank) {
+    const auto& law = others.without(rank);
+    for (size_t k = 0; k < law.size(); ++k) mean += (1 - one.losses[rank]) * law[k] / static_cast<double>(k + 1) * one.values[rank];
+  }
+  return mean / (1 - arrivals_law(one.losses, nobody, nobody)[0]);
+}
+
+// The mean given that R >= 1 others arrived: the sum over ranks of value times E[weight; it arrived].
+double mean_given_arrival(const EstimateCase& one) {
+  const auto law = arrivals_law(one.losses, one.owner, one.owner);
+  double mean = 0, some = 0;
+  for (size_t r = 1; r < law.size(); ++r) {
+    some += law[r];
+    mean += law[r] * weight_of_own(one, static_cast<double>(r)) * one.values[one.owner];
+  }
+  OthersLaw others(one, one.owner);
+  for (Rank rank = 0; rank < one.values.size(); ++rank) {
+    if (rank == one.owner) continue;
+    double weight = 0;
+    for (size_t r = 0; r < others.without(rank).size(); ++r) weight += others.without(rank)[r] * weight_of_received(one, static_cast<double>(r + 1));
+    mean += (1 - one.losses[rank]) * weight * one.values[rank];
+  }
+  return mean / some;
+}
+
+struct Moments {
+  double mean = 0, variance = 0;  // divisor: one less than how many
+};
+Moments moments_of(std::span<const double> values, size_t without) {
+  Moments moments;
+  double count = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != without) moments.mean += values[i], ++count;
+  }
+  moments.mean /= count;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != without) moments.variance += (values[i] - moments.mean) * (values[i] - moments.mean);
+  }
+  moments.variance = count > 1 ? moments.variance / (count - 1) : 0;
+  return moments;
+}
+
+// F(p) = sum over ages m of f(m) p^m, where f(m) is the second moment of m updates: methods/packet_loss.md 2.5, proof.
+double weighted_ages(double p, double rho) { return p / ((1 - p) * (1 - p)) * (1 + rho * p) / (1 - rho * p); }
+double owner_of_link(double p, double rho) { return (1 - p) * weighted_ages(p, rho); }
+// Ages of two links are independent and geometric: P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2) for m >= 0, and likewise the other way.
+double pair_of_links(double p1, double p2, double rho) { return (1 - p1) * (1 - p2) / (1 - p1 * p2) * (weighted_ages(p1, rho) + weighted_ages(p2, rho)); }
+
+Drift drift_of_links(const LossModel& model, const DriftCase& one) {
+  if (one.stale_max > 0) return {unknown, unknown};
+  Drift sum;
+  for (Rank owner = 0; owner < one.world; ++owner) {
+    for (Rank first = 0; first < one.world; ++first) {
+      if (first == owner) continue;
+      const double p = model.link_loss(owner, first);
+      sum.owner += owner_of_link(p, one.rho);
+      for (Rank second = 0; second < first; ++second) {
+        if (second != owner) sum.pair += pair_of_links(p, model.link_loss(owner, second), one.rho);
+      }
+    }
+  }
+  const double world = one.world, links = world * (world - 1), pairs = links * (world - 2) / 2;
+  return {sum.owner / links, pairs > 0 ? sum.pair / pairs : unknown};
+}
+
+// The chain of a link has moved so many times from one step to the next.
+double moves_per_step(const LossModel& model, uint32_t ranges) { return model.granularity == LossModel::Granularity::shard ? 2 : 2. * ranges; }
+
+// How much the state of a link in one step says about the next one.
+double memory(const LossModel& model, uint32_t ranges) {
+  if (model.kind == Kind::chain) return 1 - model.fall() - model.recovery;
+  if (model.kind != Kind::gilbert_elliott) return 0;
+  return std::pow(1 - model.fall() - 1 / model.burst, moves_per_step(model, ranges));
+}
+
+DriftLaw law_of(const LossModel& model, const DriftCase& one) {
+  DriftLaw law{.loss = model.kind == Kind::none ? 0 : model.loss, .rho = one.rho, .stale_max = one.stale_max};
+  if (model.kind == Kind::joint) law.both = model.both;
+  // Every k-th state of a chain is a chain, too: its memory is the k-th power.
+  const double kept = memory(model, one.ranges);
+  if (std::abs(kept) >= forgotten) law.recovery = (1 - law.loss) * (1 - kept);
+  return law;
+}
+
+// What is lost is not only a question of the state: then ages are no simple chain.
+bool is_hidden_chain(const LossModel& model, uint32_t ranges) {
+  return model.kind == Kind::gilbert_elliott && (model.good > 0 || model.bad < 1) && std::abs(memory(model, ranges)) >= forgotten;
+}
+
+}  // namespace
+
+double estimate_mean(const EstimateCase& one) { return one.estimator == Estimator::count_all ? mean_of_all(one) : mean_given_arrival(one); }
+
+double estimate_variance(const EstimateCase& one) {
+  for (const double loss : one.losses) {
+    if (loss != one.losses[0]) return unknown;
+  }
+  const bool all = one.estimator == Estimator::count_all;
+  const Rank apart = all ? nobody : one.owner;
+  const auto drawn = moments_of(one.values, apart);
+  const auto law = arrivals_law(one.losses, apart, apart);
+  const double own = all ? 0 : one.values[one.owner], most = static_cast<double>(law.size() - 1);
+  double some = 0, mean = 0, square = 0;
+  for (size_t i = 1; i < law.size(); ++i) {
+    // Given how many arrived, which ones is a draw without replacement.
+    const auto r = static_cast<double>(i);
+    const double weight = all ? 1 : r * weight_of_received(one, r);
+    const double value = weight_of_own(one, r) * own + weight * drawn.mean;
+    some += law[i];
+    mean += law[i] * value;
+    square += law[i] * (value * value + weight * weight * drawn.variance * (1 / r - 1 / most));
+  }
+  mean /= some;
+  return square / some - mean * mean;
+}
+
+BranchShares branch_shares(std::span<const double> losses, Rank owner) {
+  const auto law = arrivals_law(losses, owner, owner);
+  return {.full = law.back(), .reduced = 1 - law.back() - law.front(), .empty = law.front()};
+}
+
+double mean_loss(const LossModel& model, uint32_t world) {
+  if (model.kind != Kind::links) return model.kind == Kind::none ? 0 : model.loss;
+  double sum = 0;
+  for (Rank sender = 0; sender < world; ++sender) {
+    for (Rank receiver = 0; receiver < world; ++receiver) sum += sender == receiver ? 0 : model.link_loss(sender, receiver);
+  }
+  return sum / (static_cast<double>(world) * (world - 1));
+}
+
+bool is_equal_loss(const LossModel& model) { return !cuts_off(model) && model.kind != Kind::links; }
+bool forgets_between_steps(const LossModel& model, uint32_t ranges) { return !cuts_off(model) && std::abs(memory(model, ranges)) < forgotten; }
+
+Drift drift_of(const LossModel& model, const DriftCase& one) {
+  if (cuts_off(model) || is_hidden_chain(model, one.ranges)) return {unknown, unknown};
+  if (model.kind == Kind::links) return drift_of_links(model, one);
+  const auto law = law_of(model, one);
+  return {owner_drift(law), one.world > 2 ? pair_drift(law) : unknown};
+}
+
+// E' = c E + 2 (p - c) s, where both miss with c and just one receives with 2 (p - c): an identity if losses do not depend on the past.
+double pair_over_fresh(const LossModel& model, const DriftCase& one) {
+  if (!is_equal_loss(model) || !forgets_between_steps(model, one.ranges) || one.stale_max > 0) return unknown;
+  if (model.kind != Kind::joint) return paper_form(model.kind == Kind::none ? 0 : model.loss);
+  return 2 * (model.loss - model.both) / (1 - model.both);
+}
+
+double fetches_of(const LossModel& model, const DriftCase& one) {
+  if (!is_equal_loss(model) || is_hidden_chain(model, one.ranges)) return unknown;
+  auto law = law_of(model, one);
+  law.rho = 0;
+  return fetches_per_step(law);
+}
+
+double settling_steps(const LossModel& model, const DriftCase& one) {
+  constexpr double times = 10;  // e^-10
+  double recovery = 1;
+  if (model.kind == Kind::links) {
+    for (Rank owner = 0; owner < one.world; ++owner) {
+      for (Rank receiver = 0; receiver < one.world; ++receiver) recovery = std::min(recovery, owner == receiver ? 1 : 1 - model.link_loss(owner, receiver));
+    }
+  } else {
+    const auto law = law_of(model, one);
+    recovery = law.recovery < 0 ? 1 - law.loss : law.recovery;
+  }
+  double steps = 1 / recovery;
+  if (one.stale_max > 0) steps = std::min<double>(steps, one.stale_max);
+  return times * std::max(steps, 1 / (1 - one.rho));
+}
+
+double mean_age(const LossModel& model, const DriftCase& one) {
+  auto still = one;
+  still.rho = 0;
+  return drift_of(model, still).owner;  // one update per step of age
+}
+
+}  // namespace unisono::sim

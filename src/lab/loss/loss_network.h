@@ -1,0 +1,19 @@
+// What `unisono simulate loss --network` measured, line by line beside what must hold, with a verdict on each. Pure.
+#pragma once
+
+#include <vector>
+
+#include "lab/loss/loss_checks.h"
+#include "lab/loss/udp_run.h"
+
+namespace unisono::cli {
+
+// All seeds put together.
+struct NetworkResult {
+  LossPlan plan;              // with its network
+  sim::UdpOutcome outcome;
+};
+
+std::vector<LossCheck> checks_of(const NetworkResult& result);
+
+}  // namespace unisono::cli

@@ -1,0 +1,19 @@
+// How `unisono simulate loss` tells people and programs what it measured: a table, JSON lines, pictures. Pure.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lab/loss/loss_checks.h"
+#include "cli/common/plot.h"
+
+namespace unisono::cli {
+
+std::string table_of(const LossResult& result, std::span<const LossCheck> checks);
+// A line for the settings, one for each check, one for the curve of drift, one for the verdict. What is no number is null.
+std::string json_of(const LossResult& result, std::span<const LossCheck> checks);
+// Drift over the steps, and how far each estimator is from the true mean: as many as were run.
+std::vector<Panel> panels_of(const LossResult& result);
+
+}  // namespace unisono::cli

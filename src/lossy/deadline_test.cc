@@ -1,0 +1,225 @@
+#include "lossy/deadline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "lossy/stream_clock.h"
+
+namespace unisono {
+namespace {
+
+constexpr Nanos ms = millisecond;
+
+void learn(Deadline& deadline, Nanos duration, int operations, double missing = 0) {
+  for (int i = 0; i < operations; ++i) {
+    deadline.stream_ended(duration);
+    deadline.phase_ended({.duration = duration, .hard = deadline.hard(), .missing_fraction = missing});
+  }
+}
+
+// D5 of methods/packet_loss.md: ten durations, twice, so that it has learnt.
+TEST(Deadline, d5_follows_from_the_durations_of_both_windows) {
+  Deadline deadline({});
+  for (int round = 0; round < 2; ++round) {
+    for (const Nanos duration : {10, 11, 12, 13, 14, 15, 16, 17, 18, 40}) learn(deadline, duration * ms, 1);
+  }
+  EXPECT_EQ(deadline.learnt_soft(100 * ms), 29'500 * microsecond);
+  EXPECT_EQ(Deadline::grace(29'500 * microsecond), 3'687'500);
+  EXPECT_EQ(deadline.hard(), 80 * ms);
+  EXPECT_EQ(deadline.learnt_soft(20 * ms), 20 * ms);  // never above t_hard
+}
+
+TEST(Deadline, d5_quantiles_of_ten_durations) {
+  DurationWindow window;
+  for (const Nanos duration : {40, 18, 10, 17, 11, 16, 12, 15, 13, 14}) window.add(duration * ms);
+  EXPECT_EQ(window.median(), 14.5e6);
+  EXPECT_EQ(window.deviation(), 2.5e6);
+  EXPECT_EQ(window.p95(), 40 * ms);
+}
+
+TEST(Deadline, the_window_agrees_with_sorting_and_forgets_all_but_64) {
+  constexpr uint64_t seed = 50;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(seed);
+  DurationWindow window;
+  std::vector<Nanos> all;
+  for (int i = 0; i < 300; ++i) {
+    all.push_back(static_cast<Nanos>(random.below(1000)));
+    window.add(all.back());
+    std::vector<Nanos> last(all.end() - std::min<std::ptrdiff_t>(64, std::ssize(all)), all.end());
+    const auto n = last.size();
+    ASSERT_EQ(window.size(), n);
+    std::sort(last.begin(), last.end());
+    const double median = static_cast<double>(last[(n - 1) / 2] + last[n / 2]) / 2;
+    ASSERT_EQ(window.median(), median);
+    ASSERT_EQ(window.p95(), last[static_cast<size_t>(std::ceil(0.95 * static_cast<double>(n))) - 1]);
+    std::vector<double> distances;
+    for (const auto value : last) distances.push_back(std::abs(static_cast<double>(value) - median));
+    std::sort(distances.begin(), distances.end());
+    ASSERT_EQ(window.deviation(), (distances[(n - 1) / 2] + distances[n / 2]) / 2);
+  }
+}
+
+TEST(Deadline, d5_of_equal_durations_leaves_a_quarter_and_a_half) {
+  Deadline deadline({});
+  learn(deadline, 20 * ms, 20);
+  EXPECT_EQ(deadline.learnt_soft(deadline.hard()), 25 * ms);
+  EXPECT_EQ(deadline.hard(), 40 * ms);
+}
+
+// One operation over three streams whose 71 datagrams come each millisecond, requests for repair being lost. When the phase closes.
+Nanos run(Deadline& deadline, const DeadlineSettings& settings) {
+  const auto hard = deadline.hard();
+  const StreamLimits limits{.soft = deadline.soft(hard), .hard = hard, .grace = Deadline::grace(deadline.soft(hard))};
+  std::vector<StreamClock> clocks(3);
+  PhaseOutcome outcome{.hard = hard};
+  constexpr int datagrams = 71;
+  for (auto& clock : clocks) {
+    clock.begin(0, limits);
+    int came = 0;
+    while (clock.end() == StreamEnd::open) {
+      const auto arrival = came < datagrams ? came * ms : never, due = clock.due();
+      if (arrival <= due) ++came, clock.arrived(arrival, came > datagrams - 8, came == datagrams);
+      const double missing = 1 - static_cast<double>(came) / datagrams;
+      clock.update(std::min(arrival, due), missing > settings.loss_budget);
+      if (clock.end() == StreamEnd::open) continue;
+      outcome.duration = std::max(outcome.duration, clock.ended_at());
+      outcome.missing_fraction += missing / 3;
+      if (clock.cut_by() == 0) {
+        deadline.stream_ended(clock.last() - clock.first());
+      } else {
+        deadline.stream_cut(clock.cut_by());
+        outcome.cut_by_hard = clock.end() == StreamEnd::hard;
+        outcome.cut_missing = std::max(outcome.cut_missing, missing);
+      }
+    }
+  }
+  deadline.phase_ended(outcome);
+  return outcome.duration;
+}
+
+TEST(Deadline, d5_streams_that_became_slow_are_cut_twice_and_then_no_more) {
+  const DeadlineSettings settings;
+  Deadline deadline(settings);
+  learn(deadline, 20 * ms, 20);
+  EXPECT_EQ(run(deadline, settings), 40 * ms);
+  EXPECT_EQ(deadline.hard(), 60 * ms);
+  EXPECT_EQ(run(deadline, settings), 60 * ms);
+  EXPECT_EQ(deadline.hard(), 120 * ms);
+  EXPECT_EQ(deadline.soft(deadline.hard()), 90 * ms);
+  EXPECT_EQ(run(deadline, settings), 70 * ms);
+  EXPECT_EQ(run(deadline, settings), 70 * ms);
+}
+
+TEST(Deadline, fast_up_ends_after_16_operations_without_such_a_cut) {
+  Deadline deadline({});
+  learn(deadline, 20 * ms, 20);
+  deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.4, .missing_fraction = 0.4});
+  EXPECT_EQ(deadline.hard(), 60 * ms);
+  EXPECT_EQ(deadline.learnt_soft(60 * ms), 60 * ms);
+  learn(deadline, 20 * ms, 15, 0.4);
+  EXPECT_EQ(deadline.hard(), 60 * ms);
+  learn(deadline, 20 * ms, 1, 0.4);
+  EXPECT_EQ(deadline.hard(), 40 * ms);
+  EXPECT_EQ(deadline.learnt_soft(40 * ms), 25 * ms);
+}
+
+TEST(Deadline, a_cut_stream_that_lost_no_more_than_the_budget_does_not_raise_it) {
+  Deadline deadline({.loss_budget = 0.05});
+  learn(deadline, 20 * ms, 20);
+  deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.05});
+  EXPECT_EQ(deadline.hard(), 40 * ms);
+  deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.06});
+  EXPECT_EQ(deadline.hard(), 120 * ms);  // two of 22 phases are recorded as 60
+}
+
+// Otherwise each would be measured by the one before, and they would shrink.
+TEST(Deadline, durations_cut_by_a_deadline_count_half_more) {
+  Deadline deadline({.loss_budget = 1});
+  for (int i = 0; i < 20; ++i) {
+    deadline.stream_cut(8 * ms);
+    deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .cut_missing = 0.5, .missing_fraction = 0.5});
+  }
+  EXPECT_EQ(deadline.learnt_soft(200 * ms), 15 * ms);  // 1.25 * 12
+  EXPECT_EQ(deadline.hard(), 120 * ms);                // 2 * 60
+}
+
+TEST(Deadline, a_phase_with_a_silent_peer_adds_no_duration) {
+  Deadline deadline({});
+  learn(deadline, 20 * ms, 20);
+  for (int i = 0; i < 40; ++i) deadline.phase_ended({.duration = 40 * ms, .hard = 40 * ms, .cut_by_hard = true, .silent_peer = true});
+  EXPECT_EQ(deadline.hard(), 40 * ms);
+}
+
+TEST(Deadline, until_both_windows_hold_20_it_waits_as_long_as_it_may) {
+  Deadline deadline({.hard_max = 7 * second});
+  for (int i = 0; i < 30; ++i) deadline.stream_ended(20 * ms);
+  learn(deadline, 20 * ms, 19);
+  EXPECT_TRUE(deadline.learning());
+  EXPECT_EQ(deadline.hard(), 7 * second);
+  EXPECT_EQ(deadline.soft(7 * second), 7 * second);
+  learn(deadline, 20 * ms, 1);
+  EXPECT_FALSE(deadline.learning());
+  Deadline phases({.hard_max = 7 * second});
+  for (int i = 0; i < 30; ++i) phases.phase_ended({.duration = ms, .hard = 7 * second});
+  EXPECT_TRUE(phases.learning());
+}
+
+TEST(Deadline, keeps_its_limits) {
+  Deadline quick({}), slow({.hard_max = 50 * ms}), fixed({.fixed = 12 * ms}), tight({.fixed = 12 * ms, .hard_max = 3 * ms});
+  for (auto* deadline : {&quick, &slow, &fixed, &tight}) learn(*deadline, deadline == &quick ? 10 * microsecond : 45 * ms, 20);
+  EXPECT_EQ(quick.hard(), 5 * ms);
+  EXPECT_EQ(quick.learnt_soft(5 * ms), 1 * ms);
+  EXPECT_EQ(slow.hard(), 50 * ms);
+  slow.phase_ended({.duration = 50 * ms, .hard = 50 * ms, .cut_by_hard = true, .cut_missing = 1});
+  EXPECT_EQ(slow.hard(), 50 * ms);
+  EXPECT_EQ(fixed.hard(), 12 * ms);
+  EXPECT_EQ(tight.hard(), 3 * ms);
+  EXPECT_EQ(Deadline::grace(1 * ms), 200 * microsecond);
+  EXPECT_EQ(Deadline::grace(second), 5 * ms);
+}
+
+TEST(Deadline, clean_links_are_waited_for_until_the_hard_deadline) {
+  Deadline deadline({});
+  learn(deadline, 20 * ms, 64);
+  EXPECT_TRUE(deadline.links_are_clean());
+  EXPECT_EQ(deadline.soft(44 * ms), 44 * ms);  // what the ranks agreed on, not what this one announced
+  learn(deadline, 20 * ms, 1, 0.031);          // 0.048 % over 64 operations
+  EXPECT_TRUE(deadline.links_are_clean());
+  learn(deadline, 20 * ms, 1, 0.001);          // 0.05 %
+  EXPECT_FALSE(deadline.links_are_clean());
+  EXPECT_EQ(deadline.soft(44 * ms), 25 * ms);
+  learn(deadline, 20 * ms, 62);
+  EXPECT_FALSE(deadline.links_are_clean());
+  learn(deadline, 20 * ms, 1);
+  EXPECT_TRUE(deadline.links_are_clean());
+}
+
+TEST(Deadline, ranks_take_the_median_of_what_they_announced) {
+  EXPECT_EQ(agreed_deadline(std::vector<Nanos>{40 * ms, 10 * ms, 20 * ms}, 40 * ms), 20 * ms);
+  EXPECT_EQ(agreed_deadline(std::vector<Nanos>{40 * ms, 10 * ms, 20 * ms, 31 * ms}, 40 * ms), 25'500 * microsecond);
+  EXPECT_EQ(agreed_deadline(std::vector<Nanos>{0, 0, 7, 0}, 40 * ms), 7);
+  EXPECT_EQ(agreed_deadline(std::vector<Nanos>{0, 0}, 40 * ms), 40 * ms);
+  EXPECT_EQ(agreed_deadline({}, 40 * ms), 40 * ms);
+  constexpr uint64_t seed = 51;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(seed);
+  for (int i = 0; i < 500; ++i) {
+    std::vector<Nanos> announced(1 + random.below(20));
+    for (auto& value : announced) value = static_cast<Nanos>(random.below(random.chance(0.5) ? 5 : 30'000'000'000));
+    std::vector<Nanos> sorted = announced;
+    std::erase(sorted, 0);
+    std::sort(sorted.begin(), sorted.end());
+    const auto n = sorted.size();
+    const auto expected = n == 0 ? 3 : sorted[(n - 1) / 2] + (sorted[n / 2] - sorted[(n - 1) / 2]) / 2;
+    ASSERT_EQ(agreed_deadline(announced, 3), expected);
+  }
+}
+
+}  // namespace
+}  // namespace unisono

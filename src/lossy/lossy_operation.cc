@@ -1,0 +1,338 @@
+// Starting, arrivals, time, and the ends of phases; lossy_reduce.cc has the arithmetic.
+#include "lossy/lossy_operation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "executor/absence.h"
+#include "lossy/delivery_policy.h"
+
+namespace unisono {
+
+namespace {
+
+constexpr Nanos repair_interval_min = 2 * millisecond;
+constexpr Nanos idle_interval_min = 5 * millisecond;
+constexpr int questions_unanswered = 4;  // then a rank that was heard counts as gone: some of them, or their answers, may be lost
+
+// Of a bitmap whose bit 0 is `first`: clears what is not needed. False: nothing is left.
+bool keep_needed(std::span<const uint32_t> needed, uint32_t first, std::span<std::byte> bitmap) {
+  std::array<std::byte, repair_bitmap_bytes_max> mask{};
+  bool any = false;
+  for (auto it = std::ranges::lower_bound(needed, first); it != needed.end() && *it < first + 8 * bitmap.size(); ++it) mask[(*it - first) / 8] |= std::byte{1} << ((*it - first) % 8);
+  for (size_t i = 0; i < bitmap.size(); ++i) any |= (bitmap[i] &= mask[i]) != std::byte{0};
+  return any;
+}
+
+}  // namespace
+
+void LossyOperation::start(StreamPort& port, Nanos now) {
+  port_ = &port;
+  started_ = ended_ = now;
+  done_ = false;
+  status_ = {};
+  counts_ = {};
+  effective_ = 0;
+  behind_ = 0;
+  const auto& geometry = *setup_.geometry;
+  contributors_.assign(geometry.ranges(setup_.self), 0);
+  heard_.assign(world(), -1);
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    auto& phase = phases_[number];
+    phase.runs = number == 0 ? setup_.collective != Collective::all_gather : setup_.collective != Collective::reduce_scatter;
+    phase.open = phase.closed = false;
+    phase.start = phase.close = now;
+    phase.streams.resize(world());
+    for (Rank from = 0; from < world(); ++from) {
+      auto& stream = phase.streams[from];
+      stream.arrivals.reset(geometry.ranges(owner_of(number, from)));
+      stream.clock = {};
+      stream.duplicate = stream.late = stream.repaired = 0;
+      stream.missing = 0;
+      stream.needed = static_cast<uint32_t>(needed_of(number, from).size());
+      stream.asked = -1;
+      stream.ask_at = never;
+      stream.lost = stream.all_sent = stream.confirmed = stream.early_tail = stream.early_end = false;
+      stream.early_first = stream.early_last = never;
+    }
+  }
+  if (phases_[0].runs) {
+    staging_.resize(geometry.shard_bytes(setup_.self) * world());
+    send_contributions();
+    open_phase(0, now);
+  } else {
+    encode_shard(setup_.self, setup_.dtype, setup_.input, nullptr);
+    write_own();
+    publish(false);
+    open_phase(1, now);
+  }
+  step_all(now);
+}
+
+void LossyOperation::open_phase(uint32_t number, Nanos now) {
+  auto& phase = phases_[number];
+  phase.open = true;
+  phase.start = now;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from == setup_.self) continue;
+    auto& stream = phase.streams[from];
+    auto limits = setup_.phases[number].limits;
+    if (stream.needed > 0) limits.hard = std::max(limits.hard, setup_.needed_hard);
+    stream.clock.begin(now, limits, stream.arrivals.ranges() > 0);
+    if (stream.early_first != never) stream.clock.arrived(stream.early_first, false, false);
+    if (stream.early_last != never) stream.clock.arrived(stream.early_last, stream.early_tail, stream.arrivals.complete());
+    if (stream.early_end) stream.clock.end_seen(now);
+  }
+}
+
+DatagramFault LossyOperation::data(Rank from, const DatagramHeader& header, std::span<const std::byte> payload, Nanos now) {
+  if (header.phase >= lossy_phases || !phases_[header.phase].runs) return DatagramFault::place;
+  heard_[from] = std::max(heard_[from], now);
+  auto& phase = phases_[header.phase];
+  auto& stream = phase.streams[from];
+  const auto owner = owner_of(header.phase, from);
+  uint32_t range = 0;
+  if (!setup_.geometry->find(owner, header.slice, header.packet_index, range)) return DatagramFault::place;
+  if (payload.size() != setup_.geometry->bytes(owner, range)) return DatagramFault::size;
+  const auto& codec = setup_.geometry->cut().codec;
+  if (codec.quantizes() && !check_message(codec, payload, setup_.geometry->range(owner, range).count()).ok()) return DatagramFault::size;
+  if (phase.closed) {
+    ++stream.late;
+    return DatagramFault::late;
+  }
+  if (!stream.arrivals.mark(range)) {
+    ++stream.duplicate;
+    return DatagramFault::duplicate;
+  }
+  if ((header.flags & datagram_repaired) != 0) ++stream.repaired;
+  if (stream.needed > 0 && std::ranges::binary_search(needed_of(header.phase, from), range)) --stream.needed;
+  keep(header.phase, from, range, payload);
+  const bool tail = (header.flags & datagram_tail) != 0;
+  if (phase.open) {
+    stream.clock.arrived(now, tail, stream.arrivals.complete());
+    step(header.phase, from, now);
+  } else {
+    stream.early_first = std::min(stream.early_first, now);
+    stream.early_last = now;
+    stream.early_tail |= tail;
+  }
+  return DatagramFault::none;
+}
+
+void LossyOperation::end_seen(Rank from, const DatagramHeader& header, Nanos now) {
+  if (header.phase >= lossy_phases || !phases_[header.phase].runs) return;
+  heard_[from] = std::max(heard_[from], now);
+  auto& phase = phases_[header.phase];
+  auto& stream = phase.streams[from];
+  stream.all_sent = true;
+  if (phase.closed || stream.confirmed) {
+    // It asks because it has not heard that nothing more is wanted.
+    if (phase.open) port_->ask(from, {setup_.op, header.phase}, 0, 0, {});
+    return;
+  }
+  if (!phase.open) {
+    stream.early_end = true;
+    return;
+  }
+  stream.clock.end_seen(now);
+  step(header.phase, from, now);
+}
+
+std::span<const uint32_t> LossyOperation::needed_of(uint32_t number, Rank from) const {
+  return number == 1 && from < setup_.needed.size() ? std::span<const uint32_t>(setup_.needed[from]) : std::span<const uint32_t>();
+}
+
+bool LossyOperation::lacks(uint32_t number, const LossyStream& stream) const { return stream.needed > 0 || lacks_much(number, stream); }
+
+bool LossyOperation::lacks_much(uint32_t number, const LossyStream& stream) const {
+  return DeliveryPolicy::needs_repair(stream.arrivals.missing_fraction(), setup_.loss_budget, setup_.phases[number].completes);
+}
+
+// One stream: whether it ends now, and whether it is asked for again.
+void LossyOperation::step(uint32_t number, Rank from, Nanos now) {
+  auto& phase = phases_[number];
+  auto& stream = phase.streams[from];
+  if (stream.confirmed || stream.lost) return;
+  stream.ask_at = never;
+  if (now >= silent_at(number, from)) stream.clock.close(now);
+  if (stream.clock.update(now, lacks(number, stream)) != StreamEnd::open) {
+    stream.confirmed = true;
+    if (stream.arrivals.ranges() > 0) port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, 0, 0, {});
+    return;
+  }
+  const auto answer = port_->answer_time(from);
+  if (stream.clock.needs_repair()) {
+    stream.ask_at = stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer);
+  } else if (setup_.phases[number].completes || stream.needed > 0) {
+    const auto heard = stream.clock.heard() ? std::max(stream.clock.last(), phase.start) : phase.start;
+    stream.ask_at = std::max(heard, stream.asked) + std::max(idle_interval_min, answer);
+    // Once all was sent, what is missing is lost: no more is to be waited for.
+    if (stream.all_sent) stream.ask_at = std::min(stream.ask_at, stream.asked < 0 ? now : stream.asked + std::max(repair_interval_min, answer));
+  }
+  if (stream.ask_at > now) return;
+  ask_for(number, from, stream, now);
+  stream.ask_at = now + std::max(stream.clock.needs_repair() ? repair_interval_min : idle_interval_min, answer);
+}
+
+// When a rank counts as gone if nothing more of it comes. Also one that was heard before: it may have died in the middle of the operation.
+Nanos LossyOperation::silent_at(uint32_t number, Rank from) const {
+  const auto silent = setup_.phases[number].silent;
+  if (silent == never) return never;
+  const auto start = phases_[number].start, heard = heard_[from];
+  return heard < 0 ? start + silent : std::max(start, heard) + std::max({silent, lossy_silence_min, questions_unanswered * port_->answer_time(from)});
+}
+
+// What is missing, slice by slice; if that is little enough, only what must come.
+void LossyOperation::ask_for(uint32_t number, Rank from, LossyStream& stream, Nanos now) {
+  stream.asked = now;
+  const bool only_needed = !lacks_much(number, stream);
+  const auto owner = owner_of(number, from);
+  const auto ranges = setup_.geometry->ranges(owner);
+  std::array<std::byte, repair_bitmap_bytes_max> bitmap;
+  for (uint32_t at = stream.arrivals.next_missing(0); at < ranges; at = stream.arrivals.next_missing(at)) {
+    const auto slice = at / ranges_per_slice;
+    const auto end = std::min(ranges, (slice + 1) * ranges_per_slice);
+    // A datagram of any size takes the bitmap of a slice.
+    const auto bytes = (end - at + 7) / 8;
+    stream.arrivals.missing_bitmap(at, end, std::span(bitmap).first(bytes));
+    if (only_needed && !keep_needed(needed_of(number, from), at, std::span(bitmap).first(bytes))) {
+      at = end;
+      continue;
+    }
+    port_->ask(from, {setup_.op, static_cast<uint8_t>(number)}, static_cast<uint16_t>(slice), at % ranges_per_slice, std::span(bitmap).first(bytes));
+    at = end;
+  }
+}
+
+void LossyOperation::step_all(Nanos now) {
+  for (uint32_t number = 0; number < lossy_phases && !done_; ++number) {
+    auto& phase = phases_[number];
+    if (!phase.open || phase.closed) continue;
+    for (Rank from = 0; from < world(); ++from) {
+      if (from != setup_.self) step(number, from, now);
+    }
+    if (all_ended(phase)) close_phase(number, now);
+  }
+}
+
+bool LossyOperation::all_ended(const LossyPhase& phase) const {
+  for (Rank from = 0; from < phase.streams.size(); ++from) {
+    if (from != setup_.self && !phase.streams[from].lost && phase.streams[from].clock.end() == StreamEnd::open) return false;
+  }
+  return true;
+}
+
+void LossyOperation::wake(Nanos now) {
+  if (done_) return;
+  step_all(now);
+  if (done_ || now < setup_.deadline) return;
+  const auto number = phases_[0].runs && !phases_[0].closed ? 0u : 1u;
+  finish(incomplete(number), now);
+}
+
+Nanos LossyOperation::due() const {
+  if (done_) return never;
+  auto next = setup_.deadline;
+  for (const auto& phase : phases_) {
+    if (!phase.open || phase.closed) continue;
+    bool open = false;
+    for (Rank from = 0; from < phase.streams.size(); ++from) {
+      const auto& stream = phase.streams[from];
+      if (from == setup_.self || stream.lost || stream.clock.end() != StreamEnd::open) continue;
+      open = true;
+      next = std::min({next, stream.clock.due(), stream.ask_at});
+      next = std::min(next, silent_at(static_cast<uint32_t>(&phase - phases_.data()), from));
+    }
+    if (!open) return 0;  // to be closed
+  }
+  return next;
+}
+
+void LossyOperation::close_phase(uint32_t number, Nanos now) {
+  auto& phase = phases_[number];
+  phase.closed = true;
+  phase.close = now;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from != setup_.self) phase.streams[from].missing = phase.streams[from].arrivals.missing_count();
+  }
+  if (number == 1) {
+    const bool whole = std::all_of(phase.streams.begin(), phase.streams.end(), [&](const auto& s) { return s.missing == 0; });
+    // Of a sum all is needed; whoever gathers shards keeps what it had of others.
+    return finish(whole || (setup_.collective != Collective::all_reduce && !setup_.reliable) ? Status() : incomplete(1), now);
+  }
+  if (setup_.reliable && std::any_of(phase.streams.begin(), phase.streams.end(), [](const auto& s) { return s.missing > 0; })) return finish(incomplete(0), now);
+  if (!reduce_shard()) {
+    return finish({Code::late, "nothing arrived from others for " + std::to_string(counts_.empty) + " of " + std::to_string(contributors_.size()) + " ranges"}, now);
+  }
+  if (!phases_[1].runs) return finish({}, now);
+  publish(true);
+  open_phase(1, now);
+  step_all(now);
+}
+
+// Who is to blame, and for how many bytes.
+Status LossyOperation::incomplete(uint32_t number) const {
+  std::string text;
+  for (Rank from = 0; from < world(); ++from) {
+    if (from == setup_.self) continue;
+    const auto& stream = phases_[number].streams[from];
+    const auto missing = stream.arrivals.missing_count();
+    if (missing == 0) continue;
+    const auto bytes = std::min<uint64_t>(uint64_t{missing} * setup_.geometry->range_bytes(), setup_.geometry->shard_bytes(owner_of(number, from)));
+    if (!text.empty()) text += "; ";
+    text += "rank " + std::to_string(from) + " (" + port_->place(from) + "): " + std::to_string(missing) + " of " + std::to_string(stream.arrivals.ranges()) +
+            " ranges, " + std::to_string(bytes) + " bytes, missing" + (stream.clock.heard() ? "" : ", nothing heard");
+  }
+  return {Code::late, std::string(number == 0 ? "contributions" : "results") + " incomplete: " + text};
+}
+
+void LossyOperation::peer_lost(Rank rank, const Status& why, Nanos now) {
+  if (done_) return;
+  for (auto& phase : phases_) {
+    if (rank < phase.streams.size()) phase.streams[rank].lost = true;
+  }
+  // What is to be complete cannot be any more.
+  for (uint32_t number = 0; number < lossy_phases; ++number) {
+    const bool completes = setup_.reliable || (number == 1 && setup_.collective == Collective::all_reduce);
+    if (!phases_[number].runs || !completes || phases_[number].streams[rank].arrivals.complete()) continue;
+    return finish({why.code(), describe_absence(rank, why)}, now);
+  }
+  step_all(now);
+}
+
+void LossyOperation::fall_behind(uint32_t operations, Nanos now) {
+  if (done_) return;
+  behind_ = operations;
+  finish({Code::late, "the others are " + std::to_string(operations) + " operations ahead"}, now);
+}
+
+void LossyOperation::fail(const Status& why, Nanos now) {
+  if (!done_) finish(why, now);
+}
+
+void LossyOperation::finish(Status status, Nanos now) {
+  for (auto& phase : phases_) {
+    if (!phase.runs || phase.closed) continue;
+    phase.closed = true;
+    phase.close = phase.open ? now : phase.start;
+    for (Rank from = 0; from < world(); ++from) {
+      if (from != setup_.self) phase.streams[from].missing = phase.streams[from].arrivals.missing_count();
+    }
+  }
+  status_ = std::move(status);
+  ended_ = now;
+  done_ = true;
+}
+
+void LossyOperation::drop_streams() {
+  if (port_ == nullptr || !setup_.geometry) return;
+  for (Rank to = 0; to < world(); ++to) {
+    if (to == setup_.self) continue;
+    for (uint8_t number = 0; number < lossy_phases; ++number) port_->drop_stream(to, {setup_.op, number});
+  }
+  port_ = nullptr;
+}
+
+}  // namespace unisono

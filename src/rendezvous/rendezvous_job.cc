@@ -1,0 +1,160 @@
+#include "rendezvous/rendezvous_job.h"
+
+#include <algorithm>
+
+namespace unisono::rendezvous {
+
+namespace {
+
+constexpr size_t notes_max = 8;
+constexpr size_t listed_max = 16;  // names in one message; a world of 4096 would drown the reader
+
+std::string quoted(const std::string& text) { return "'" + text + "'"; }
+
+// The part of "shm://<host>/<name>" that says which host's memory it is; empty if there is no such endpoint.
+std::string_view shm_host(const MemberRecord& member) {
+  constexpr std::string_view scheme = "shm://";
+  for (const auto& endpoint : member.endpoints) {
+    std::string_view text = endpoint;
+    if (!text.starts_with(scheme)) continue;
+    text.remove_prefix(scheme.size());
+    return text.substr(0, text.find('/'));
+  }
+  return {};
+}
+
+// Two demands that no link can meet; empty if they go together.
+std::string transport_conflict(const Hello& a, const Hello& b) {
+  const auto says = [](const Hello& hello) { return label(hello.member) + " asks for transport " + hello.transport; };
+  if (a.transport == "shm" && b.transport == "tcp") return says(a) + ", " + says(b);
+  if (a.transport == "tcp" && b.transport == "shm") return says(a) + ", " + says(b);
+  if ((a.transport == "shm" || b.transport == "shm") && !same_host(a.member, b.member)) {
+    const auto& demands = a.transport == "shm" ? a : b;
+    const auto& other = a.transport == "shm" ? b : a;
+    return says(demands) + ", but " + label(other.member) + " is not on the same host";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string version_text(const Hello& hello) {
+  return "unisono " + hello.version + ", protocol " + std::to_string(hello.protocol);
+}
+
+std::string seconds_text(Nanos time) {
+  const auto tenths = std::max<Nanos>(0, time) / (second / 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+bool same_host(const MemberRecord& a, const MemberRecord& b) {
+  const auto left = shm_host(a);
+  const auto right = shm_host(b);
+  if (!left.empty() && !right.empty()) return left == right;
+  return a.host == b.host;
+}
+
+Verdict Job::judge(const Hello& hello) const {
+  if (members_.empty()) return {};
+  const auto& first = members_.begin()->second.hello;
+  const std::string job = "job " + quoted(name_) + ": ";
+  if (hello.world_size != world_size_) {
+    return {Verdict::Kind::fail_all,
+            {Code::invalid, job + "the processes disagree on the world size: " + label(first.member) + " says " +
+                                std::to_string(world_size_) + ", " + label(hello.member) + " says " +
+                                std::to_string(hello.world_size)},
+            0};
+  }
+  if (hello.version != first.version) {
+    return {Verdict::Kind::fail_all,
+            {Code::unsupported, job + "the processes run different versions: " + label(first.member) + " runs " +
+                                    version_text(first) + ", " + label(hello.member) + " runs " + version_text(hello)},
+            0};
+  }
+  const auto taken = members_.find(hello.member.rank);
+  if (taken != members_.end()) {
+    const auto& holder = taken->second.hello.member;
+    if (holder.id == hello.member.id) return {Verdict::Kind::replace, {}, taken->second.connection};
+    return {Verdict::Kind::refuse,
+            {Code::invalid, job + "rank " + std::to_string(hello.member.rank) + " of " + std::to_string(world_size_) +
+                                " is claimed twice: by " + place_of(holder) + " (registered first), and by " +
+                                place_of(hello.member) + "; if they belong to two jobs, name them (UNISONO_JOB)"},
+            0};
+  }
+  for (const auto& [rank, other] : members_) {
+    if (other.hello.member.id == hello.member.id) {
+      return {Verdict::Kind::refuse,
+              {Code::invalid, job + "one process registers as rank " + std::to_string(rank) + " and as " + label(hello.member)},
+              0};
+    }
+    if (auto conflict = transport_conflict(other.hello, hello); !conflict.empty()) {
+      return {Verdict::Kind::fail_all, {Code::invalid, job + conflict}, 0};
+    }
+  }
+  return {};
+}
+
+void Job::add(Connection connection, const Hello& hello, Nanos now) {
+  if (members_.empty()) {
+    phase = Phase::forming;
+    world_size_ = hello.world_size;
+    since = now;
+  }
+  members_[hello.member.rank] = {connection, hello, now + hello.remaining_ms * millisecond};
+}
+
+Nanos Job::deadline() const {
+  Nanos earliest = never;
+  for (const auto& [rank, registration] : members_) earliest = std::min(earliest, registration.deadline);
+  return earliest;
+}
+
+bool Job::remove(Connection connection) {
+  for (auto it = members_.begin(); it != members_.end(); ++it) {
+    if (it->second.connection != connection) continue;
+    members_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+Roster Job::form(const RosterKey& key) const {
+  Roster roster{.epoch = 1, .key = key, .members = {}};
+  for (const auto& [rank, registration] : members_) roster.members.push_back(registration.hello.member);
+  return roster;
+}
+
+Status Job::missing(Nanos now) const {
+  std::string absent;
+  std::string here;
+  size_t absent_count = 0;
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    const auto member = members_.find(rank);
+    if (member != members_.end()) continue;
+    if (absent_count++ < listed_max) absent += (absent.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (absent_count > listed_max) absent += " and " + std::to_string(absent_count - listed_max) + " more";
+  size_t listed = 0;
+  for (const auto& [rank, registration] : members_) {
+    if (listed++ < listed_max) here += (here.empty() ? "" : ", ") + label(registration.hello.member);
+  }
+  if (listed > listed_max) here += " and " + std::to_string(listed - listed_max) + " more";
+  std::string text = "job " + quoted(name_) + ": rank" + (absent_count == 1 ? " " : "s ") + absent + " of " +
+                     std::to_string(world_size_) + " missing after " + seconds_text(now - since) + "; here: " + here;
+  if (!notes_.empty()) {
+    text += "; turned away:";
+    for (const auto& note : notes_) text += " [" + note + "]";
+    if (notes_left_out_ > 0) text += " and " + std::to_string(notes_left_out_) + " more";
+  }
+  return {Code::late, std::move(text)};
+}
+
+void Job::note(std::string what) {
+  if (notes_.size() < notes_max) {
+    notes_.push_back(std::move(what));
+  } else {
+    ++notes_left_out_;
+  }
+}
+
+}  // namespace unisono::rendezvous

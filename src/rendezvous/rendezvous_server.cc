@@ -1,0 +1,400 @@
+#include "rendezvous/rendezvous_server.h"
+
+#include <algorithm>
+
+namespace unisono::rendezvous {
+
+namespace {
+
+// Readable by a person with a browser or curl; nothing else is said to strangers.
+constexpr std::string_view http_reply =
+    "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
+    "job.\n";
+
+std::string describe(const Hello& hello, const std::string& from) {
+  const std::string where = "host " + hello.host + ", pid " + std::to_string(hello.pid) + ", from " + from;
+  if (hello.protocol != protocol_version) return where;
+  switch (hello.role) {
+    case Role::member: return "rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+    case Role::joiner: return "joiner (" + where + ")";
+    case Role::attender: return "attending rank " + std::to_string(hello.member.rank) + " (" + where + ")";
+  }
+  return where;
+}
+
+}  // namespace
+
+const Job* Server::job(const std::string& name) const {
+  const auto it = jobs_.find(name);
+  return it == jobs_.end() ? nullptr : &it->second;
+}
+
+void Server::connected(Connection connection, std::string from, Nanos now) {
+  ++counters_.connections;
+  Peer peer;
+  peer.from = std::move(from);
+  peer.deadline = now + settings_.stranger_timeout;
+  const bool crowded = peers_.size() >= settings_.connections_max;
+  peers_.emplace(connection, std::move(peer));
+  if (crowded) {
+    ++counters_.crowded;
+    refuse(connection, {Code::unavailable, "the rendezvous server has " + std::to_string(peers_.size() - 1) +
+                                               " connections, as many as it takes"});
+  }
+}
+
+void Server::received(Connection connection, ByteView bytes, Nanos now) {
+  const auto it = peers_.find(connection);
+  if (it == peers_.end() || it->second.kind == Peer::Kind::closing) return;
+  it->second.stream.append(bytes);
+  for (;;) {
+    auto& peer = it->second;  // handlers erase no peer: only disconnected() does
+    if (peer.kind == Peer::Kind::closing) return;
+    const auto message = peer.stream.next(peer.kind == Peer::Kind::attender ? message_bytes_max : hello_bytes_max);
+    if (!message) {
+      if (peer.stream.fault() != StreamFault::none) on_fault(connection, peer);
+      return;
+    }
+    on_message(connection, peer, *message, now);
+  }
+}
+
+void Server::on_fault(Connection connection, Peer& peer) {
+  const bool http = guess_program(peer.stream.start()) == "an HTTP client";
+  ++(http ? counters_.http : counters_.garbage);
+  say(ServerNews::Kind::refused, peer.job,
+      peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
+  if (peer.kind != Peer::Kind::stranger) {
+    refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
+    return;
+  }
+  peer.kind = Peer::Kind::closing;
+  const auto* text = reinterpret_cast<const std::byte*>(http_reply.data());
+  send_shared(connection, http ? std::make_shared<const Bytes>(text, text + http_reply.size()) : nullptr, true);
+}
+
+void Server::on_message(Connection connection, Peer& peer, const Message& message, Nanos now) {
+  if (message.kind == Kind::hello) {
+    auto hello = decode_hello(message.payload, message.protocol);
+    if (!hello.ok()) {
+      ++counters_.garbage;
+      return refuse(connection, hello.status());
+    }
+    return on_hello(connection, peer, *hello, now);
+  }
+  const auto job = jobs_.find(peer.job);
+  if (message.kind == Kind::answer && peer.kind == Peer::Kind::attender && job != jobs_.end()) {
+    auto answer = decode_answer(message.payload);
+    if (!answer.ok()) return refuse(connection, answer.status());
+    return on_answer(job->second, *answer);
+  }
+  refuse(connection, {Code::corrupt, "message of kind " + std::to_string(static_cast<int>(message.kind)) +
+                                         " is not expected by a rendezvous server"});
+}
+
+void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
+  if (hello.protocol != protocol_version) {
+    return turn_away(
+        connection, hello,
+        {Code::unsupported, "this process runs " + version_text(hello) + "; the rendezvous server, " + settings_.label +
+                                ", runs unisono " + library_version + ", protocol " + std::to_string(protocol_version)});
+  }
+  if (!settings_.only_job.empty() && hello.job != settings_.only_job) {
+    return turn_away(connection, hello,
+                     {Code::invalid, "this process belongs to job '" + hello.job + "', but " + settings_.label +
+                                         " serves job '" + settings_.only_job +
+                                         "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
+  }
+  const bool again = peer.kind == Peer::Kind::attender && hello.role == Role::attender && hello.job == peer.job;
+  if (peer.kind != Peer::Kind::stranger && !again)
+    return refuse(connection, {Code::corrupt, "a second hello on one connection"});
+  switch (hello.role) {
+    case Role::member: return on_member(connection, peer, hello, now);
+    case Role::joiner: return on_joiner(connection, peer, hello, now);
+    case Role::attender: return on_attender(connection, peer, hello, now);
+  }
+}
+
+void Server::on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
+  Job* job = make_job(hello.job);
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job->phase == Job::Phase::failed) {
+    ++job->told;
+    return turn_away(connection, hello, job->verdict);
+  }
+  if (job->phase == Job::Phase::running) {
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is running already, since " + seconds_text(now - job->since) +
+                                         ", attended by " + label(job->attending.member) + "; " + label(hello.member) +
+                                         " can be taken in with join_running, or start a job of another name"});
+  }
+  const auto verdict = job->judge(hello);
+  switch (verdict.kind) {
+    case Verdict::Kind::refuse: return turn_away(connection, hello, verdict.why);
+    case Verdict::Kind::fail_all:
+      fail(*job, verdict.why, now);
+      ++job->told;
+      turn_away(connection, hello, verdict.why);
+      return drop_if_idle(hello.job);
+    case Verdict::Kind::replace:
+      job->remove(verdict.replaced);
+      refuse(verdict.replaced, {Code::unavailable, "replaced by a newer connection of the same process"});
+      break;
+    case Verdict::Kind::accept: break;
+  }
+  job->add(connection, hello, now);
+  peer.kind = Peer::Kind::member;
+  peer.job = hello.job;
+  peer.deadline = never;
+  send(connection, encode(Welcome{settings_.identity, library_version}));
+  say(ServerNews::Kind::registered, hello.job,
+      describe(hello, peer.from) + ", " + std::to_string(job->members().size()) + " of " + std::to_string(hello.world_size));
+  if (job->complete()) form(*job, now);
+}
+
+void Server::form(Job& job, Nanos now) {
+  const Roster roster = job.form(settings_.make_key());
+  const auto table = std::make_shared<const Bytes>(encode_table(roster));
+  for (const auto& [rank, registration] : job.members()) {
+    auto& peer = peers_.at(registration.connection);
+    peer.kind = rank == 0 ? Peer::Kind::attender : Peer::Kind::closing;
+    send_shared(registration.connection, table, rank != 0);
+  }
+  const auto& first = job.members().at(0);
+  job.phase = Job::Phase::running;
+  job.attender = first.connection;
+  job.attending = first.hello;
+  job.attending.epoch = roster.epoch;
+  job.attending.key = roster.key;
+  job.since = now;
+  job.forget_members();
+  say(ServerNews::Kind::formed, job.name(), std::to_string(roster.members.size()) + " ranks");
+  announce(job);
+}
+
+void Server::fail(Job& job, const Status& why, Nanos now) {
+  for (const auto& [rank, registration] : job.members()) {
+    refuse(registration.connection, why);
+    ++job.told;
+  }
+  job.forget_members();
+  job.phase = settings_.keep_verdicts ? Job::Phase::failed : Job::Phase::idle;
+  job.verdict = why;
+  job.since = now;
+  say(ServerNews::Kind::failed, job.name(), why.message());
+}
+
+void Server::on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
+  Job* job = make_job(hello.job);
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job->joiners.size() >= settings_.joiners_max) {
+    return turn_away(connection, hello,
+                     {Code::unavailable, "job '" + hello.job + "' has " + std::to_string(job->joiners.size()) +
+                                             " processes waiting to join, as many as it takes"});
+  }
+  if (const auto before = job->joiners.find(hello.member.id); before != job->joiners.end()) {
+    refuse(before->second.connection, {Code::unavailable, "replaced by a newer connection of the same process"});
+    job->joiners.erase(before);
+  }
+  Joiner joiner{
+      .connection = connection, .hello = hello, .deadline = now + hello.remaining_ms * millisecond, .announced = false};
+  job->joiners.emplace(hello.member.id, std::move(joiner));
+  peer.kind = Peer::Kind::joiner;
+  peer.job = hello.job;
+  peer.id = hello.member.id;
+  peer.deadline = never;
+  send(connection, encode(Welcome{settings_.identity, library_version}));
+  say(ServerNews::Kind::joiner, hello.job, describe(hello, peer.from));
+  announce(*job);
+}
+
+// Tells the attending rank of every joiner that it does not know yet, and turns away those it cannot take.
+void Server::announce(Job& job) {
+  if (job.phase != Job::Phase::running || job.attender == 0) return;
+  std::vector<PeerId> unfit;
+  for (auto& [id, joiner] : job.joiners) {
+    if (joiner.hello.version != job.attending.version) {
+      unfit.push_back(id);
+    } else if (!joiner.announced) {
+      joiner.announced = true;
+      send(job.attender, encode_joiner(joiner.hello.member));
+    }
+  }
+  for (const auto& id : unfit) {
+    const auto joiner = job.joiners.extract(id).mapped();
+    turn_away(joiner.connection, joiner.hello,
+              {Code::unsupported, "this process runs " + version_text(joiner.hello) + ", but job '" + job.name() + "' runs " +
+                                      version_text(job.attending)});
+  }
+}
+
+void Server::on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now) {
+  Job* job = make_job(hello.job);
+  if (job == nullptr)
+    return turn_away(
+        connection, hello,
+        {Code::unavailable, "the rendezvous server has " + std::to_string(jobs_.size()) + " jobs, as many as it takes"});
+  if (job->phase == Job::Phase::forming) {
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is being formed anew; the running group of " +
+                                         label(hello.member) + " cannot be attended here"});
+  }
+  const bool rival = job->phase == Job::Phase::running && job->attender != connection;
+  if (rival && (hello.key != job->attending.key || hello.epoch <= job->attending.epoch)) {
+    return turn_away(connection, hello,
+                     {Code::invalid, "job '" + hello.job + "' is attended already, by " + label(job->attending.member) +
+                                         " at epoch " + std::to_string(job->attending.epoch)});
+  }
+  if (rival)
+    refuse(job->attender, {Code::peer_lost, "job '" + hello.job + "' is attended by " + label(hello.member) + " at epoch " +
+                                                std::to_string(hello.epoch) + " now"});
+  if (peer.kind != Peer::Kind::attender) {
+    send(connection, encode(Welcome{settings_.identity, library_version}));
+    for (auto& [id, joiner] : job->joiners) joiner.announced = false;
+  }
+  if (job->phase != Job::Phase::running) job->since = now;
+  job->phase = Job::Phase::running;
+  job->attender = connection;
+  job->attending = hello;
+  peer.kind = Peer::Kind::attender;
+  peer.job = hello.job;
+  peer.deadline = never;
+  announce(*job);
+}
+
+void Server::on_answer(Job& job, const Answer& answer) {
+  const auto it = job.joiners.find(answer.joiner);
+  if (it == job.joiners.end()) return;  // gone meanwhile
+  const auto connection = it->second.connection;
+  job.joiners.erase(it);
+  if (!answer.status.ok()) return refuse(connection, answer.status);
+  peers_.at(connection).kind = Peer::Kind::closing;
+  send_shared(connection, std::make_shared<const Bytes>(encode_table(answer.roster)), true);
+}
+
+void Server::disconnected(Connection connection, Nanos now) {
+  const auto it = peers_.find(connection);
+  if (it == peers_.end()) return;
+  const Peer peer = std::move(it->second);
+  peers_.erase(it);
+  const auto found = jobs_.find(peer.job);
+  if (found == jobs_.end()) return;
+  Job& job = found->second;
+  if (job.remove(connection)) {
+    say(ServerNews::Kind::ended, peer.job, peer.from + " left before the group was formed");
+    if (job.members().empty()) job.phase = Job::Phase::idle;
+  }
+  take_back_joiner(job, connection, peer.id);
+  if (job.attender == connection) {
+    job.attender = 0;
+    job.phase = Job::Phase::idle;
+    for (auto& [id, waiting] : job.joiners) waiting.announced = false;
+    say(ServerNews::Kind::ended, peer.job, "the attending rank left, " + label(job.attending.member));
+  }
+  drop_if_idle(peer.job);
+}
+
+// It joins no more, whatever else becomes of its connection.
+void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id) {
+  const auto joiner = job.joiners.find(id);
+  if (joiner == job.joiners.end() || joiner->second.connection != connection) return;
+  if (joiner->second.announced && job.attender != 0) send(job.attender, encode_joiner_gone(id));
+  job.joiners.erase(joiner);
+}
+
+void Server::woke(Nanos now) {
+  for (auto& [connection, peer] : peers_) {
+    if (peer.kind != Peer::Kind::stranger || peer.deadline > now) continue;
+    ++counters_.silent;
+    peer.kind = Peer::Kind::closing;
+    say(ServerNews::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.stranger_timeout));
+    send_shared(connection, nullptr, true);
+  }
+  std::vector<std::string> touched;
+  for (auto& [name, job] : jobs_) {
+    if (job.phase == Job::Phase::forming && job.deadline() <= now) {
+      fail(job, job.missing(now), now);
+      touched.push_back(name);
+    }
+    std::vector<PeerId> tired;
+    for (const auto& [id, joiner] : job.joiners) {
+      if (joiner.deadline <= now) tired.push_back(id);
+    }
+    for (const auto& id : tired) {
+      const auto joiner = job.joiners.at(id);
+      const std::string state = job.phase == Job::Phase::running
+                                    ? "is running (attended by " + label(job.attending.member) + ", epoch " +
+                                          std::to_string(job.attending.epoch) + ") but was not re-formed"
+                                    : "has no running group at this rendezvous";
+      refuse(joiner.connection, {Code::late, "job '" + name + "' " + state + " while this process waited to join for " +
+                                                 seconds_text(joiner.hello.remaining_ms * millisecond)});
+      touched.push_back(name);
+    }
+  }
+  for (const auto& name : touched) drop_if_idle(name);
+}
+
+Nanos Server::next_deadline() const {
+  Nanos deadline = never;
+  for (const auto& [connection, peer] : peers_) {
+    if (peer.kind == Peer::Kind::stranger) deadline = std::min(deadline, peer.deadline);
+  }
+  for (const auto& [name, job] : jobs_) {
+    if (job.phase == Job::Phase::forming) deadline = std::min(deadline, job.deadline());
+    for (const auto& [id, joiner] : job.joiners) deadline = std::min(deadline, joiner.deadline);
+  }
+  return deadline;
+}
+
+void Server::shut_down(const Status& why, Nanos) {
+  for (auto& [connection, peer] : peers_) {
+    if (peer.kind != Peer::Kind::closing) refuse(connection, why);
+  }
+  jobs_.clear();
+}
+
+Job* Server::make_job(const std::string& name) {
+  const auto it = jobs_.find(name);
+  if (it != jobs_.end()) return &it->second;
+  if (jobs_.size() >= settings_.jobs_max) return nullptr;
+  return &jobs_.emplace(name, Job(name)).first->second;
+}
+
+void Server::drop_if_idle(const std::string& name) {
+  const auto it = jobs_.find(name);
+  if (it != jobs_.end() && it->second.phase == Job::Phase::idle && it->second.joiners.empty()) jobs_.erase(it);
+}
+
+void Server::send(Connection to, Bytes bytes) { send_shared(to, std::make_shared<const Bytes>(std::move(bytes)), false); }
+
+void Server::send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close) {
+  sends_.push_back({to, std::move(bytes), close});
+}
+
+void Server::refuse(Connection to, const Status& why) {
+  const auto it = peers_.find(to);
+  if (it == peers_.end()) return;
+  if (const auto job = jobs_.find(it->second.job); job != jobs_.end()) take_back_joiner(job->second, to, it->second.id);
+  it->second.kind = Peer::Kind::closing;
+  send_shared(to, std::make_shared<const Bytes>(encode_refused(why)), true);
+}
+
+void Server::turn_away(Connection to, const Hello& hello, const Status& why) {
+  ++counters_.refused;
+  const auto it = peers_.find(to);
+  const std::string who = describe(hello, it == peers_.end() ? std::string("?") : it->second.from);
+  say(ServerNews::Kind::refused, hello.job, who + ": " + why.message());
+  // Ranks that stay missing are often among those that were turned away: the job's own message names them.
+  const auto job = jobs_.find(settings_.only_job.empty() ? hello.job : settings_.only_job);
+  if (job != jobs_.end())
+    job->second.note((hello.job == job->first ? "" : "job '" + hello.job + "', ") + who + ": " + name(why.code()));
+  refuse(to, why);
+}
+
+}  // namespace unisono::rendezvous

@@ -1,0 +1,115 @@
+// The rendezvous server as a state machine: connections and bytes in, bytes out, time as an argument. No sockets.
+//
+// Serves one job (inside rank 0) or any number of them (standing alone). What a stranger can do is bounded: connections,
+// jobs, joiners and message sizes have limits, a connection that has not said hello in stranger_timeout is dropped, and
+// bytes that are not ours end the connection and are counted. A connection that goes away frees its rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "rendezvous/rendezvous_job.h"
+#include "rendezvous/rendezvous_messages.h"
+
+namespace unisono::rendezvous {
+
+struct ServerSettings {
+  PeerId identity = {};
+  std::string only_job = {};                 // empty: any job
+  std::string label = {};                    // who serves: "rank 0 (host a, pid 1)"
+  std::function<RosterKey()> make_key = {};  // from the operating system's random source
+  bool keep_verdicts = false;                // a failed job's late members are told the same (a server that serves one run)
+  Nanos stranger_timeout = 5 * second;
+  size_t connections_max = 2 * world_size_max;  // a world, and as many of another job or strangers
+  size_t jobs_max = 1024;
+  size_t joiners_max = 256;  // per job: what one re-forming takes in
+};
+
+// Bytes for a connection, then perhaps its orderly end. One table may be shared by many.
+struct ServerSend {
+  Connection to = 0;
+  std::shared_ptr<const Bytes> bytes;  // null: nothing to say
+  bool close = false;
+};
+
+struct ServerNews {
+  enum class Kind : uint8_t { registered, formed, failed, joiner, refused, ended };
+  Kind kind = Kind::registered;
+  std::string job;
+  std::string text;
+};
+
+struct ServerCounters {
+  uint64_t connections = 0;
+  uint64_t garbage = 0;  // bytes that are not ours
+  uint64_t http = 0;     // likewise, from an HTTP client
+  uint64_t silent = 0;   // no hello in time
+  uint64_t crowded = 0;  // over connections_max
+  uint64_t refused = 0;  // said hello and were turned away
+};
+
+class Server {
+ public:
+  explicit Server(ServerSettings settings) : settings_(std::move(settings)) {}
+
+  // from: the other end's address, for messages. The number is the driver's and is never used again.
+  void connected(Connection connection, std::string from, Nanos now);
+  void received(Connection connection, ByteView bytes, Nanos now);
+  void disconnected(Connection connection, Nanos now);
+  void woke(Nanos now);
+  Nanos next_deadline() const;
+  // Ends all connections with this reason.
+  void shut_down(const Status& why, Nanos now);
+
+  std::vector<ServerSend> take_sends() { return std::exchange(sends_, {}); }
+  std::vector<ServerNews> take_news() { return std::exchange(news_, {}); }
+  const ServerCounters& counters() const { return counters_; }
+  // The job, if it is known.
+  const Job* job(const std::string& name) const;
+
+ private:
+  struct Peer {
+    enum class Kind : uint8_t { stranger, member, joiner, attender, closing };
+    Kind kind = Kind::stranger;
+    std::string from;
+    std::string job;
+    PeerId id;  // joiner
+    Nanos deadline = never;
+    MessageStream stream;
+  };
+
+  void on_message(Connection connection, Peer& peer, const Message& message, Nanos now);
+  void on_fault(Connection connection, Peer& peer);
+  void on_hello(Connection connection, Peer& peer, const Hello& hello, Nanos now);
+  void on_member(Connection connection, Peer& peer, const Hello& hello, Nanos now);
+  void on_joiner(Connection connection, Peer& peer, const Hello& hello, Nanos now);
+  void on_attender(Connection connection, Peer& peer, const Hello& hello, Nanos now);
+  void on_answer(Job& job, const Answer& answer);
+  void form(Job& job, Nanos now);
+  void fail(Job& job, const Status& why, Nanos now);
+  void announce(Job& job);
+  Job* make_job(const std::string& name);
+  void drop_if_idle(const std::string& name);
+
+  void send(Connection to, Bytes bytes);
+  void send_shared(Connection to, std::shared_ptr<const Bytes> bytes, bool close);
+  void refuse(Connection to, const Status& why);
+  void take_back_joiner(Job& job, Connection connection, const PeerId& id);
+  void turn_away(Connection to, const Hello& hello, const Status& why);
+  void say(ServerNews::Kind kind, const std::string& job, std::string text) { news_.push_back({kind, job, std::move(text)}); }
+
+  ServerSettings settings_;
+  std::map<Connection, Peer> peers_;
+  std::map<std::string, Job> jobs_;
+  std::vector<ServerSend> sends_;
+  std::vector<ServerNews> news_;
+  ServerCounters counters_;
+};
+
+}  // namespace unisono::rendezvous

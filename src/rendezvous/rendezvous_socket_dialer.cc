@@ -1,0 +1,217 @@
+#include "rendezvous/rendezvous_socket_dialer.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "rendezvous/rendezvous_job.h"
+
+namespace unisono {
+
+namespace {
+
+using rendezvous::Client;
+
+constexpr uint64_t tag = 0;  // the owner polls everything; nobody reads it
+constexpr Nanos pause_first = 2 * millisecond;
+constexpr Nanos pause_max_tcp = 250 * millisecond;  // rank 0 is found within this after it comes up
+constexpr Nanos pause_max_file = 20 * millisecond;  // likewise; asking costs one system call
+constexpr Nanos connect_time = 3 * second;          // for one address; then the next
+constexpr Nanos greeting_time = 5 * second;         // for a server to answer hello
+constexpr Nanos resolved_time = 5 * second;         // names may come to lead elsewhere while we try
+constexpr size_t dialer_read_bytes = 64 << 10;
+
+// A port of the ephemeral range on this host can, by chance, be connected to itself when nobody listens there.
+bool is_own_echo(int socket) {
+  const auto here = bound_address(socket);
+  const auto there = peer_address(socket);
+  return here.storage.ss_family != AF_UNIX && here.to_string() == there.to_string();
+}
+
+}  // namespace
+
+Dialer::~Dialer() { hang_up(); }
+
+void Dialer::hang_up() {
+  close_socket();
+  if (resolver_) unwatch(epoll_, resolver_->ready());
+  resolver_.reset();
+  state_ = State::waiting;
+  deadline_ = 0;
+}
+
+void Dialer::close_socket() {
+  if (socket_.open()) unwatch(epoll_, socket_.get());
+  socket_.reset();
+  queue_.clear();
+  wants_write_ = false;
+}
+
+Nanos Dialer::next_deadline() const {
+  if (state_ == State::connected)
+    return client_.phase() == Client::Phase::greeting ? client_.greeting_since() + greeting_time : never;
+  return deadline_;
+}
+
+void Dialer::poll(Nanos now) {
+  if (first_try_ < 0) first_try_ = now;
+  switch (state_) {
+    case State::waiting:
+      if (now < deadline_) return;
+      if (address_.kind == RendezvousAddress::Kind::file || (!addresses_.empty() && now - resolved_at_ < resolved_time))
+        return connect_next(now);
+      return resolve(now);
+    case State::resolving:
+      if (resolver_->done()) on_resolved(now);
+      return;
+    case State::connecting: {
+      int error = 0;
+      socklen_t size = sizeof(error);
+      (void)getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      if (error != 0) return failed(error_text(error), now);
+      if (peer_address(socket_.get()).size > 0) return on_connected(now);
+      if (now >= deadline_) failed("no answer to a connection request for " + rendezvous::seconds_text(connect_time), now);
+      return;
+    }
+    case State::connected:
+      write(now);
+      read(now);
+      if (state_ == State::connected && client_.phase() == Client::Phase::greeting && now >= next_deadline()) {
+        ++times_ignored_;
+        failed("connection accepted, but no answer for " + rendezvous::seconds_text(greeting_time), now);
+      }
+      return;
+  }
+}
+
+void Dialer::resolve(Nanos now) {
+  auto resolver = Resolver::start(address_.host, address_.port);
+  if (!resolver.ok()) return failed(resolver.status().message(), now);
+  if (!watch(epoll_, resolver->ready(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+  resolver_ = std::move(*resolver);
+  state_ = State::resolving;
+  deadline_ = never;
+  if (resolver_->done()) on_resolved(now);
+}
+
+void Dialer::on_resolved(Nanos now) {
+  auto addresses = resolver_->take();
+  unwatch(epoll_, resolver_->ready());
+  resolver_.reset();
+  if (!addresses.ok()) {
+    addresses_.clear();
+    return failed("the name " + address_.host + " does not resolve (" + addresses.status().message() + ")", now);
+  }
+  addresses_ = std::move(*addresses);
+  resolved_at_ = now;
+  next_address_ = 0;
+  connect_next(now);
+}
+
+void Dialer::connect_next(Nanos now) {
+  state_ = State::connecting;
+  deadline_ = now + connect_time;
+  if (address_.kind == RendezvousAddress::Kind::file) {
+    auto socket = dial_file(address_.path);
+    if (!socket.ok()) return failed(socket.status().message(), now);
+    socket_ = std::move(*socket);
+    if (!watch(epoll_, socket_.get(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+    return on_connected(now);
+  }
+  const auto& address = addresses_[next_address_];
+  socket_ = Descriptor(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket_.open()) return failed(error_text(errno), now);
+  set_stream_options(socket_.get());
+  if (connect(socket_.get(), address.get(), address.size) == 0) {
+    if (!watch(epoll_, socket_.get(), EPOLLIN, tag)) return failed("epoll: " + error_text(errno), now);
+    return on_connected(now);
+  }
+  if (errno != EINPROGRESS) return failed(error_text(errno), now);
+  if (!watch(epoll_, socket_.get(), EPOLLIN | EPOLLOUT, tag)) failed("epoll: " + error_text(errno), now);
+}
+
+void Dialer::on_connected(Nanos now) {
+  if (is_own_echo(socket_.get())) return failed(error_text(ECONNREFUSED), now);
+  state_ = State::connected;
+  rewatch(epoll_, socket_.get(), EPOLLIN, tag);
+  queue_ = client_.connected(now);
+  write(now);
+}
+
+void Dialer::send(const Bytes& bytes, Nanos now) {
+  if (state_ != State::connected) return;
+  queue_.insert(queue_.end(), bytes.begin(), bytes.end());
+  write(now);
+}
+
+void Dialer::write(Nanos now) {
+  if (state_ != State::connected || queue_.empty()) return;
+  const auto size = send_some(socket_.get(), queue_);
+  if (size < 0) return;  // the read side says why
+  queue_.erase(queue_.begin(), queue_.begin() + size);
+  if (queue_.empty() == wants_write_) {
+    wants_write_ = !queue_.empty();
+    rewatch(epoll_, socket_.get(), EPOLLIN | (wants_write_ ? EPOLLOUT : 0u), tag);
+  }
+}
+
+void Dialer::read(Nanos now) {
+  std::array<std::byte, dialer_read_bytes> buffer;
+  while (state_ == State::connected) {
+    bool ended = false;
+    const auto size = receive_some(socket_.get(), buffer, ended);
+    if (size > 0) {
+      client_.received(ByteView(buffer).first(static_cast<size_t>(size)), now);
+      const auto phase = client_.phase();
+      if (phase == Client::Phase::met || phase == Client::Phase::refused || phase == Client::Phase::stranger) return hang_up();
+      pause_ = 0;
+      continue;
+    }
+    if (size == 0 && !ended) return;
+    const bool was_registered = client_.phase() != Client::Phase::greeting;
+    const bool heard = client_.disconnected();
+    if (!heard) ++times_ignored_;
+    if (was_registered) return failed("the server went away after it had registered this process", now);
+    return failed(size < 0 ? error_text(static_cast<int>(-size)) : "connection closed without an answer", now);
+  }
+}
+
+void Dialer::failed(const std::string& why, Nanos now) {
+  close_socket();
+  (void)client_.disconnected();
+  ++failures_[failures_.size() < 8 || failures_.contains(why) ? why : "another error"];
+  last_failure_ = why;
+  if (address_.kind == RendezvousAddress::Kind::tcp && ++next_address_ < addresses_.size()) return connect_next(now);
+  next_address_ = 0;
+  ++rounds_;
+  const Nanos pause_max = address_.kind == RendezvousAddress::Kind::tcp ? pause_max_tcp : pause_max_file;
+  pause_ = std::clamp(pause_ + pause_ / 2, pause_first, pause_max);
+  state_ = State::waiting;
+  deadline_ = now + pause_;
+}
+
+std::string Dialer::history(Nanos now) const {
+  std::string text;
+  for (const auto& [why, count] : failures_) {
+    text += (text.empty() ? "" : ", ") + why + (count == 1 ? " once" : " " + std::to_string(count) + " times");
+  }
+  const bool greeting = state_ == State::connected && client_.phase() == Client::Phase::greeting;
+  if (greeting) text += (text.empty() ? "" : ", ") + std::string("connection accepted now, but no answer yet");
+  if (text.empty())
+    text = state_ == State::resolving ? "the name " + address_.host + " was still being resolved" : "no attempt ended";
+  text += " over " + rendezvous::seconds_text(now - std::max<Nanos>(first_try_, 0));
+  std::string tried;
+  for (const auto& address : addresses_) tried += (tried.empty() ? "" : ", ") + address.host();
+  if (!tried.empty()) text += "; tried address" + std::string(addresses_.size() == 1 ? " " : "es ") + tried;
+  return text;
+}
+
+bool Dialer::leads_here() const {
+  if (address_.kind == RendezvousAddress::Kind::file) return true;
+  return std::any_of(addresses_.begin(), addresses_.end(), [](const auto& address) { return is_local(address); });
+}
+
+}  // namespace unisono

@@ -1,0 +1,79 @@
+// One process's connection to the rendezvous: resolves the name, dials each address again and again with back-off, and
+// carries bytes for the state machine (rendezvous/rendezvous_client). Keeps count of what was tried, for the error message.
+// Never blocks; whoever owns it calls poll() when its epoll is readable or next_deadline() has come.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "rendezvous/rendezvous_client.h"
+#include "rendezvous/rendezvous_socket_listen.h"
+#include "net/tcp_socket.h"
+
+namespace unisono {
+
+class Dialer {
+ public:
+  // Watches its sockets in `epoll`. Both must outlive it.
+  Dialer(const RendezvousAddress& address, rendezvous::Client& client, int epoll)
+      : address_(address), client_(client), epoll_(epoll) {}
+  ~Dialer();
+  Dialer(const Dialer&) = delete;
+  Dialer& operator=(const Dialer&) = delete;
+
+  void poll(Nanos now);
+  Nanos next_deadline() const;
+  // Says this on the connection that is up.
+  void send(const Bytes& bytes, Nanos now);
+  bool flushed() const { return queue_.empty(); }
+  void hang_up();
+
+  // "connection refused 41 times over 3.2 s; tried addresses 127.0.0.1, ::1"
+  std::string history(Nanos now) const;
+  // How often somebody accepted the connection and then said nothing, or hung up without a word: another program, perhaps.
+  uint32_t times_ignored() const { return times_ignored_; }
+  // Rounds over all addresses that came to nothing; grows by one each time, so that the owner may try something else then.
+  uint32_t rounds() const { return rounds_; }
+  // Whether one of the addresses tried is this host's own.
+  bool leads_here() const;
+
+ private:
+  enum class State : uint8_t { waiting, resolving, connecting, connected };
+
+  void resolve(Nanos now);
+  void on_resolved(Nanos now);
+  void connect_next(Nanos now);
+  void on_connected(Nanos now);
+  void read(Nanos now);
+  void write(Nanos now);
+  // This attempt came to nothing: counts it and goes on to the next address, or waits.
+  void failed(const std::string& why, Nanos now);
+  void close_socket();
+
+  const RendezvousAddress address_;
+  rendezvous::Client& client_;
+  const int epoll_;
+  State state_ = State::waiting;
+  Nanos deadline_ = 0;  // of what state_ waits for
+  Nanos pause_ = 0;
+  std::optional<Resolver> resolver_;
+  std::vector<SocketAddress> addresses_;
+  Nanos resolved_at_ = 0;
+  size_t next_address_ = 0;
+  Descriptor socket_;
+  Bytes queue_;
+  bool wants_write_ = false;
+
+  Nanos first_try_ = -1;
+  std::map<std::string, uint32_t> failures_;
+  std::string last_failure_;
+  uint32_t times_ignored_ = 0;
+  uint32_t rounds_ = 0;
+};
+
+}  // namespace unisono

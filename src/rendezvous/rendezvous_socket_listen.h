@@ -1,0 +1,79 @@
+// Where a rendezvous server listens and how processes find the place: TCP addresses, and the Unix socket behind file:///path.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rendezvous/environment.h"
+#include "net/tcp_socket.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  // "10.0.0.2", "[::1]:4711": without and with port.
+  std::string host() const;
+  std::string to_string() const;
+};
+SocketAddress bound_address(int socket);
+SocketAddress peer_address(int socket);
+// Whether an address belongs to this host: whether a socket can be bound to it.
+bool is_local(const SocketAddress& address);
+
+// A listening socket, and what must be undone when it closes.
+class Listening {
+ public:
+  // Who may dial: everyone; for a loopback address only this host. unavailable: taken by somebody who listens there now.
+  static Result<Listening> open(const RendezvousAddress& address);
+  // Takes over a socket that a launcher made. Invalid if it does not listen.
+  static Result<Listening> adopt(int socket);
+  Listening(Listening&&) = default;
+  Listening& operator=(Listening&&) = default;
+  ~Listening();
+
+  int socket() const { return socket_.get(); }
+  // With the real port where 0 was asked for.
+  const RendezvousAddress& address() const { return address_; }
+
+ private:
+  Listening(Descriptor socket, RendezvousAddress address) : socket_(std::move(socket)), address_(std::move(address)) {}
+  static Result<Listening> open_tcp(const RendezvousAddress& address);
+  static Result<Listening> open_file(const RendezvousAddress& address);
+
+  Descriptor socket_;
+  RendezvousAddress address_;
+  // file: the folder of the socket, and a lock that the kernel frees when this process dies, so that a socket that was left
+  // behind is known to be stale and is replaced.
+  Descriptor folder_;
+  Descriptor lock_;
+  std::string socket_name_;
+};
+
+// Connects to the Unix socket behind file:///path, without blocking. unavailable: nobody serves there yet.
+Result<Descriptor> dial_file(const std::string& path);
+
+// Turns a name into addresses on a thread of its own: the system's resolver can block for half a minute.
+class Resolver {
+ public:
+  // ready() is a descriptor that becomes readable when done() is true.
+  static Result<Resolver> start(const std::string& host, uint16_t port);
+  int ready() const;
+  bool done() const;
+  // After done(): the addresses, or what the resolver said.
+  Result<std::vector<SocketAddress>> take();
+
+ private:
+  struct Shared;
+  explicit Resolver(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace unisono

@@ -1,0 +1,169 @@
+#include "rendezvous/rendezvous_socket_server.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace unisono {
+
+namespace {
+
+constexpr uint64_t listener_tag = 0;
+constexpr int accepts_per_poll = 256;
+constexpr size_t server_read_bytes = 64 << 10;
+constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
+constexpr Nanos linger_time = second;              // for a refused stranger to read why
+constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
+
+bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
+
+std::string describe_remote(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (!is_tcp(socket) && getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
+    return "pid " + std::to_string(credentials.pid);
+  }
+  return peer_address(socket).to_string();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SocketServer>> SocketServer::make(Listening listening, rendezvous::ServerSettings settings) {
+  Descriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.open() || !watch(epoll.get(), listening.socket(), EPOLLIN, listener_tag)) {
+    return Status(Code::unavailable, "rendezvous server: epoll: " + error_text(errno));
+  }
+  return std::unique_ptr<SocketServer>(new SocketServer(std::move(listening), std::move(epoll), std::move(settings)));
+}
+
+SocketServer::SocketServer(Listening listening, Descriptor epoll, rendezvous::ServerSettings settings)
+    : listening_(std::move(listening)), epoll_(std::move(epoll)), machine_(std::move(settings)) {}
+
+void SocketServer::poll(Nanos now) {
+  if (accept_again_ <= now) {
+    accept_again_ = never;
+    rewatch(epoll_.get(), listening_.socket(), EPOLLIN, listener_tag);
+  }
+  std::array<epoll_event, 128> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const auto number = events[static_cast<size_t>(i)].data.u64;
+    const auto what = events[static_cast<size_t>(i)].events;
+    if (number == listener_tag) {
+      accept_some(now);
+      continue;
+    }
+    const auto client = clients_.find(number);
+    if (client != clients_.end() && (what & EPOLLOUT) != 0) write_some(number, client->second, now);
+    if ((what & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read_some(number, now);
+  }
+  if (machine_.next_deadline() <= now) machine_.woke(now);
+  apply_sends(now);
+  std::vector<uint64_t> over;
+  for (const auto& [number, client] : clients_) {
+    if (client.linger_until <= now) over.push_back(number);
+  }
+  for (const auto number : over) drop(number, now);
+  apply_sends(now);
+}
+
+void SocketServer::accept_some(Nanos now) {
+  for (int i = 0; i < accepts_per_poll && listens_; ++i) {
+    Descriptor socket(accept4(listening_.socket(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.open()) {
+      const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (exhausted) {  // the connection stays in the kernel's queue; without a pause this would spin
+        ++accepts_failed_;
+        accept_again_ = now + accept_pause;
+        rewatch(epoll_.get(), listening_.socket(), 0, listener_tag);
+      }
+      return;
+    }
+    if (is_tcp(socket.get())) set_stream_options(socket.get());
+    const auto number = next_number_++;
+    auto from = describe_remote(socket.get());
+    if (!watch(epoll_.get(), socket.get(), EPOLLIN, number)) continue;
+    clients_[number].socket = std::move(socket);
+    machine_.connected(number, std::move(from), now);
+  }
+}
+
+void SocketServer::read_some(uint64_t number, Nanos now) {
+  const auto it = clients_.find(number);
+  if (it == clients_.end()) return;
+  std::array<std::byte, server_read_bytes> buffer;
+  bool ended = false;
+  const auto size = receive_some(it->second.socket.get(), buffer, ended);
+  if (ended || size < 0) return drop(number, now);
+  if (size > 0) machine_.received(number, ByteView(buffer).first(static_cast<size_t>(size)), now);
+}
+
+void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
+  while (!client.queue.empty()) {
+    const auto rest = ByteView(*client.queue.front()).subspan(client.sent_bytes);
+    const auto size = send_some(client.socket.get(), rest);
+    if (size < 0) {  // the other side is gone; the read side reports it to the machine
+      client.queue.clear();
+      client.queued_bytes = 0;
+      break;
+    }
+    client.sent_bytes += static_cast<size_t>(size);
+    if (client.sent_bytes < client.queue.front()->size()) break;
+    client.queued_bytes -= client.queue.front()->size();
+    client.queue.pop_front();
+    client.sent_bytes = 0;
+  }
+  const bool wants_write = !client.queue.empty();
+  if (wants_write != client.wants_write) {
+    client.wants_write = wants_write;
+    rewatch(epoll_.get(), client.socket.get(), EPOLLIN | (wants_write ? EPOLLOUT : 0u), number);
+  }
+  if (!wants_write && client.closing && client.linger_until == never) {
+    // Closing at once could throw away what we just said: bytes of theirs that nobody read make the kernel send a reset.
+    (void)shutdown(client.socket.get(), SHUT_WR);
+    client.linger_until = now + linger_time;
+  }
+}
+
+void SocketServer::apply_sends(Nanos now) {
+  for (auto& send : machine_.take_sends()) {
+    const auto it = clients_.find(send.to);
+    if (it == clients_.end()) continue;
+    auto& client = it->second;
+    if (send.bytes && !client.closing) {
+      client.queued_bytes += send.bytes->size();
+      client.queue.push_back(std::move(send.bytes));
+    }
+    client.closing = client.closing || send.close;
+    if (client.queued_bytes > queue_bytes_max) (void)shutdown(client.socket.get(), SHUT_RDWR);  // it reads nothing: the read side reports its end
+    write_some(send.to, client, now);
+  }
+}
+
+void SocketServer::drop(uint64_t number, Nanos now) {
+  clients_.erase(number);  // closing the descriptor takes it out of epoll
+  machine_.disconnected(number, now);
+}
+
+Nanos SocketServer::next_deadline() const {
+  Nanos deadline = std::min(machine_.next_deadline(), accept_again_);
+  for (const auto& [number, client] : clients_) deadline = std::min(deadline, client.linger_until);
+  return deadline;
+}
+
+bool SocketServer::flushed() const {
+  return std::all_of(clients_.begin(), clients_.end(), [](const auto& entry) { return entry.second.queue.empty(); });
+}
+
+void SocketServer::shut_down(const Status& why, Nanos now) {
+  if (listens_) unwatch(epoll_.get(), listening_.socket());
+  listens_ = false;
+  accept_again_ = never;
+  machine_.shut_down(why, now);
+  apply_sends(now);
+}
+
+}  // namespace unisono

@@ -1,0 +1,76 @@
+// An elastic run in virtual time: MoshpitPeers, as they ship, on virtual links, each with a loop that trains (waits) and averages.
+//
+// What happens is told by watchers, which tests and studies give; faults are those of ElasticNetwork, and processes that join later.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "elastic/roster/peer_slots.h"
+#include "elastic/peer/moshpit_peer.h"
+#include "sim/elastic/elastic_network.h"
+
+namespace unisono::sim {
+
+struct ElasticClusterOptions {
+  ElasticLinkModel links;
+  MoshpitSettings settings;   // of all peers; self, name, addresses, seeds, found and seed are filled in
+  uint64_t seed = 0;
+  Nanos compute = 10 * millisecond;  // between a peer's sweeps
+  Nanos compute_jitter = 0;
+  uint32_t seeds_told = 4;    // how many earlier peers that live a joiner is told of
+};
+
+// One process and its loop.
+struct ElasticMember;
+
+class ElasticCluster {
+ public:
+  explicit ElasticCluster(const ElasticClusterOptions& options);
+  ~ElasticCluster();
+
+  // The first one founds the run. Returns its index.
+  uint32_t add(Nanos at = 0);
+  uint32_t add(const MoshpitSettings& settings, Nanos at);
+  void kill(uint32_t index);
+  void leave(uint32_t index);
+  // Looks again whether the peer goes on to another sweep.
+  void nudge(uint32_t index);
+  ElasticNetwork& network() { return network_; }
+  MoshpitPeer* peer(uint32_t index);
+  size_t size() const;
+  uint32_t index_of(const PeerId& id) const;
+  PeerId id_of(uint32_t index) const;
+
+  // The values and the weight that a peer averages in its next sweep, given what it has; default: what it has, weight 1.
+  std::function<double(uint32_t index, std::vector<float>& values)> prepare;
+  std::function<void(uint32_t index, const FinishedSweep& sweep)> on_sweep;
+  std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has what the run had
+  // What a peer begins with.
+  std::function<std::vector<float>(uint32_t index)> initial;
+  // Whether a peer goes on to another sweep; default: for ever.
+  std::function<bool(uint32_t index)> goes_on;
+
+  bool run(Nanos until, const std::function<bool()>& done = {}) { return network_.run(until, done); }
+  Nanos now() const { return network_.now(); }
+  // All live peers hold the same layout, which names all of them.
+  bool settled();
+  const std::vector<float>& values(uint32_t index) const;
+
+ private:
+  friend struct ElasticMember;
+
+  ElasticClusterOptions options_;
+  ElasticNetwork network_;
+  Random random_;
+  std::vector<std::unique_ptr<ElasticMember>> members_;
+  PeerSlots indices_;
+};
+
+}  // namespace unisono::sim

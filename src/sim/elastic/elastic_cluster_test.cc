@@ -1,0 +1,154 @@
+// Whole elastic runs in virtual time: every number of peers averages exactly without faults, and with faults nothing hangs, is lost or counted twice.
+#include "sim/elastic/elastic_cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "sim/elastic/elastic_cluster_test_support.h"
+
+namespace unisono::sim {
+
+TEST(ElasticCluster, every_number_of_peers_averages_exactly_and_to_the_bit) {
+  for (uint32_t peers : {1u, 2u, 3u, 4u, 5u, 7u, 12u, 16u, 17u, 21u}) {
+    CountedRun run(peers, options_for(peers, 4));
+    ASSERT_TRUE(run.run_sweeps(1, 60 * second)) << peers;
+    std::vector<double> mean(few_elements);
+    for (uint32_t index = 0; index < peers; ++index) {
+      const auto values = values_of(index, few_elements);
+      for (size_t i = 0; i < few_elements; ++i) mean[i] += values[i] / static_cast<double>(peers);
+    }
+    for (uint32_t index = 0; index < peers; ++index) {
+      EXPECT_TRUE(run.reports[index].exact) << peers << ": " << run.reports[index].to_string();
+      EXPECT_EQ(std::memcmp(run.results[index].data(), run.results[0].data(), few_elements * sizeof(float)), 0) << peers;
+    }
+    for (size_t i = 0; i < few_elements; ++i) ASSERT_NEAR(run.results[0][i], mean[i], 1e-6) << peers;
+  }
+}
+
+TEST(ElasticCluster, weights_count) {
+  CountedRun run(7, options_for(7, 4));
+  run.cluster.prepare = [](uint32_t index, std::vector<float>&) { return static_cast<double>(index + 1); };
+  ASSERT_TRUE(run.run_sweeps(1, 60 * second));
+  std::vector<double> mean(few_elements);
+  for (uint32_t index = 0; index < 7; ++index) {
+    const auto values = values_of(index, few_elements);
+    for (size_t i = 0; i < few_elements; ++i) mean[i] += values[i] * (index + 1) / 28.0;
+  }
+  for (size_t i = 0; i < few_elements; ++i) ASSERT_NEAR(run.results[3][i], mean[i], 1e-6);
+}
+
+TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_ones) {
+  auto options = options_for(6, 8);
+  options.settings.min_peers = 5;  // a reducer has no values, and does not count
+  CountedRun run(4, options);
+  auto client = options.settings, reducer = options.settings;
+  client.role = ElasticRole::client;
+  reducer.role = ElasticRole::reducer;
+  const auto client_index = run.cluster.add(client, 0), reducer_index = run.cluster.add(reducer, 0);
+  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  EXPECT_TRUE(run.reports[0].exact) << run.reports[0].to_string();
+  double mean = 0;
+  for (uint32_t index : {0u, 1u, 2u, 3u, client_index}) mean += values_of(index, few_elements)[17] / 5.0;
+  EXPECT_NEAR(run.results[1][17], mean, 1e-6);
+  for (uint32_t index = 0; index < 4; ++index) {
+    for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key")) EXPECT_NE(run.cluster.index_of(id), client_index);
+  }
+  // A34: the client owned nothing, so it sent its own values and nobody's results; the reducer had none of its own.
+  EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
+  EXPECT_TRUE(run.cluster.values(reducer_index).empty());
+}
+
+TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_whole_sweep_with_the_mean) {
+  CountedRun run(6, options_for(6, 4));
+  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  run.cluster.goes_on = nullptr;
+  for (uint32_t index = 0; index < 6; ++index) run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
+  std::map<uint64_t, std::vector<float>> of_sweep;
+  bool compared = false;
+  const auto joiner = run.cluster.add(run.cluster.now() + second);
+  run.cluster.prepare = [&](uint32_t index, std::vector<float>& values) {
+    if (index == joiner) std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
+    else values[5] = static_cast<float>(index);
+    return 1.0;
+  };
+  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
+    if (index != joiner) of_sweep[sweep.report.sweep] = sweep.values.all();
+    if (index != joiner || compared || !std::ranges::all_of(sweep.replaced, [](bool replaced) { return replaced; })) return;
+    compared = true;
+    EXPECT_FALSE(sweep.report.exact) << "the mean is not over what this peer has";
+    for (const float value : sweep.values.all()) EXPECT_TRUE(std::isfinite(value));
+  };
+  ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
+}
+
+TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_would_send_less) {
+  CountedRun run(9, options_for(9, 4));
+  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: in which of its sweeps
+  std::map<uint32_t, uint64_t> sweeps;
+  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
+    ++sweeps[index];
+    if (sweep.report.note.find("in the last 100 sweeps 0 % of the members of groups were absent") != std::string::npos) said[index].push_back(sweeps[index]);
+  };
+  ASSERT_TRUE(run.cluster.run(1000 * second, [&] { return sweeps.size() == 9 && std::ranges::all_of(sweeps, [](const auto& one) { return one.second >= 250; }); }));
+  ASSERT_EQ(said.size(), 9u);
+  for (const auto& [index, when] : said) EXPECT_EQ(when, std::vector<uint64_t>{100}) << index;
+}
+
+TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
+  auto options = options_for(9, 4);
+  options.links.silence = 3 * second;
+  options.compute = 200 * millisecond;
+  CountedRun run(9, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.network().cut({0, 1, 2});
+  run.cluster.run(run.cluster.now() + 60 * second);
+  // Both sides went on, each by itself.
+  EXPECT_EQ(run.cluster.peer(0)->keeper().roster().present().size(), 3u);
+  EXPECT_EQ(run.cluster.peer(5)->keeper().roster().present().size(), 6u);
+  const auto before = run.sweeps;
+  run.cluster.network().heal();
+  ASSERT_TRUE(run.cluster.run(run.cluster.now() + 90 * second, [&] { return run.cluster.settled(); }));
+  run.cluster.run(run.cluster.now() + 20 * second);
+  for (uint32_t index = 0; index < 9; ++index) {
+    EXPECT_GT(run.sweeps[index], before[index]);
+    EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
+  }
+}
+
+TEST(ElasticCluster, a_process_that_was_stopped_goes_on_with_the_others) {
+  auto options = options_for(6, 4);
+  options.compute = 200 * millisecond;
+  CountedRun run(6, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.network().stop(3);
+  run.cluster.run(run.cluster.now() + 20 * second);
+  const auto before = run.sweeps;
+  run.cluster.network().go_on(3);
+  run.cluster.run(run.cluster.now() + 40 * second);
+  for (uint32_t index = 0; index < 6; ++index) {
+    EXPECT_GT(run.sweeps[index], before[index] + 10) << index;
+    EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
+  }
+}
+
+TEST(ElasticCluster, who_leaves_is_missed_by_nobody) {
+  auto options = options_for(8, 4);
+  options.compute = 200 * millisecond;
+  CountedRun run(8, options);
+  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  run.resume();
+  run.cluster.leave(2);
+  double longest = 0;
+  run.cluster.on_sweep = [&](uint32_t, const FinishedSweep& sweep) { longest = std::max(longest, sweep.report.seconds); };
+  run.cluster.run(run.cluster.now() + 30 * second);
+  EXPECT_TRUE(run.cluster.peer(2)->left());
+  EXPECT_LT(longest, 0.5);
+  EXPECT_TRUE(run.cluster.settled());
+}
+
+}  // namespace unisono::sim

@@ -1,0 +1,66 @@
+// Elastic runs for tests: small vectors, known values, counted sweeps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "sim/elastic/elastic_cluster.h"
+
+namespace unisono::sim {
+
+inline constexpr size_t few_elements = 300;
+
+inline ElasticClusterOptions options_for(uint32_t peers, uint32_t max_group, uint64_t seed = 1) {
+  ElasticClusterOptions options;
+  options.settings.run_id = "test";
+  options.settings.elements = few_elements;
+  options.settings.schema = 77;
+  options.settings.max_group = max_group;
+  options.settings.min_peers = peers;
+  options.seed = seed;
+  return options;
+}
+
+inline std::vector<float> values_of(uint32_t index, size_t elements) {
+  std::vector<float> values(elements);
+  Random random(index + 1);
+  for (auto& value : values) value = static_cast<float>(random.unit() * 2 - 1);
+  return values;
+}
+
+// A run whose first `peers` are counted.
+struct CountedRun {
+  CountedRun(uint32_t peers, const ElasticClusterOptions& options, std::function<std::vector<float>(uint32_t index)> initial = {})
+      : cluster(options), sweeps(peers), reports(peers), results(peers) {
+    cluster.initial = initial ? initial : [elements = options.settings.elements](uint32_t index) { return values_of(index, elements); };
+    cluster.on_sweep = [this](uint32_t index, const FinishedSweep& sweep) {
+      if (index >= sweeps.size()) return;
+      ++sweeps[index];
+      reports[index] = sweep.report;
+      results[index] = sweep.values.all();
+    };
+    for (uint32_t index = 0; index < peers; ++index) cluster.add();
+  }
+  // True if all that live came to so many sweeps, and began no more.
+  bool run_sweeps(uint32_t count, Nanos until) {
+    cluster.goes_on = [this, count](uint32_t index) { return index >= sweeps.size() || sweeps[index] < count; };
+    return cluster.run(until, [&] {
+      for (uint32_t index = 0; index < sweeps.size(); ++index) {
+        if (cluster.peer(index) != nullptr && sweeps[index] < count) return false;
+      }
+      return true;
+    });
+  }
+  // From now on they do not stop.
+  void resume() {
+    cluster.goes_on = nullptr;
+    for (uint32_t index = 0; index < cluster.size(); ++index) cluster.nudge(index);
+  }
+  ElasticCluster cluster;
+  std::vector<uint32_t> sweeps;
+  std::vector<SweepReport> reports;
+  std::vector<std::vector<float>> results;
+};
+
+}  // namespace unisono::sim

@@ -1,0 +1,153 @@
+// Who comes late, leaves sweeps out, is alone or has just come: which sweep it takes part in, who waits for it, and what its values count.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "elastic/roster/roster_messages.h"
+#include "sim/elastic/steered_peers_test_support.h"
+
+namespace unisono::sim {
+
+namespace {
+
+const ElasticTimes times;
+
+float mean_of(const std::vector<uint32_t>& who, size_t element) {
+  double sum = 0;
+  for (const auto index : who) sum += values_of(index, few_elements)[element];
+  return static_cast<float>(sum / static_cast<double>(who.size()));
+}
+
+bool all_replaced(const FinishedSweep& sweep) {
+  return std::ranges::all_of(sweep.replaced, [](bool one) { return one; });
+}
+
+}  // namespace
+
+TEST(MoshpitPeerLate, it_announces_itself_for_the_next_sweep_and_does_not_open_it) {
+  SteeredPeers peers(3);
+  peers.average({0, 1, 2});
+  // Each time at other clerks.
+  for (uint64_t missed = 1; missed < 16; missed += 2) {
+    peers.average({0, 1});
+    ASSERT_TRUE(peers.begin(2).ok());
+    peers.run(5 * second);
+    EXPECT_TRUE(peers.peer(2).sweeping());
+    for (uint32_t index = 0; index < 3; ++index) EXPECT_EQ(peers.peer(index).keeper().sweeps_opened(), missed + 1);
+    ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
+    EXPECT_LE(peers.run_to_end({0, 1, 2}), soon);
+    for (uint32_t index = 0; index < 3; ++index) {
+      const auto done = peers.take(index);
+      EXPECT_EQ(done.report.sweep, missed + 1);
+      EXPECT_TRUE(done.report.exact) << done.report.to_string();
+      EXPECT_NEAR(done.values.all()[7], mean_of({0, 1, 2}, 7), 1e-6);
+    }
+  }
+}
+
+TEST(MoshpitPeerLate, it_begins_the_next_sweep_itself_once_nobody_has_for_a_whole_round_timeout) {
+  SteeredPeers peers(3);
+  peers.average({0, 1, 2});
+  peers.average({0, 1});
+  ASSERT_TRUE(peers.begin(2).ok());
+  const auto took = peers.run_to_end({2}, 60 * second);
+  EXPECT_GE(took, times.round_timeout);
+  EXPECT_LE(took, times.round_timeout + times.gather_timeout + second);
+  const auto done = peers.take(2);
+  EXPECT_EQ(done.report.sweep, 2u);
+  ASSERT_EQ(done.report.rounds.size(), 1u);
+  EXPECT_EQ(done.report.rounds[0].outcome, "alone");
+}
+
+TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_sweep_that_it_leaves_out) {
+  SteeredPeers peers(3);
+  peers.average({0, 1, 2});
+  ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
+  peers.run(soon);
+  ASSERT_TRUE(peers.peer(0).sweeping());
+  // It hears that others, which neither of these two has met, are two sweeps further.
+  RosterMessage news{.run = fnv1a64(peers.settings.run_id), .sweeps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
+  peers.network.send(0, 2, SharedBuffer::copy(encode(news)));
+  peers.run(millisecond);
+  ASSERT_TRUE(peers.begin(2).ok());
+  EXPECT_LE(peers.run_to_end({0, 1}), soon);
+  for (const uint32_t index : {0u, 1u}) {
+    const auto done = peers.take(index);
+    EXPECT_EQ(done.report.sweep, 1u);
+    ASSERT_EQ(done.report.rounds.size(), 1u);
+    EXPECT_EQ(done.report.rounds[0].outcome, "averaged");
+    EXPECT_TRUE(done.report.rounds[0].absent.empty()) << "it is absent by its own wish";
+    EXPECT_NEAR(done.values.all()[7], mean_of({0, 1}, 7), 1e-6);
+  }
+}
+
+TEST(MoshpitPeerLate, one_that_is_alone_waits_for_those_who_lag_and_does_not_run_ahead) {
+  SteeredPeers peers(2);
+  peers.average({0, 1});
+  for (uint64_t sweep = 1; sweep < 4; ++sweep) {
+    ASSERT_TRUE(peers.begin(0).ok());
+    EXPECT_GE(peers.run_to_end({0}), times.gather_timeout);
+    const auto done = peers.take(0);
+    EXPECT_EQ(done.report.sweep, sweep);
+    EXPECT_EQ(done.report.rounds.at(0).outcome, "alone");
+  }
+  ASSERT_TRUE(peers.begin(0).ok());
+  peers.run(soon);
+  ASSERT_TRUE(peers.begin(1).ok());
+  EXPECT_LE(peers.run_to_end({0, 1}), soon);
+  for (const uint32_t index : {0u, 1u}) {
+    const auto done = peers.take(index);
+    EXPECT_EQ(done.report.sweep, 4u);
+    EXPECT_TRUE(done.report.exact) << done.report.to_string();
+  }
+}
+
+TEST(MoshpitPeerNewcomer, its_first_sweep_takes_the_mean_and_gives_nothing_and_the_next_one_counts) {
+  SteeredPeers peers(3);
+  peers.average({0, 1, 2});
+  peers.average({0, 1, 2});
+  const auto late = peers.add();
+  ASSERT_TRUE(peers.run(5 * second, [&] { return peers.peer(late).ready(); }));
+  ASSERT_TRUE(peers.begin(late, std::vector<float>(few_elements, std::numeric_limits<float>::quiet_NaN()), 5).ok());
+  peers.run(second);
+  EXPECT_TRUE(peers.peer(late).sweeping()) << "it opens no sweep";
+  EXPECT_EQ(peers.peer(0).keeper().sweeps_opened(), 2u);
+  for (uint32_t index = 0; index < 3; ++index) ASSERT_TRUE(peers.begin(index).ok());
+  EXPECT_LE(peers.run_to_end({0, 1, 2, late}), soon);
+  const auto first = peers.take(late), of_others = peers.take(0);
+  EXPECT_EQ(first.report.sweep, 2u);
+  EXPECT_FALSE(first.report.exact) << "what it wanted to give is not in";
+  EXPECT_TRUE(all_replaced(first));
+  EXPECT_EQ(first.values.all(), of_others.values.all());
+  EXPECT_EQ(of_others.report.rounds.at(0).total_weight, 3);
+  (void)peers.take(1), (void)peers.take(2);
+
+  ASSERT_TRUE(peers.begin(late, std::vector<float>(few_elements, 1), 5).ok());
+  for (uint32_t index = 0; index < 3; ++index) ASSERT_TRUE(peers.begin(index, std::vector<float>(few_elements, 0)).ok());
+  ASSERT_NE(peers.run_to_end({0, 1, 2, late}), never);
+  const auto second_one = peers.take(late);
+  EXPECT_FALSE(all_replaced(second_one));
+  EXPECT_EQ(second_one.report.rounds.at(0).total_weight, 8);
+  EXPECT_EQ(second_one.values.all()[7], 5.0f / 8);
+}
+
+TEST(MoshpitPeerNewcomer, where_all_are_newcomers_their_values_count_once_they_have_met) {
+  SteeredPeers peers(2);
+  peers.average({0, 1});
+  const auto third = peers.add(), fourth = peers.add();
+  ASSERT_TRUE(peers.run(5 * second, [&] { return peers.peer(third).ready() && peers.peer(fourth).ready(); }));
+  peers.network.kill(0);
+  peers.network.kill(1);
+  peers.run(second);
+  peers.average({third, fourth});  // in the layout of the dead: each by itself
+  for (const auto& done : peers.average({third, fourth})) {
+    EXPECT_EQ(done.report.rounds.at(0).outcome, "void");
+    EXPECT_FALSE(done.report.exact);
+  }
+  for (const auto& done : peers.average({third, fourth})) {
+    EXPECT_TRUE(done.report.exact) << done.report.to_string();
+    EXPECT_NEAR(done.values.all()[7], mean_of({third, fourth}, 7), 1e-6);
+  }
+}
+
+}  // namespace unisono::sim

@@ -1,0 +1,270 @@
+// Lossy calls beside others in whole engines: the order of both, and what automatic calls are.
+#include "sim/udp/lossy_engine_test_support.h"
+
+#include "base/random.h"
+
+namespace unisono::sim {
+namespace {
+
+using Values = std::vector<std::vector<float>>;
+using Completions = std::vector<std::shared_ptr<Completion>>;
+
+const CallOptions lossy{.delivery = Delivery::lossy};
+
+void expect_differ(const LossyEngines& engines, const Completions& done, Nanos started) {
+  for (size_t rank = 0; rank < done.size(); ++rank) {
+    ASSERT_TRUE(done[rank]->done) << rank;
+    EXPECT_EQ(done[rank]->status.code(), Code::invalid) << rank << ": " << done[rank]->status.to_string();
+    for (const char* part : {"calls differ: rank ", "(process ", "with lossy delivery, after", "with reliable delivery, after"}) {
+      EXPECT_NE(done[rank]->status.message().find(part), std::string::npos) << rank << ": " << done[rank]->status.message();
+    }
+  }
+  EXPECT_LT(engines.now() - started, 10 * millisecond);
+}
+
+TEST(CallOrder, a_lossy_and_a_reliable_call_of_one_place_are_told_apart_on_all_ranks_at_once) {
+  for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'000}}) {
+    for (const Rank odd : {0u, 2u}) {
+      for (const bool odd_is_lossy : {false, true}) {
+        for (const int late : {-1, 0, 1}) {  // the odd one calls before the others, with them, or after them
+          SCOPED_TRACE(std::to_string(count) + " elements, rank " + std::to_string(odd) + (odd_is_lossy ? " lossy" : " reliable") + (late < 0 ? " early" : late > 0 ? " late" : ""));
+          LossyEngines engines({.ranks = 3});
+          Values values(3, std::vector<float>(count, 1));
+          Completions warm;
+          for (int round = 0; round < 2; ++round) {
+            for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], round == 0 ? lossy : CallOptions{}));
+            engines.finish(warm);
+          }
+          Completions done(3);
+          const auto call = [&](Rank r) { done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{}); };
+          if (late < 0) call(odd), engines.pass(3 * millisecond);
+          for (Rank r = 0; r < 3; ++r) {
+            if (r != odd) call(r);
+          }
+          if (late > 0) engines.pass(3 * millisecond);
+          if (late >= 0) call(odd);
+          const auto started = engines.now();
+          engines.finish(done);
+          expect_differ(engines, done, started);
+        }
+      }
+    }
+  }
+}
+
+TEST(CallOrder, who_calls_when_the_others_have_found_out_already_is_told_at_once) {
+  for (const Rank odd : {0u, 1u, 2u}) {
+    for (const bool odd_is_lossy : {false, true}) {
+      for (const Rank last : {0u, 1u, 2u}) {
+        SCOPED_TRACE("rank " + std::to_string(odd) + (odd_is_lossy ? " lossy, rank " : " reliable, rank ") + std::to_string(last) + " last");
+        if (odd == last) continue;  // nothing differs until it calls
+        LossyEngines engines({.ranks = 3});
+        Values values(3, std::vector<float>(1000, 1));
+        Completions warm, others, done(3);
+        for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], lossy));
+        engines.finish(warm);
+        const auto call = [&](Rank r) { done[r] = engines.sum(r, values[r], (r == odd) == odd_is_lossy ? lossy : CallOptions{}); };
+        for (Rank r = 0; r < 3; ++r) {
+          if (r == last) continue;
+          call(r);
+          others.push_back(done[r]);
+        }
+        engines.finish(others);
+        engines.pass(3 * millisecond);
+        call(last);
+        EXPECT_TRUE(done[last]->done) << "the others say no more";
+        const auto started = engines.now();
+        engines.finish(done);
+        expect_differ(engines, done, started);
+      }
+    }
+  }
+}
+
+TEST(CallOrder, names_the_calls_of_both_and_how_many_came_before) {
+  LossyEngines engines({.ranks = 2});
+  Values values(2, std::vector<float>(1000, 1));
+  Completions done;
+  for (Rank r = 0; r < 2; ++r) done.push_back(engines.sum(r, values[r], lossy));
+  engines.finish(done);
+  done = {engines.sum(0, values[0], lossy), engines.submit(1, barrier_call(engines.caller(1), {}))};
+  engines.finish(done);
+  EXPECT_EQ(done[0]->status.message(),
+            "all_reduce 1: calls differ: rank 1 (process 1) calls barrier(f32, 0 elements, one_shot) with reliable delivery, after 1 lossy and 0 other calls; this rank "
+            "calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery, after 1 lossy and 0 other calls");
+  EXPECT_NE(done[1]->status.message().find("rank 0 (process 0) calls all_reduce(f32 sum, 1000 elements, two_step) with lossy delivery"), std::string::npos) << done[1]->status.message();
+}
+
+TEST(CallOrder, a_rank_that_only_waits_finds_out_too) {
+  // A leaf of a broadcast sends nothing: it hears the others' datagrams, before or after it calls.
+  for (const bool late : {false, true}) {
+    LossyEngines engines({.ranks = 3});
+    Values values(3, std::vector<float>(1000, 1));
+    Completions done(3);
+    const auto wait = [&] { done[2] = engines.submit(2, broadcast_call(engines.caller(2), std::span<float>(values[2]), 0, {})); };
+    if (!late) wait();
+    for (Rank r = 0; r < 2; ++r) done[r] = engines.sum(r, values[r], lossy);
+    if (late) engines.pass(3 * millisecond), wait();
+    const auto started = engines.now();
+    engines.finish(done);
+    expect_differ(engines, done, started);
+  }
+}
+
+TEST(CallOrder, a_lossy_call_that_waits_behind_another_may_be_the_one_that_differs) {
+  LossyEngines engines({.ranks = 2});
+  Values values(2, std::vector<float>(500'000, 1)), more = values;
+  const Completions first{engines.sum(0, values[0], lossy), engines.sum(1, values[1], lossy)};
+  // The options of the one that waits are gone when it is described.
+  auto encoded = std::make_unique<CallOptions>(lossy);
+  encoded->codec = *Codec::parse("int8");
+  Completions second{engines.sum(0, more[0], *encoded)};
+  encoded.reset();
+  second.push_back(engines.sum(1, more[1], {}));
+  engines.finish(second);
+  for (const auto& completion : second) EXPECT_EQ(completion->status.code(), Code::invalid) << completion->status.to_string();
+  engines.finish(first);
+  for (const auto& completion : first) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+}
+
+// Calls of all kinds, in one order on all ranks, in flight at once as chance has it: none is taken for another, whatever is lost or late.
+TEST(CallOrder, calls_that_overlap_in_one_order_are_never_taken_for_different_ones) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const auto ranks = 2 + static_cast<uint32_t>(random.below(3));
+    LossyEngines engines({.ranks = ranks, .loses = [seed](Rank from, Rank to, uint32_t number) { return mix64(seed + from * 31u + to * 17u + number * 77'777ull) % 20 == 0; }});
+    constexpr size_t calls = 40;
+    std::vector<int> kinds(calls);
+    for (auto& kind : kinds) kind = static_cast<int>(random.below(4));
+    std::vector<Values> values(calls, Values(ranks));
+    std::vector<size_t> next(ranks), waits_until(ranks);
+    Completions done;
+    std::vector<Completions> of(ranks);
+    while (std::any_of(next.begin(), next.end(), [](size_t n) { return n < calls; })) {
+      const auto rank = static_cast<Rank>(random.below(ranks));
+      auto& at = next[rank];
+      // At most three at once.
+      if (at == calls || (at >= 3 && !of[rank][at - 3]->done)) {
+        engines.pass(100 * microsecond);
+        continue;
+      }
+      auto& own = values[at][rank];
+      own.assign(10 + at * 300, 1);
+      auto delivery = lossy;
+      if (kinds[at] == 1) delivery.delivery = Delivery::automatic;
+      if (kinds[at] < 3) of[rank].push_back(engines.sum(rank, own, kinds[at] == 2 ? CallOptions{} : delivery));
+      else of[rank].push_back(engines.submit(rank, broadcast_call(engines.caller(rank), std::span<float>(own), 0, {})));
+      done.push_back(of[rank].back());
+      ++at;
+      if (random.below(3) == 0) engines.pass(static_cast<Nanos>(random.below(2000)) * microsecond);
+    }
+    engines.finish(done);
+    for (const auto& completion : done) ASSERT_TRUE(completion->done && completion->status.ok()) << completion->status.to_string();
+  }
+}
+
+TEST(CallOrder, nothing_is_told_where_all_call_alike_one_after_the_other) {
+  LossyEngines engines({.ranks = 3});
+  Values values(3, std::vector<float>(10'000, 1));
+  const auto round = [&](const CallOptions& options) {
+    Completions done;
+    for (Rank r = 0; r < 3; ++r) done.push_back(engines.sum(r, values[r], options));
+    engines.finish(done);
+    for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+  };
+  for (int i = 0; i < 3; ++i) round(lossy), round({});
+  const auto before = engines.lossy_frames(0) + engines.lossy_frames(1) + engines.lossy_frames(2);
+  for (int i = 0; i < 20; ++i) round(lossy), round({});
+  EXPECT_LE(engines.lossy_frames(0) + engines.lossy_frames(1) + engines.lossy_frames(2), before + 2);
+}
+
+TEST(CallOrder, calls_with_an_id_have_no_place_in_it) {
+  LossyEngines engines({.ranks = 2});
+  Values values(2, std::vector<float>(1000, 1)), more = values;
+  const Completions done{engines.sum(0, values[0], lossy), engines.sum(1, more[1], {.id = 5}), engines.sum(0, more[0], {.id = 5}), engines.sum(1, values[1], lossy)};
+  engines.finish(done);
+  for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+}
+
+TEST(LossyAbort, ends_what_the_others_call_before_and_after) {
+  LossyEngines engines({.ranks = 3});
+  Values values(3, std::vector<float>(20'000, 1));
+  Completions warm;
+  for (Rank r = 0; r < 3; ++r) warm.push_back(engines.sum(r, values[r], lossy));
+  engines.finish(warm);
+  const Completions waiting{engines.sum(1, values[1], lossy), engines.sum(2, values[2], lossy)};
+  engines.pass(millisecond);
+  EXPECT_FALSE(waiting[0]->done || waiting[1]->done);
+  const auto started = engines.now();
+  engines.engine(0).abort_group(engines.group(0), {Code::unavailable, "aborted: enough"}, started);
+  engines.finish(waiting);
+  const Completions later{engines.sum(1, values[1], lossy), engines.sum(2, values[2], lossy)};
+  engines.finish(later);
+  EXPECT_LT(engines.now() - started, 10 * millisecond);
+  for (const auto& ended : {waiting[0], waiting[1], later[0], later[1]}) {
+    EXPECT_EQ(ended->status.code(), Code::unavailable) << ended->status.to_string();
+    EXPECT_NE(ended->status.message().find("rank 0 gave up: aborted: enough"), std::string::npos) << ended->status.to_string();
+  }
+}
+
+TEST(AutomaticDelivery, is_a_lossy_operation_repaired_to_completion_where_links_carry_datagrams) {
+  LossyEngines engines({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 5 == 0; }});
+  for (int round = 0; round < 40; ++round) {
+    Values values{std::vector<float>(20'000, 1), std::vector<float>(20'000, 2), std::vector<float>(20'000, 3)};
+    Completions done;
+    for (Rank r = 0; r < 3; ++r) done.push_back(engines.sum(r, values[r], {.delivery = Delivery::automatic}));
+    engines.finish(done);
+    for (Rank r = 0; r < 3; ++r) {
+      ASSERT_TRUE(done[r]->status.ok()) << done[r]->status.to_string();
+      EXPECT_EQ(done[r]->report.delivery->used, Delivery::reliable);
+      EXPECT_TRUE(done[r]->report.delivery->contribute.ran);
+      EXPECT_EQ(values[r], std::vector<float>(20'000, 6));
+    }
+  }
+}
+
+TEST(AutomaticDelivery, calls_that_need_more_staging_memory_than_they_may_go_without_datagrams) {
+  LossyEngines engines({.ranks = 2});
+  Values values(2, std::vector<float>(600'000, 1));
+  CallOptions options{.delivery = Delivery::automatic};
+  options.lossy.staging_bytes_max = 1u << 20;
+  const Completions done{engines.sum(0, values[0], options), engines.sum(1, values[1], options)};
+  engines.finish(done);
+  for (const auto& completion : done) {
+    ASSERT_TRUE(completion->status.ok()) << completion->status.to_string();
+    EXPECT_EQ(completion->report.delivery->note, "contributions of 1200000 bytes would wait here, more than staging=1048576");
+    EXPECT_FALSE(completion->report.delivery->contribute.ran);
+  }
+}
+
+TEST(AutomaticDelivery, what_rank_0_decides_reaches_all_and_only_rank_0_may_decide) {
+  uint32_t loss = 60;  // of 100
+  LossyEngines engines({.ranks = 3, .loses = [&loss](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 77'777ull) % 100 < loss; }});
+  auto options = lossy;
+  options.lossy.loss_budget = 1;
+  const auto round = [&] {
+    Values values(3, std::vector<float>(20'000, 1));
+    Completions done;
+    for (Rank r = 0; r < 3; ++r) done.push_back(engines.sum(r, values[r], options));
+    engines.finish(done);
+    size_t reliable = 0;
+    for (const auto& completion : done) {
+      EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
+      reliable += completion->report.delivery->used == Delivery::reliable;
+    }
+    return reliable;
+  };
+  for (int i = 0; i < 21; ++i) EXPECT_EQ(round(), 0u);
+  EXPECT_EQ(round(), 3u);
+  // From rank 2 it is no news.
+  FrameHeader header{.kind = FrameKind::lossy, .epoch = 7, .group = 1, .sender = 2};
+  const auto news = DeliveryDecision{.asked = Delivery::lossy, .used = Delivery::lossy, .from = 0, .note = "so say I"}.encode();
+  header.payload_bytes = static_cast<uint32_t>(news.size());
+  engines.engine(1).received(2, header, {.data = news.data(), .bytes = news.size()});
+  EXPECT_EQ(engines.engine(1).counters().frames_refused, 1u);
+  EXPECT_EQ(round(), 3u);
+}
+
+}  // namespace
+}  // namespace unisono::sim

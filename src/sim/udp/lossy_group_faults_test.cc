@@ -1,0 +1,93 @@
+// D4 of methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is refused with one reason, and leaves the sum as it is.
+#include <gtest/gtest.h>
+
+#include "sim/udp/lossy_cluster_test_support.h"
+
+namespace unisono::sim {
+namespace {
+
+// Four ranks have had operation 0, and rank 0 is in operation 1: one range in each shard, of 256 elements, and of 232 in the last.
+class LossyGroupFaults : public testing::Test {
+ protected:
+  static constexpr size_t count = 1000, own_elements = 256;
+  void SetUp() override {
+    auto values = inputs_;
+    for (const auto& outcome : cluster_.all_reduce(values, options_)) ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+    completions_.push_back(cluster_.submit(0, outputs_[0], options_));
+  }
+  DatagramFault give(const std::function<void(DatagramHeader&)>& change, size_t bytes = own_elements * sizeof(float), Rank from = 1) {
+    DatagramHeader header{.op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = static_cast<uint16_t>(bytes)};
+    change(header);
+    const std::vector<std::byte> payload(bytes, std::byte{0x42});
+    return cluster_.group(0).datagram(1, from, header, payload, cluster_.now());
+  }
+  // The others come too: nothing of what was refused is in any sum.
+  void expect_exact_sum() {
+    for (Rank rank = 1; rank < 4; ++rank) completions_.push_back(cluster_.submit(rank, outputs_[rank], options_));
+    cluster_.finish(completions_);
+    for (Rank rank = 0; rank < 4; ++rank) {
+      ASSERT_TRUE(completions_[rank]->status.ok()) << completions_[rank]->status.to_string();
+      EXPECT_EQ(outputs_[rank], std::vector<float>(count, 2.5f)) << rank;
+    }
+  }
+
+  const CallOptions options_{.op = ReduceOp::avg, .delivery = Delivery::lossy};
+  const std::vector<std::vector<float>> inputs_{std::vector<float>(count, 1), std::vector<float>(count, 2), std::vector<float>(count, 3), std::vector<float>(count, 4)};
+  std::vector<std::vector<float>> outputs_ = inputs_;
+  LossyCluster cluster_{{.ranks = 4}};
+  std::vector<std::shared_ptr<Completion>> completions_;
+};
+
+TEST_F(LossyGroupFaults, op_old_is_one_that_has_ended_also_if_it_is_replayed) {
+  EXPECT_EQ(give([](auto& header) { header.op = 0; }), DatagramFault::op_old);
+  EXPECT_EQ(give([](auto& header) { header.op = 0xFFFFFFFF; }), DatagramFault::op_old);
+  EXPECT_EQ(give([](auto& header) { header.op = 0, header.kind = DatagramKind::end; }, 0), DatagramFault::op_old);
+  expect_exact_sum();
+}
+
+TEST_F(LossyGroupFaults, op_ahead_is_all_but_this_one_and_the_next) {
+  EXPECT_EQ(give([](auto& header) { header.op = 3; }), DatagramFault::op_ahead);
+  EXPECT_EQ(give([](auto& header) { header.op = 2; }), DatagramFault::none) << "kept until it begins";
+  expect_exact_sum();
+}
+
+TEST_F(LossyGroupFaults, place_is_a_phase_a_slice_or_an_index_that_the_shard_does_not_have) {
+  EXPECT_EQ(give([](auto& header) { header.phase = 2; }), DatagramFault::place);
+  EXPECT_EQ(give([](auto& header) { header.slice = 1; }), DatagramFault::place);
+  EXPECT_EQ(give([](auto& header) { header.packet_index = 1; }), DatagramFault::place);
+  EXPECT_EQ(give([](auto& header) { header.packet_index = 0xFFFFFFFF; }), DatagramFault::place);
+  EXPECT_EQ(give([](auto& header) { header.op = 2, header.phase = 2; }), DatagramFault::place) << "of the next operation, too";
+  expect_exact_sum();
+}
+
+TEST_F(LossyGroupFaults, size_is_all_but_that_of_the_range) {
+  const size_t right = own_elements * sizeof(float);
+  for (const size_t bytes : {size_t{0}, size_t{4}, right - 1, right + 1, right + 72}) EXPECT_EQ(give([](auto&) {}, bytes), DatagramFault::size) << bytes;
+  // Results of rank 3 are shorter.
+  EXPECT_EQ(give([](auto& header) { header.phase = 1; }, right, 3), DatagramFault::size);
+  expect_exact_sum();
+}
+
+TEST_F(LossyGroupFaults, duplicate_is_a_range_that_has_come) {
+  std::vector<float> twos(own_elements, 2);
+  const DatagramHeader header{.op = 1, .sender = 1, .receiver = 0, .payload_bytes = own_elements * sizeof(float)};
+  EXPECT_EQ(cluster_.group(0).datagram(1, 1, header, std::as_bytes(std::span(twos)), cluster_.now()), DatagramFault::none);
+  EXPECT_EQ(give([](auto&) {}), DatagramFault::duplicate);
+  EXPECT_EQ(give([](auto& other) { other.flags = datagram_repaired; }), DatagramFault::duplicate);
+  expect_exact_sum();
+}
+
+TEST_F(LossyGroupFaults, late_is_a_contribution_after_its_phase_was_closed) {
+  for (const Rank from : {1u, 2u, 3u}) {
+    std::vector<float> own(own_elements, static_cast<float>(from + 1));
+    const DatagramHeader header{.op = 1, .sender = static_cast<uint16_t>(from), .receiver = 0, .payload_bytes = own_elements * sizeof(float)};
+    EXPECT_EQ(cluster_.group(0).datagram(1, from, header, std::as_bytes(std::span(own)), cluster_.now()), DatagramFault::none);
+  }
+  cluster_.group(0).step(cluster_.now());
+  EXPECT_EQ(give([](auto&) {}), DatagramFault::late);
+  expect_exact_sum();
+  EXPECT_EQ(completions_[0]->report.delivery->contribute.streams[1].late, 2u) << "that one, and the real one";
+}
+
+}  // namespace
+}  // namespace unisono::sim

@@ -1,0 +1,87 @@
+// Virtual processes with the real engine over the real UDP transport in each, over a SocketNetwork, in virtual time: from the call to the datagram
+// nothing is simulated but processes, sockets and links. One thread; equal settings and calls give equal runs to the last bit.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "sim/event_queue.h"
+#include "sim/sim_compute.h"
+#include "sim/udp/socket_network.h"
+#include "transports/udp/udp_transport.h"
+
+namespace unisono::sim {
+
+struct UdpClusterSettings {
+  SocketNetworkSettings network;
+  Nanos turn = 10 * microsecond;        // a process looks for news at most so often
+  EngineLimits limits{};
+};
+
+class UdpCluster {
+ public:
+  static constexpr uint32_t group_number = 1;
+
+  explicit UdpCluster(const UdpClusterSettings& settings);
+  ~UdpCluster();
+  UdpCluster(const UdpCluster&) = delete;
+  UdpCluster& operator=(const UdpCluster&) = delete;
+
+  uint32_t size() const { return static_cast<uint32_t>(processes_.size()); }
+  Nanos now() const { return agenda_.now(); }
+  SocketNetwork& network() { return network_; }
+  Engine& engine(PeerIndex process) { return processes_[process]->engine; }
+  const UdpTransport& transport(PeerIndex process) const { return *processes_[process]->transport; }
+  uint64_t events() const { return events_; }
+
+  // Makes the links between all of them, and lets them measure their paths. unavailable: not all were up in that time, and which.
+  Status link_all(Nanos within);
+  // These are a group from now on, by rank; what they were before has ended. Agreement takes no time here.
+  Status make_group(const std::vector<PeerIndex>& members, uint32_t epoch);
+  // Of the group's datagrams.
+  uint32_t datagram_bytes() const { return datagram_bytes_; }
+  GroupCore& group(PeerIndex process) { return *processes_[process]->group; }
+  std::shared_ptr<Completion> submit(PeerIndex process, OperationRequest&& request);
+
+  void at(Nanos time, std::function<void()> action);
+  // Called after every turn of a process: operations may have ended.
+  void on_turn(std::function<void(PeerIndex)> call) { on_turn_ = std::move(call); }
+  // False: nothing is left to do.
+  bool step();
+  void run_until(Nanos time);
+
+  // Faults. Stopped: does nothing until then; its socket's buffer fills up.
+  void stop(PeerIndex process, Nanos until);
+  // Dead for good; its host says so to who sends to it.
+  void kill(PeerIndex process);
+  bool alive(PeerIndex process) const { return !processes_[process]->dead; }
+
+ private:
+  struct Process {
+    Process(const UdpClusterSettings& settings, Agenda& agenda, PeerIndex self) : compute({}, agenda, self), engine(settings.limits, compute) {}
+    std::unique_ptr<UdpTransport> transport;
+    SimCompute compute;
+    Engine engine;
+    GroupCore* group = nullptr;
+    bool dead = false;
+    Nanos stopped_until = 0, turned_at = -second;
+  };
+
+  void take_turn(PeerIndex process);
+  void request_turn(PeerIndex process, Nanos at);
+  Status first_missing_link() const;
+
+  UdpClusterSettings settings_;
+  Agenda agenda_;
+  SocketNetwork network_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<std::function<void()>> actions_;
+  std::function<void(PeerIndex)> on_turn_;
+  uint32_t datagram_bytes_ = 0;
+  uint64_t events_ = 0;
+};
+
+}  // namespace unisono::sim

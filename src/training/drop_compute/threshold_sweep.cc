@@ -1,0 +1,157 @@
+// All thresholds that make a difference, in one pass over the sorted times: between two of them no worker computes more and no step ends earlier, so that
+// the best of all thresholds is among these.
+#include <algorithm>
+#include <vector>
+
+#include "training/drop_compute/threshold_search.h"
+#include "training/drop_compute/threshold_sums.h"
+
+namespace unisono {
+namespace {
+
+using Rule = DropOptions::Rule;
+
+// A micro-batch ends. ComputeTrace::check() bounds what a trace has, so that 32 bits do.
+struct Event {
+  int64_t time = 0;
+  uint32_t index = 0;  // in ComputeTrace::ends
+  uint32_t step = 0;
+};
+
+// In order of time; those of equal time in any. A threshold is at least 1 ns, where what took no time is ready.
+std::vector<Event> events_of(const ComputeTrace& trace) {
+  std::vector<Event> events;
+  events.reserve(trace.ends.size());
+  const size_t per_step = size_t{trace.workers} * trace.micro_batches;
+  for (size_t index = 0; index < trace.ends.size(); ++index) {
+    events.push_back({std::max<int64_t>(trace.ends[index], 1), static_cast<uint32_t>(index), static_cast<uint32_t>(index / per_step)});
+  }
+  std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.time < b.time; });
+  return events;
+}
+
+// Rule `at`. A step that is through before the threshold lasts as long as without one and is worth 1; all others last as long as the threshold.
+class AtSweep {
+ public:
+  AtSweep(const ComputeTrace& trace, double other_ns) : other_ns_(other_ns), per_step_(uint64_t{trace.workers} * trace.micro_batches), sums_(sums_of(trace)) {
+    for (size_t step = 0; step < trace.steps(); ++step) {
+      compute_ns_.push_back(trace.compute_ns(step));
+      sums_.whole_ns += static_cast<Wide>(compute_ns_.back());
+    }
+    last_ends_ = compute_ns_;
+    std::sort(last_ends_.begin(), last_ends_.end());
+  }
+
+  void take(const Event& event) {
+    ++sums_.computed;
+    ++open_computed_;
+    open_computed_ns_ += static_cast<Wide>(compute_ns_[event.step]);
+  }
+
+  ThresholdValue value(int64_t threshold_ns) {
+    for (; through_ < last_ends_.size() && last_ends_[through_] <= threshold_ns; ++through_) {
+      open_computed_ -= per_step_;
+      open_computed_ns_ -= static_cast<Wide>(last_ends_[through_]) * per_step_;
+      through_ns_ += static_cast<Wide>(last_ends_[through_]);
+    }
+    sums_.cut_ns = through_ns_ + static_cast<Wide>(threshold_ns) * (last_ends_.size() - through_);
+    auto value = sums_.value(threshold_ns, other_ns_);
+    const double open = (static_cast<double>(open_computed_ns_) + other_ns_ * static_cast<double>(open_computed_)) / (static_cast<double>(threshold_ns) + other_ns_);
+    value.step = (open + static_cast<double>(through_ * per_step_)) / static_cast<double>(sums_.micro_batches);
+    return value;
+  }
+
+ private:
+  double other_ns_;
+  uint64_t per_step_;
+  std::vector<int64_t> compute_ns_;   // T_i
+  std::vector<int64_t> last_ends_;    // the same, ascending; the first `through_` of them are not after the threshold
+  size_t through_ = 0;
+  Wide through_ns_ = 0;
+  uint64_t open_computed_ = 0;        // of the other steps: micro-batches that are computed,
+  Wide open_computed_ns_ = 0;         // and the sum of their steps' T_i
+  StepSums sums_;
+};
+
+// Rule `after`. What a worker computes grows by one when the micro-batch that is looked at is in time, and its step may last longer then.
+class AfterSweep {
+ public:
+  AfterSweep(const ComputeTrace& trace, const StopRule& rule, double other_ns) : trace_(trace), other_ns_(other_ns), ahead_(uint64_t{rule.lag} + 1), sums_(sums_of(trace)) {
+    least_ = std::min<uint64_t>(trace.micro_batches, std::max<uint64_t>(rule.min_computed, ahead_));
+    for (size_t i = 0; i < trace.steps(); ++i) {
+      Step step{.computed = least_ * trace.workers};
+      for (size_t worker = 0; worker < trace.workers; ++worker) step.cut_ns = std::max(step.cut_ns, trace.ends_of(i, worker)[least_ - 1]);
+      const int64_t whole_ns = trace.compute_ns(i);
+      step.whole = static_cast<double>(whole_ns) + other_ns;
+      step.quicker = in_quicker_units(step.whole, static_cast<double>(step.cut_ns) + other_ns);
+      sums_.add(step.computed, whole_ns, step.cut_ns, other_ns);
+      steps_.push_back(step);
+    }
+  }
+
+  void take(const Event& event) {
+    const uint64_t next = event.index % trace_.micro_batches + ahead_;
+    if (next < least_ || next >= trace_.micro_batches) return;
+    auto& step = steps_[event.step];
+    ++step.computed;
+    ++sums_.computed;
+    sums_.quicker += step.quicker;
+    if (const int64_t end = trace_.ends[event.index + ahead_]; end > step.cut_ns) lengthen(step, end);
+  }
+
+  ThresholdValue value(int64_t threshold_ns) const { return sums_.value(threshold_ns, other_ns_); }
+
+ private:
+  struct Step {
+    uint64_t computed = 0;
+    int64_t cut_ns = 0;
+    double whole = 0;  // T_i + Tc
+    Wide quicker = 0;
+  };
+
+  void lengthen(Step& step, int64_t cut_ns) {
+    const Wide quicker = in_quicker_units(step.whole, static_cast<double>(cut_ns) + other_ns_);
+    sums_.quicker -= step.computed * (step.quicker - quicker);
+    sums_.cut_ns += static_cast<Wide>(cut_ns - step.cut_ns);
+    step.quicker = quicker;
+    step.cut_ns = cut_ns;
+  }
+
+  const ComputeTrace& trace_;
+  double other_ns_;
+  uint64_t ahead_;  // from the micro-batch that is looked at to the one that is computed then
+  uint64_t least_ = 0;
+  std::vector<Step> steps_;
+  StepSums sums_;
+};
+
+template <typename Sweep>
+std::vector<ThresholdValue> values_of(Sweep sweep, const std::vector<Event>& events, bool below_all) {
+  std::vector<ThresholdValue> values;
+  values.reserve(events.size() + 1);
+  if (below_all && events.front().time > 1) values.push_back(sweep.value(1));
+  for (auto event = events.begin(); event != events.end();) {
+    const int64_t time = event->time;
+    for (; event != events.end() && event->time == time; ++event) sweep.take(*event);
+    values.push_back(sweep.value(time));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<ThresholdValue> sweep(const ComputeTrace& trace, const StopRule& rule, double other_ns) {
+  if (trace.ends.empty()) return {};
+  const auto events = events_of(trace);
+  if (rule.rule == Rule::at) return values_of(AtSweep(trace, other_ns), events, false);
+  auto as_after = rule;
+  if (rule.rule == Rule::before) as_after.lag = 0;
+  auto values = values_of(AfterSweep(trace, as_after, other_ns), events, true);
+  // What is predicted to end at the threshold is the end before it and lhat.
+  if (rule.rule == Rule::before) {
+    for (auto& value : values) value.threshold_ns += rule.micro_batch_ns;
+  }
+  return values;
+}
+
+}  // namespace unisono

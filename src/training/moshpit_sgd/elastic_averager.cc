@@ -1,0 +1,47 @@
+#include "training/moshpit_sgd/elastic_averager.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace unisono::internal {
+namespace {
+
+class ElasticAverager final : public Averager {
+ public:
+  explicit ElasticAverager(Elastic& run) : run_(run) {}
+
+  Status begin(std::span<const std::span<float>> values, double weight, StateBlobs blobs) override {
+    if (auto set = run_.set_state(std::move(blobs)); !set.ok()) return set;
+    auto work = run_.average_async({values.begin(), values.end()}, weight);
+    if (!work.ok()) return work.status();
+    work_ = *std::move(work);
+    return {};
+  }
+  bool done() const override { return work_.done(); }
+  // Nobody has touched the values since begin(), so they become the mean to the bit.
+  Result<SweepReport> end(Milliseconds timeout) override { return work_.wait(timeout); }
+  void abandon() override { work_.cancel(); }
+  Nanos now() const override { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+ private:
+  Elastic& run_;
+  ElasticWork work_;
+};
+
+}  // namespace
+
+std::unique_ptr<Averager> make_elastic_averager(Elastic& run) { return std::make_unique<ElasticAverager>(run); }
+
+MoshpitStart start_in(const Elastic& run) {
+  const auto& state = run.state();
+  const auto status = run.status();
+  const auto there = [](const ElasticPeer& peer) { return peer.self || peer.status == "alive" || peer.status == "suspect"; };
+  MoshpitStart start{.late = state.sweep >= 0, .loaded = state.loaded, .sweep = state.sweep, .peers = static_cast<uint32_t>(std::ranges::count_if(status.peers, there))};
+  // Who could load nothing of a run that is under way must not mix what it begins with into it.
+  start.late |= std::ranges::any_of(status.peers, [](const ElasticPeer& peer) { return !peer.self && peer.finished_sweep >= 0; });
+  if (state.loaded) start.values = state.values, start.blobs = state.blobs;
+  return start;
+}
+
+}  // namespace unisono::internal

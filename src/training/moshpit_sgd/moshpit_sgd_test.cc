@@ -1,0 +1,193 @@
+// Options, checkpoints, times and failures; the training itself is in moshpit_stepper_test.cc.
+#include "unisono/moshpit_sgd.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "training/moshpit_sgd/averager_test_support.h"
+#include "training/moshpit_sgd/moshpit_stepper.h"
+
+namespace unisono {
+namespace {
+
+using internal::MoshpitStart;
+using internal::MoshpitStepper;
+using test::SharedAverager;
+using test::SharedSweeps;
+
+class MoshpitSgdOfOne : public testing::Test {
+ protected:
+  std::unique_ptr<MoshpitStepper> make(const MoshpitSgdOptions& options, const MoshpitStart& start = {}) {
+    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(sweeps_, peer_++), start, views_, options);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return made.ok() ? std::move(*made) : nullptr;
+  }
+  SharedSweeps sweeps_;
+  uint32_t peer_ = 0;
+  std::vector<float> values_{1, 2, 3};
+  std::vector<std::span<float>> views_{values_};
+};
+
+const MoshpitSgdOptions nesterov_options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
+
+TEST(MoshpitSgdOptions, are_written_as_they_are_read) {
+  for (const char* text : {"", "local_steps=4", "samples=1000", "average=pseudo_gradients", "average=pseudo_gradients,outer=sgd,rate=0.5", "average=pseudo_gradients,rate=0.4,momentum=0.8,overlap=off"}) {
+    const auto options = MoshpitSgdOptions::parse(text);
+    ASSERT_TRUE(options.ok()) << options.status().to_string();
+    EXPECT_EQ(options->to_string(), text);
+  }
+}
+
+TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
+  const std::pair<const char*, const char*> cases[] = {{"local_steps=0", "local_steps"}, {"local_steps=-1", "local_steps"}, {"rate=0.5", "pseudo_gradients"}, {"average=pseudo_gradients,rate=0", "rate=0"}, {"average=pseudo_gradients,rate=nan", "rate"},
+                                                       {"average=pseudo_gradients,momentum=1", "momentum=1"}, {"average=pseudo_gradients,momentum=-0.5", "momentum"}, {"average=pseudo_gradients,outer=sgd,momentum=0.9", "without momentum"},
+                                                       {"average=gradients", "none of parameters, pseudo_gradients"}, {"outer=adam", "none of sgd, nesterov"}, {"tau=8", "none of local_steps"}, {"overlap", "no option"}};
+  for (const auto& [text, part] : cases) {
+    const auto options = MoshpitSgdOptions::parse(text);
+    ASSERT_FALSE(options.ok()) << text;
+    EXPECT_EQ(options.status().code(), Code::invalid);
+    EXPECT_NE(options.status().message().find(part), std::string::npos) << options.status().message();
+  }
+  EXPECT_TRUE(MoshpitSgdOptions::parse("local_steps=0,samples=64").ok());
+}
+
+TEST_F(MoshpitSgdOfOne, values_of_another_run_are_refused) {
+  auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(sweeps_, 0), {.loaded = true, .values = {1, 2}}, views_, {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), Code::invalid);
+  EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
+}
+
+TEST_F(MoshpitSgdOfOne, other_sizes_than_at_first_are_refused) {
+  const auto sgd = make({});
+  std::vector<float> other(2), third(1);
+  const std::vector<std::span<float>> shorter{other}, more{other, third};
+  for (const auto& wrong : {shorter, more}) {
+    EXPECT_EQ(sgd->after_step(wrong, 1).status().code(), Code::invalid);
+    EXPECT_EQ(sgd->drain(wrong, Milliseconds{0}).status().code(), Code::invalid);
+    EXPECT_EQ(sgd->finish(wrong).status().code(), Code::invalid);
+  }
+  EXPECT_EQ(sgd->steps(), 0u);
+}
+
+TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
+  const auto sgd = make({.local_steps = 2});
+  sweeps_.refusal = Status(Code::unavailable, "SHUTTING_DOWN: the run was left");
+  EXPECT_TRUE(sgd->after_step(views_, 1).ok());
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(sgd->after_step(views_, 1).status(), sweeps_.refusal);
+  EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
+  sweeps_.refusal = {};
+  ASSERT_TRUE(sgd->after_step(views_, 1).ok());
+  EXPECT_EQ(sweeps_.entries.at(0).weight, 4) << "no sample was forgotten";
+}
+
+TEST_F(MoshpitSgdOfOne, a_sweep_that_fails_changes_nothing_and_gives_its_samples_back) {
+  auto options = nesterov_options;
+  options.overlap = false;
+  const auto sgd = make(options);
+  sweeps_.failure = Status(Code::unavailable, "SHUTTING_DOWN");
+  EXPECT_EQ(sgd->after_step(views_, 3).status(), sweeps_.failure);
+  EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
+  sweeps_.failure = {};
+  ASSERT_TRUE(sgd->after_step(views_, 4).ok());
+  const auto other = make(nesterov_options);
+  ASSERT_TRUE(sgd->finish(views_).ok());
+  EXPECT_EQ(sgd->report().alone, 2u);
+}
+
+TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
+  const auto sgd = make(nesterov_options);
+  EXPECT_EQ(sgd->drain(views_, Milliseconds{5})->sweep, nullptr) << "there is none";
+  ASSERT_TRUE(sgd->after_step(views_, 1)->began);
+  EXPECT_EQ(sgd->drain(views_, Milliseconds{5}).status().code(), Code::late);
+  EXPECT_NE(sgd->drain(views_, Milliseconds{0})->sweep, nullptr);
+}
+
+TEST_F(MoshpitSgdOfOne, finish_ends_the_sweep_that_goes_on_and_makes_one_more) {
+  const auto sgd = make({.local_steps = 2});
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(sgd->after_step(views_, 1).ok());
+  const auto done = sgd->finish(views_);
+  ASSERT_TRUE(done.ok());
+  EXPECT_TRUE(done->began);
+  ASSERT_NE(done->sweep, nullptr);
+  EXPECT_EQ(done->sweep->sweep, 1u);
+  EXPECT_EQ(sgd->report().sweeps, 2u);
+}
+
+TEST_F(MoshpitSgdOfOne, a_sweep_that_is_abandoned_gives_its_samples_back) {
+  const auto sgd = make(nesterov_options);
+  ASSERT_TRUE(sgd->after_step(views_, 6)->began);
+  sgd->abandon();
+  sgd->abandon();
+  ASSERT_TRUE(sgd->after_step(views_, 1)->began);
+  EXPECT_EQ(sweeps_.entries.at(0).weight, 7);
+}
+
+TEST_F(MoshpitSgdOfOne, what_waits_for_sweeps_is_not_useful_time) {
+  sweeps_.sweep_time = 3 * second;
+  auto options = nesterov_options;
+  options.overlap = false;
+  const auto sgd = make(options);
+  EXPECT_EQ(sgd->report().useful_share(), 1);
+  sweeps_.now += 9 * second;
+  EXPECT_DOUBLE_EQ(sgd->after_step(views_, 1)->waited_s, 3);
+  const auto report = sgd->report();
+  EXPECT_DOUBLE_EQ(report.total_s, 12);
+  EXPECT_DOUBLE_EQ(report.waited_s, 3);
+  EXPECT_DOUBLE_EQ(report.sweep_s, 3);
+  EXPECT_DOUBLE_EQ(report.useful_share(), 0.75);
+  EXPECT_NE(report.to_string().find("useful 75.0 % of 12.0 s"), std::string::npos) << report.to_string();
+}
+
+TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_sweep) {
+  const auto sgd = make(nesterov_options);
+  int asked = 0;
+  sgd->give_state([&] { return ++asked, MoshpitSgd::Blobs{{"adam", {std::byte{7}}}}; });
+  EXPECT_EQ(asked, 0);
+  ASSERT_TRUE(sgd->after_step(views_, 1)->began);
+  EXPECT_EQ(asked, 1);
+  const auto& blobs = sweeps_.entries.at(0).blobs;
+  ASSERT_EQ(blobs.size(), 2u);
+  EXPECT_EQ(blobs[0], (std::pair{std::string("adam"), std::vector<std::byte>{std::byte{7}}}));
+  EXPECT_EQ(blobs[1].first, MoshpitStepper::blob_name);
+}
+
+TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
+  SharedSweeps& sweeps = sweeps_;
+  auto a = make(nesterov_options), b = make(nesterov_options);
+  std::vector<float> other{3, 5, 7};
+  const std::vector<std::span<float>> other_views{other};
+  const auto sweep = [&](MoshpitStepper& first) {
+    values_[0] += 1, other[1] -= 2;
+    ASSERT_TRUE(first.after_step(views_, 2).ok() && b->after_step(other_views, 3).ok());
+    sweeps.close(2);
+    ASSERT_TRUE(first.drain(views_, Milliseconds{0}).ok() && b->drain(other_views, Milliseconds{0}).ok());
+  };
+  sweep(*a), sweep(*a);
+  const auto saved = a->save();
+  auto again = make(nesterov_options);
+  ASSERT_TRUE(again->load(saved).ok());
+  EXPECT_EQ(again->steps(), 2u);
+  sweep(*again);
+  EXPECT_EQ(values_, other);
+  ASSERT_TRUE(again->after_step(views_, 1).ok());
+  EXPECT_EQ(again->load(saved).code(), Code::invalid) << "during a sweep";
+}
+
+TEST_F(MoshpitSgdOfOne, what_was_saved_and_is_cut_changed_or_of_something_else_is_refused) {
+  const auto saved = make(nesterov_options)->save();
+  const auto sgd = make(nesterov_options);
+  for (size_t bytes = 0; bytes < saved.size(); ++bytes) EXPECT_EQ(sgd->load(std::span(saved).first(bytes)).code(), Code::corrupt) << bytes;
+  for (size_t at = 0; at < saved.size(); ++at) {
+    auto changed = saved;
+    changed[at] ^= std::byte{0x10};
+    EXPECT_EQ(sgd->load(changed).code(), Code::corrupt) << at;
+  }
+  EXPECT_EQ(make({})->load(saved).code(), Code::invalid);
+  EXPECT_TRUE(sgd->load(saved).ok());
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,75 @@
+// One peer of a Moshpit SGD: counts steps, begins sweeps, brings their results in. Behind unisono/moshpit_sgd.h. It has no clock and no thread: times are its averager's.
+//
+// A sweep is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and parameters become reference + (parameters - those proposed from): steps
+// that were taken meanwhile stay. Weights are samples since the last sweep that had this peer's values; a sweep to which nobody else gave anything gives them back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "training/moshpit_sgd/averager.h"
+#include "training/moshpit_sgd/outer_optimizer.h"
+#include "unisono/moshpit_sgd.h"
+
+namespace unisono::internal {
+
+class MoshpitStepper {
+ public:
+  using Parameters = std::span<const std::span<float>>;
+  // The name of the blob in which peers give joiners the outer optimizer and the counters.
+  static constexpr const char* blob_name = "unisono.moshpit_sgd";
+
+  // parameters become start.values, if there are any.
+  static Result<std::unique_ptr<MoshpitStepper>> make(std::unique_ptr<Averager> averager, const MoshpitStart& start, Parameters parameters, const MoshpitSgdOptions& options);
+
+  Result<MoshpitStep> after_step(Parameters parameters, uint64_t samples);
+  Result<MoshpitStep> drain(Parameters parameters, Milliseconds timeout);
+  Result<MoshpitStep> finish(Parameters parameters);
+  void abandon();
+  void give_state(MoshpitSgd::GiveState give) { give_ = std::move(give); }
+  uint64_t steps() const { return steps_before_ + report_.steps; }
+  MoshpitSgdReport report() const;
+  std::vector<std::byte> save() const { return written(true); }
+  Status load(std::span<const std::byte> bytes);
+
+ private:
+  struct Flight {
+    Nanos began = 0;
+    uint64_t samples = 0;   // that it weighs
+    bool weightless = false;
+  };
+  // Where the time of one call goes: what is not waited is handled.
+  class Stopwatch;
+
+  MoshpitStepper(std::unique_ptr<Averager> averager, const MoshpitStart& start, std::vector<size_t> sizes, const MoshpitSgdOptions& options);
+  Status begin_at(const MoshpitStart& start, Parameters parameters);
+  Status check(Parameters parameters) const;
+  bool is_due() const;
+  Status begin_sweep(Parameters parameters, MoshpitStep& step);
+  Status end_sweep(Parameters parameters, Milliseconds timeout, MoshpitStep& step);
+  void bring_in(Parameters parameters, const SweepReport& sweep, const SweepMeaning& meaning);
+  std::vector<std::byte> written(bool whole) const;
+  Status read(std::span<const std::byte> bytes, bool whole);
+
+  const MoshpitSgdOptions options_;
+  std::unique_ptr<Averager> averager_;
+  const std::vector<size_t> sizes_;
+  OuterOptimizer outer_;
+  std::vector<float> base_;         // what is averaged; the sweep's while there is one
+  std::vector<float> origin_;       // the parameters that it was proposed from
+  std::vector<std::span<float>> base_views_;
+  std::optional<Flight> flight_;
+  MoshpitSgd::GiveState give_;
+  bool late_;                       // gives nothing, until all of what it has came from others
+  int64_t last_sweep_ = -1;         // that moved the reference
+  uint64_t steps_before_ = 0;       // of the donor
+  uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last sweep ended
+  uint64_t ungiven_samples_ = 0;
+  Nanos made_at_ = 0, waited_ = 0, handled_ = 0, swept_ = 0;
+  MoshpitSgdReport report_;
+};
+
+}  // namespace unisono::internal

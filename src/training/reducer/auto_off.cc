@@ -1,0 +1,68 @@
+#include "training/reducer/auto_off.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace unisono {
+namespace {
+
+double median_after(std::vector<double> times, size_t untimed) {
+  times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(std::min(untimed, times.size() - 1)));
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+}  // namespace
+
+Sending AutoOff::next(uint64_t step) const {
+  if (off_ || step < options_.start_step) return Sending::plain;
+  if (retesting_) return whole_us_.empty() ? Sending::whole : Sending::plain;
+  return Sending::compressed;
+}
+
+// The last ones.
+void AutoOff::note(std::vector<double>& times, double us) {
+  times.push_back(us);
+  if (times.size() > options_.window) times.erase(times.begin());
+}
+
+std::optional<AutoOff::Question> AutoOff::took(uint64_t step, Sending sent, double us) {
+  if (!options_.enabled || off_) return {};
+  const size_t window = options_.window;
+  if (sent == Sending::compressed) {
+    ++compressed_;
+    note(compressed_us_, us);
+    // For the first time after the whole steps that training began with, if there were enough; later from time to time.
+    if (compressed_ == window && whole_us_.size() == window) return Question{median_after(whole_us_, options_.untimed), median_after(compressed_us_, options_.untimed)};
+    if (compressed_ >= options_.period && compressed_us_.size() == window) retesting_ = true, whole_us_.clear();
+    return {};
+  }
+  if (step < options_.start_step) return note(whole_us_, us), std::nullopt;
+  if (!retesting_) return {};
+  note(whole_us_, us);
+  if (whole_us_.size() < window) return {};
+  retesting_ = false;
+  return Question{median_after(whole_us_, options_.untimed), median_after(compressed_us_, options_.untimed)};
+}
+
+void AutoOff::decide(const Question& averaged) {
+  compressed_ = 0;
+  whole_us_.clear();
+  off_ = averaged.compressed_us > (1 - options_.gain) * averaged.whole_us;
+  if (!off_) return;
+  char text[160];
+  std::snprintf(text, sizeof text, "a step took %.3f ms compressed and %.3f ms whole, and less than %.0f %% is gained", averaged.compressed_us / 1000, averaged.whole_us / 1000, 100 * options_.gain);
+  reason_ = text;
+}
+
+void AutoOff::restart(bool off) {
+  if (off && !off_) reason_ = "it was off when this rank came";
+  off_ = off;
+  retesting_ = false;
+  compressed_ = 0;
+  whole_us_.clear();
+  compressed_us_.clear();
+}
+
+}  // namespace unisono

@@ -1,0 +1,92 @@
+#include "training/reducer/auto_off.h"
+
+#include <gtest/gtest.h>
+
+#include "training/reducer/time_model.h"
+
+namespace unisono {
+namespace {
+
+// Steps, until it asks; whole ones take so long, compressed ones so long.
+std::optional<AutoOff::Question> run(AutoOff& auto_off, uint64_t& step, uint64_t until, double whole_us, double compressed_us, std::vector<Sending>* sent = nullptr) {
+  for (; step < until;) {
+    const auto sending = auto_off.next(step);
+    if (sent != nullptr) sent->push_back(sending);
+    if (auto question = auto_off.took(step++, sending, sending == Sending::compressed ? compressed_us : whole_us)) return question;
+  }
+  return {};
+}
+
+TEST(AutoOff, asks_after_twenty_compressed_steps_and_goes_off_where_less_than_three_percent_are_gained) {
+  for (const double compressed_us : {96.0, 98.0}) {
+    AutoOff auto_off({.start_step = 100});
+    uint64_t step = 0;
+    const auto question = run(auto_off, step, 1000, 100, compressed_us);
+    ASSERT_TRUE(question);
+    EXPECT_EQ(step, 120u);
+    EXPECT_EQ(question->whole_us, 100);
+    EXPECT_EQ(question->compressed_us, compressed_us);
+    auto_off.decide(*question);
+    EXPECT_EQ(auto_off.off(), compressed_us > 97);
+    EXPECT_EQ(auto_off.next(step), compressed_us > 97 ? Sending::plain : Sending::compressed);
+    EXPECT_EQ(auto_off.reason().empty(), compressed_us < 97);
+  }
+}
+
+TEST(AutoOff, tries_whole_steps_again_after_two_thousand_the_first_of_which_leaves_nothing_over) {
+  AutoOff auto_off({.start_step = 0});
+  uint64_t step = 0;
+  std::vector<Sending> sent;
+  auto question = run(auto_off, step, 5000, 100, 50, &sent);
+  ASSERT_TRUE(question) << "without whole steps before there is nothing to compare with until then";
+  EXPECT_EQ(step, 2020u);
+  EXPECT_EQ(sent[1999], Sending::compressed);
+  EXPECT_EQ(sent[2000], Sending::whole);
+  for (size_t i = 2001; i < 2020; ++i) EXPECT_EQ(sent[i], Sending::plain);
+  auto_off.decide(*question);
+  EXPECT_FALSE(auto_off.off());
+  question = run(auto_off, step, 9000, 100, 99);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(step, 4040u);
+  auto_off.decide(*question);
+  EXPECT_TRUE(auto_off.off());
+  EXPECT_FALSE(run(auto_off, step, 9000, 100, 50));
+}
+
+TEST(AutoOff, leaves_the_first_of_each_kind_and_single_slow_steps_out) {
+  AutoOff auto_off({.start_step = 20});
+  std::optional<AutoOff::Question> question;
+  for (uint64_t step = 0; step < 40; ++step) {
+    const uint64_t place = step % 20;
+    const double us = place < 5 ? 1000 : place == 12 ? 5000 : step < 20 ? 10 : 5;
+    question = auto_off.took(step, auto_off.next(step), us);
+  }
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->whole_us, 10);
+  EXPECT_EQ(question->compressed_us, 5);
+}
+
+TEST(AutoOff, that_is_not_wanted_never_asks) {
+  AutoOff auto_off({.enabled = false, .start_step = 30});
+  uint64_t step = 0;
+  EXPECT_FALSE(run(auto_off, step, 3000, 1, 100));
+  EXPECT_EQ(auto_off.next(step), Sending::compressed);
+}
+
+// 23.
+TEST(TimeModel, gives_what_the_specification_says) {
+  const RowRule rule{.ratio_ppm = 100'000};
+  const Decision group[] = {decide(rule, std::vector<uint64_t>{4096, 4096})};
+  const auto at = [&](double bytes_per_s) { return predict({.ranks = 8, .latency_s = 25e-6, .link_bytes_per_s = bytes_per_s, .memory_bytes_per_s = 30e9}, rule, group, true, 4); };
+  const auto slow = at(1.25e9), fast = at(12.5e9);
+  EXPECT_NEAR(slow.dense_s, 94.302e-3, 1e-4 * slow.dense_s);
+  EXPECT_NEAR(slow.compressed_s - slow.local_s, 10.196e-3, 1e-4 * 10.196e-3);
+  EXPECT_NEAR(slow.local_s, 14.317e-3, 1e-4 * slow.local_s);
+  EXPECT_TRUE(slow.pays());
+  EXPECT_NEAR(fast.dense_s, 9.745e-3, 1e-4 * fast.dense_s);
+  EXPECT_NEAR(fast.compressed_s - fast.local_s, 1.6496e-3, 1e-4 * 1.6496e-3);
+  EXPECT_FALSE(fast.pays());
+}
+
+}  // namespace
+}  // namespace unisono

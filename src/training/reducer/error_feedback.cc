@@ -1,0 +1,360 @@
+#include "training/reducer/error_feedback.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "compressors/energy.h"
+#include "compressors/finite.h"
+
+namespace unisono {
+namespace {
+
+constexpr size_t near_bytes = 1u << 20;  // what is left over of larger groups goes past the caches: it is wanted again in the next step
+
+// False: there is no memory for it, and what was kept is as it was. (Where something was kept, there is.)
+bool keep(std::vector<float>& kept, std::span<const float> values) try {
+  kept.assign(values.begin(), values.end());
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+}  // namespace
+
+size_t Spares::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::vector<float> Spares::take(size_t count) {
+  const std::lock_guard lock(mutex_);
+  auto& shelf = by_size_[count];
+  // Whatever comes back later needs no memory then.
+  shelf.free.reserve(shelf.free.size() + shelf.taken + 1);
+  auto memory = shelf.free.empty() ? std::vector<float>(count) : std::move(shelf.free.back());
+  if (!shelf.free.empty()) shelf.free.pop_back(), bytes_ -= sizeof(float) * count;
+  ++shelf.taken;
+  return memory;
+}
+
+void Spares::give(std::vector<float> memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_size_.find(memory.size());
+  if (found == by_size_.end() || found->second.taken == 0) return;
+  --found->second.taken;
+  bytes_ += sizeof(float) * memory.size();
+  found->second.free.push_back(std::move(memory));
+}
+
+ErrorFeedback::ErrorFeedback(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<FeedbackState*> states, Spares* spares)
+    : options_(options), compressor_(std::move(compressor)), states_(std::move(states)), spares_(spares != nullptr ? *spares : own_spares_), next_(states_.size()), gradients_(states_.size()), outputs_(states_.size()), cleared_(states_.size()) {}
+
+ErrorFeedback::~ErrorFeedback() {
+  settle();
+  for (auto& memory : next_) spares_.give(std::move(memory));
+}
+
+size_t ErrorFeedback::buffer_bytes() const {
+  size_t numbers = lost_.capacity() + copies_.capacity();
+  for (const auto& memory : next_) numbers += memory.capacity();
+  return compressor_->buffer_bytes() + own_spares_.bytes() + sizeof(float) * numbers;
+}
+
+Result<std::unique_ptr<ErrorFeedback>> ErrorFeedback::make(const FeedbackOptions& options, std::unique_ptr<Compressor> compressor, std::vector<std::string> names, FeedbackStore& store, Spares* spares) {
+  UNISONO_CHECK(names.size() == compressor->decisions().size());
+  if (!(options.eta > 0 && options.eta <= 1)) return Status(Code::invalid, "bad_option: eta = " + std::to_string(options.eta) + " is not in (0, 1]");
+  std::vector<FeedbackState*> states;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto elements = compressor->decisions()[i].matrix.elements();
+    auto& state = store.try_emplace(names[i], FeedbackState{.elements = elements}).first->second;
+    if (state.elements != elements) {
+      return Status(Code::invalid, "state_shape_mismatch: " + names[i] + " has " + std::to_string(elements) + " elements, and what was kept of it " + std::to_string(state.elements));
+    }
+    states.push_back(&state);
+  }
+  return std::unique_ptr<ErrorFeedback>(new ErrorFeedback(options, std::move(compressor), std::move(states), spares));
+}
+
+bool ErrorFeedback::started() const {
+  if (options_.kind != Feedback::ef21m) return true;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (elements(i) > 0 && (states_[i]->momentum.empty() || (tracked(i) && states_[i]->known.empty()))) return false;
+  }
+  return true;
+}
+
+// All memory that the step will need is there before anything is touched: else a step without memory could not be abandoned.
+void ErrorFeedback::reserve() {
+  inputs_.clear();
+  inputs_.reserve(states_.size());
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = *states_[i];
+    if (options_.kind == Feedback::ef21m) {
+      state.momentum.reserve(elements(i));
+      if (tracked(i)) state.known.reserve(elements(i)), state.mean.reserve(elements(i));
+    } else if (options_.kind == Feedback::ef14 && !is_whole()) {
+      if (moves(i) && next_[i].empty()) next_[i] = spares_.take(elements(i));
+      if (options_.lossy && decision(i).treatment == Treatment::dense) state.residual.reserve(elements(i));
+      cleared_[i].reserve(decision(i).matrix.rows);
+    }
+  }
+}
+
+// A running mean takes the gradient's place until it is known whether the step counts. (Residuals are added where the sketch is made.)
+void ErrorFeedback::add_up() {
+  if (options_.kind != Feedback::ef21m) return;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const auto& momentum = states_[i]->momentum;
+    for (size_t k = 0; k < momentum.size(); ++k) gradients_[i][k] = (1 - options_.eta) * momentum[k] + options_.eta * gradients_[i][k];
+  }
+}
+
+// Tensors that are neighbours in memory are averaged where they are, if nothing of them is kept: an all-reduce that fails leaves nothing behind.
+std::span<float> ErrorFeedback::pack_whole() {
+  with_residual_ = sending_ != Sending::plain && std::any_of(states_.begin(), states_.end(), [](const auto* state) { return !state->residual.empty(); });
+  const float* next = nullptr;
+  bool neighbours = true;
+  size_t all = 0;
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (elements(i) == 0) continue;
+    neighbours = neighbours && (next == nullptr || next == gradients_[i]);
+    if (all == 0) whole_ = {gradients_[i], 0};
+    next = gradients_[i] + elements(i);
+    all += elements(i);
+  }
+  if (all == 0) return whole_ = {};
+  in_place_ = neighbours && (sending_ == Sending::plain || options_.kind != Feedback::ef21m) && !with_residual_;
+  if (in_place_) return whole_ = {whole_.data(), all};
+  copies_.clear();
+  copies_.reserve(all);
+  for (size_t i = 0; i < gradients_.size(); ++i) copies_.insert(copies_.end(), gradients_[i], gradients_[i] + elements(i));
+  return whole_ = copies_;
+}
+
+std::span<float> ErrorFeedback::begin(uint64_t step, std::span<float* const> gradients, Sending sending) {
+  UNISONO_CHECK(gradients.size() == states_.size());
+  std::copy(gradients.begin(), gradients.end(), gradients_.begin());
+  in_place_ = false;
+  sending_ = sending == Sending::compressed && !started() ? Sending::whole : sending;
+  if (is_whole() || options_.lossy) settle();
+  if (!is_whole()) copies_ = std::vector<float>(), whole_ = {};  // as much as all gradients, for a step that is rare
+  unsettled_ = false;  // whatever becomes of this step, the last one is over
+  added_ = committed_ = finished_ = false;
+  if (sending_ == Sending::plain) return pack_whole();
+  reserve();
+  add_up();
+  size_t all = 0;
+  for (size_t i = 0; i < states_.size(); ++i) all += sizeof(float) * elements(i);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const auto& kept = options_.kind == Feedback::ef21m ? states_[i]->known : states_[i]->residual;
+    inputs_.push_back({.values = gradients_[i], .moved = moves(i) ? next_[i].data() : nullptr, .far = all > near_bytes, .residual = kept.empty() ? nullptr : kept.data(), .difference = options_.kind == Feedback::ef21m, .cleared = cleared_[i].empty() ? nullptr : cleared_[i].data()});
+  }
+  added_ = true;
+  if (!is_whole()) return compressor_->begin(step, inputs_);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    for (size_t k = 0; inputs_[i].residual != nullptr && !inputs_[i].difference && k < elements(i); ++k) gradients_[i][k] += inputs_[i].residual[k];
+  }
+  return pack_whole();
+}
+
+Status ErrorFeedback::choose() { return is_whole() ? Status() : compressor_->choose(); }
+
+std::span<float> ErrorFeedback::pack() {
+  if (is_whole()) return {};
+  std::vector<const float*> values;
+  for (size_t i = 0; i < gradients_.size(); ++i) values.push_back(moves(i) ? next_[i].data() : gradients_[i]);
+  packed_ = compressor_->pack(values);
+  if (options_.lossy && options_.kind == Feedback::ef21m) {
+    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+      for (size_t k = 0; tracked(i) && k < piece.size(); ++k) piece[k] -= states_[i]->known[offset + k];
+    });
+  }
+  return packed_;
+}
+
+Result<std::span<float>> ErrorFeedback::next() {
+  if (auto status = choose(); !status.ok()) return status;
+  return pack();
+}
+
+std::span<float> ErrorFeedback::lost() {
+  if (is_whole() || !options_.lossy || options_.kind == Feedback::none) return {};
+  lost_.resize(packed_.size());
+  return lost_;
+}
+
+// What is averaged last, tensor by tensor and row by row: of which tensor, from which of its elements on, and where it is.
+template <typename Does>
+void ErrorFeedback::each_piece(Does does) const {
+  float* at = packed_.data();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const size_t columns = decision(i).matrix.columns;
+    for (const size_t row : compressor_->rows(i)) does(i, row * columns, std::span(at, columns)), at += columns;
+  }
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (decision(i).treatment == Treatment::dense) does(i, 0, std::span(at, elements(i))), at += elements(i);
+  }
+}
+
+// EF21M: what the others hold of this rank's running mean, and the mean of that, go on.
+void ErrorFeedback::commit_difference() {
+  output_energy_ = 0;
+  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+    auto& state = *states_[i];
+    const float* const values = gradients_[i] + offset;
+    if (!tracked(i)) return;
+    if (options_.lossy) {
+      const float* const lost = lost_.data() + (piece.data() - packed_.data());
+      for (size_t k = 0; k < piece.size(); ++k) {
+        float& known = state.known[offset + k];
+        known += (values[k] - known) - lost[k];
+        state.mean[offset + k] += piece[k];
+      }
+    } else {
+      std::copy_n(values, piece.size(), state.known.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::copy(piece.begin(), piece.end(), state.mean.begin() + static_cast<std::ptrdiff_t>(offset));
+    }
+  });
+  for (size_t i = 0; i < states_.size(); ++i) states_[i]->momentum.assign(gradients_[i], gradients_[i] + elements(i));
+  each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+    if (!tracked(i)) std::copy(piece.begin(), piece.end(), gradients_[i] + offset);
+  });
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (tracked(i)) std::copy(states_[i]->mean.begin(), states_[i]->mean.end(), gradients_[i]);
+    output_energy_ += energy({gradients_[i], elements(i)});
+  }
+}
+
+// EF14 and none. Everything is kept, also the rows that were sent, until the step cannot be taken back any more.
+void ErrorFeedback::commit_values() {
+  output_energy_ = energy(packed_);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = *states_[i];
+    if (moves(i)) {
+      state.residual.swap(next_[i]);
+      spares_.give(std::exchange(next_[i], {}));
+      cleared_[i].assign(decision(i).matrix.rows, 0);
+      for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
+    } else if (options_.kind == Feedback::ef14 && options_.lossy && decision(i).treatment == Treatment::dense) {
+      state.residual.assign(gradients_[i], gradients_[i] + elements(i));
+      cleared_[i].assign(decision(i).matrix.rows, 1);
+    } else {
+      state.residual = std::vector<float>();  // of one that was compressed before
+      if (compressed(i)) std::fill_n(gradients_[i], elements(i), 0.0f);
+    }
+  }
+  unsettled_ = committed_ = options_.kind == Feedback::ef14;
+  for (size_t i = 0; i < states_.size(); ++i) outputs_[i] = compressed(i) ? gradients_[i] : nullptr;
+  compressor_->unpack(outputs_);
+  // What dense tensors gave stays there until the next step: it may have to be kept.
+  each_piece([&](size_t i, size_t, std::span<float> piece) {
+    if (!compressed(i)) std::swap_ranges(piece.begin(), piece.end(), gradients_[i]);
+  });
+}
+
+void ErrorFeedback::commit_whole() {
+  const float* mean = whole_.data();
+  output_energy_ = sending_ == Sending::whole ? energy(whole_) : 0;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = *states_[i];
+    const size_t count = elements(i);
+    if (sending_ == Sending::whole) state.residual = std::vector<float>();
+    if (sending_ == Sending::whole && options_.kind == Feedback::ef21m) {
+      state.momentum.assign(gradients_[i], gradients_[i] + count);
+      if (tracked(i)) state.known = state.momentum, state.mean.assign(mean, mean + count);
+    }
+    if (mean != gradients_[i]) std::copy_n(mean, count, gradients_[i]);
+    mean += count;
+  }
+}
+
+Status ErrorFeedback::finish() {
+  if (is_whole()) {
+    // A step that is sent as without compression is not looked at either.
+    if (sending_ == Sending::whole && !all_finite(whole_)) return not_finite("the average");
+    commit_whole();
+  } else {
+    if (auto status = compressor_->accept(); !status.ok()) return status;
+    if (options_.kind == Feedback::ef21m) commit_difference();
+    else commit_values();
+  }
+  finished_ = true;
+  return {};
+}
+
+void ErrorFeedback::abandon() {
+  if (finished_) {
+    step_skipped();
+    if (options_.kind != Feedback::ef14 || is_whole() || options_.lossy) return;
+    return each_piece([&](size_t i, size_t, std::span<float> piece) {
+      if (!compressed(i)) keep(states_[i]->residual, piece);
+    });
+  }
+  if (sending_ == Sending::plain || (is_whole() && in_place_)) return;
+  if (!added_) settle(), add_up();
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = *states_[i];
+    float* const values = gradients_[i];
+    const bool moved = added_ && moves(i);
+    for (size_t k = 0; !added_ && k < state.residual.size(); ++k) values[k] += state.residual[k];
+    // A rank whose numbers are not finite would keep them for ever.
+    if (!all_finite({moved ? next_[i].data() : values, elements(i)})) continue;
+    if (options_.kind == Feedback::ef14) {
+      if (moved) state.residual.swap(next_[i]);
+      if (moved || keep(state.residual, {values, elements(i)})) cleared_[i].clear();
+    }
+    if (options_.kind == Feedback::ef21m && !state.momentum.empty()) keep(state.momentum, {values, elements(i)});
+  }
+}
+
+void ErrorFeedback::step_skipped() {
+  if (options_.kind != Feedback::ef14) return;
+  if (unsettled_) {
+    for (auto& rows : cleared_) rows.clear();
+    unsettled_ = false;
+    return;
+  }
+  const float* mean = whole_.data();
+  for (size_t i = 0; is_whole() && with_residual_ && i < states_.size(); mean += elements(i), ++i) {
+    if (compressed(i)) states_[i]->residual.assign(mean, mean + elements(i));
+  }
+}
+
+void ErrorFeedback::delivered() {
+  if (options_.kind != Feedback::ef14 || sending_ == Sending::plain) return;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (is_whole()) states_[i]->residual = std::vector<float>();
+    cleared_[i].clear();
+    if (states_[i]->residual.empty()) continue;
+    cleared_[i].assign(decision(i).matrix.rows, compressed(i) ? 0 : 1);
+    for (const size_t row : compressor_->rows(i)) cleared_[i][row] = 1;
+  }
+  unsettled_ = committed_;  // else what encoding lost is not known
+}
+
+void ErrorFeedback::settle() {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& residual = states_[i]->residual;
+    const size_t columns = decision(i).matrix.columns;
+    for (size_t row = 0; row < cleared_[i].size(); ++row) {
+      if (cleared_[i][row] != 0) std::fill_n(residual.begin() + static_cast<std::ptrdiff_t>(row * columns), columns, 0.0f);
+    }
+    cleared_[i].clear();
+  }
+  if (unsettled_ && options_.lossy) {
+    each_piece([&](size_t i, size_t offset, std::span<float> piece) {
+      std::copy_n(lost_.data() + (piece.data() - packed_.data()), piece.size(), states_[i]->residual.begin() + static_cast<std::ptrdiff_t>(offset));
+    });
+  }
+  unsettled_ = false;
+}
+
+void ErrorFeedback::forget() {
+  for (auto* state : states_) *state = {.elements = state->elements};
+  for (auto& rows : cleared_) rows.clear();
+  unsettled_ = false;
+}
+
+}  // namespace unisono

@@ -1,0 +1,30 @@
+// What error feedback keeps on one rank, as bytes: for checkpoints. Loaded again, training goes on as if it had not stopped, to the bit.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "compressors/arc_top_k.h"
+#include "training/reducer/error_feedback.h"
+
+namespace unisono {
+
+// Of all that ranks must have in common: options that change what is sent, but no tensors.
+uint64_t digest(const ArcOptions& arc, const FeedbackOptions& feedback);
+
+struct FeedbackCheckpoint {
+  uint32_t world = 0, rank = 0;  // when it was written
+  uint64_t options = 0;          // their digest
+  uint64_t step = 0;             // the next one
+  FeedbackStore store;
+};
+
+Bytes encode(const FeedbackCheckpoint& checkpoint);
+// corrupt: cut, changed, or nothing of the kind. Allocates no more than there are bytes.
+Result<FeedbackCheckpoint> decode_checkpoint(ByteView bytes);
+
+// Whether a rank may go on from there. invalid: it was another rank (its residuals are not this one's), the world had another size
+// (roster_changed), or options differ (config_mismatch). Who wants to start from nothing instead leaves the store empty.
+Status check(const FeedbackCheckpoint& checkpoint, uint32_t world, uint32_t rank, uint64_t options);
+
+}  // namespace unisono

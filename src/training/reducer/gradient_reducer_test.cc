@@ -1,0 +1,379 @@
+// Gradients that are compressed between ranks of real groups: the acceptance checks that need an engine, by their numbers in the
+// specification of ARC-Top-K.
+#include "unisono/training.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <cmath>
+
+#include "testing/group_of_threads.h"
+#include "training/reducer/gradient_reducer_test_support.h"
+#include "training/reducer/reduction_pipeline.h"
+
+namespace unisono {
+namespace {
+
+using test::arc;
+using test::kept_by;
+using test::Ledger;
+using test::model;
+using test::normals;
+using test::ReducerRank;
+using test::Values;
+using test::in_group;
+
+// 16, between ranks: plain values, 16 bits, and few bits. Each rank delivers what it got, so N times the average is in the books.
+TEST(GradientReducer, loses_nothing_whatever_values_travel_as) {
+  for (const char* options : {"ratio=0.2", "ratio=0.2,values=bf16,values_schedule=two_step", "values=f16,values_schedule=two_step", "ratio=0.1,values=int8,values_schedule=two_step", "ratio=0.3,values=int4,values_schedule=two_step",
+                              "ratio=0.2,rank=1,sketch=bf16", "refresh=16"}) {
+    for (const uint32_t world : {2u, 3u, 4u}) {
+      Ledger ledger;
+      in_group(world, [&](Group& group) {
+        ReducerRank rank(group);
+        ASSERT_TRUE(rank.make(arc(options)).ok());
+        for (uint64_t step = 0; step < 40; ++step) {
+          rank.fill(step);
+          ledger.give(rank);
+          const auto report = rank.step();
+          ASSERT_TRUE(report.ok()) << report.status().to_string();
+          ASSERT_TRUE(report->applied);
+          ledger.deliver(rank);
+        }
+        ledger.keep(rank);
+      });
+      SCOPED_TRACE(std::string(options) + ", " + std::to_string(world) + " ranks");
+      ledger.expect_balanced();
+    }
+  }
+}
+
+// 10, with what the library chooses, and part of 20: the same bits on all ranks, two all-reduces per group, and as many values as the rule says.
+TEST(GradientReducer, gives_all_ranks_the_same_bits_in_two_all_reduces_per_bucket) {
+  for (const uint32_t world : {2u, 3u, 5u, 8u}) {
+    std::vector<std::vector<Values>> got(world);
+    in_group(world, [&](Group& group) {
+      ReducerRank rank(group);
+      ASSERT_TRUE(rank.make(arc("feedback=ef21m")).ok());
+      for (uint64_t step = 0; step < 10; ++step) {
+        const auto report = rank.step(step);
+        ASSERT_TRUE(report.ok()) << report.status().to_string();
+        EXPECT_EQ(report->costs.collectives, step == 0 ? 2u : 4u);
+        EXPECT_EQ(report->compressed, step == 0 ? 0u : 3u);
+        if (step > 0) {
+          // Sketches with their flag; 8 of 40 rows, 7 of 31, 13 of 64; the tensor of one dimension.
+          EXPECT_EQ(report->costs.payload_elements, 64u * 4 + 1 + 13 * 32 + (40 + 31) * 4 + 1 + 8 * 50 + 7 * 65 + 33);
+          EXPECT_TRUE(report->captured > 0 && report->captured < 1) << report->captured;
+        }
+        EXPECT_GT(report->output_norm, 0);
+      }
+      got[group.rank()] = rank.values;
+    });
+    for (const auto& each : got) EXPECT_EQ(each, got[0]);
+  }
+}
+
+TEST(GradientReducer, averages_whole_before_the_first_step_that_is_compressed_and_with_one_rank_does_nothing) {
+  std::array<ReducerRank*, 2> ranks{};
+  std::barrier both(2);
+  in_group(2, [&](Group& group) {
+    ReducerRank rank(group);
+    ranks[group.rank()] = &rank;
+    ASSERT_TRUE(rank.make(arc("start=3")).ok());
+    for (uint64_t step = 0; step < 5; ++step) {
+      rank.fill(step);
+      both.arrive_and_wait();
+      Values mean(rank.values[0]);
+      for (size_t k = 0; k < mean.size(); ++k) mean[k] = (ranks[0]->values[0][k] + ranks[1]->values[0][k]) / 2;
+      both.arrive_and_wait();
+      const auto report = rank.step();
+      ASSERT_TRUE(report.ok());
+      EXPECT_EQ(rank.values[0] == mean, step < 3);
+      EXPECT_EQ(report->compressed > 0, step >= 3);
+      EXPECT_EQ(report->state_bytes > 0, step >= 3);
+    }
+  });
+  in_group(1, [](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    rank.fill(1);
+    const auto before = rank.values;
+    ASSERT_TRUE(rank.step().ok());
+    EXPECT_EQ(rank.values, before);
+  });
+}
+
+// 28: Inf or NaN on one rank, in a compressed tensor or in one that is not.
+TEST(GradientReducer, skips_a_step_alike_on_all_ranks_where_one_has_what_is_no_number) {
+  for (const uint32_t tensor : {1u, 2u, 4u}) {
+    for (const bool poison : {false, true}) {
+      in_group(3, [&](Group& group) {
+        ReducerRank rank(group);
+        ASSERT_TRUE(rank.make(arc(poison ? "nonfinite=poison" : "")).ok());
+        for (uint64_t step = 0; step < 8; ++step) {
+          rank.fill(step);
+          if (step == 5 && group.rank() == 1) rank.values[tensor][7] = poison ? NAN : INFINITY;
+          auto before = kept_by(rank);
+          const auto report = rank.step();
+          ASSERT_TRUE(report.ok());
+          EXPECT_EQ(report->applied, step != 5);
+          if (step == 5) {
+            EXPECT_EQ(std::isnan(rank.values[tensor][0]), poison);
+            // The bucket that was finite keeps what all had; that one nothing of this step.
+            const char* name = tensor == 4 ? "e" : "a";
+            EXPECT_EQ(kept_by(rank)[name].residual, before[name].residual);
+          }
+        }
+      });
+    }
+  }
+}
+
+// A bucket that the step that is taken back did not have keeps what it had: its own last step was used.
+TEST(GradientReducer, takes_back_the_last_step_only) {
+  Ledger ledger;
+  in_group(2, [&](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    for (uint64_t step = 0; step < 9; ++step) {
+      rank.fill(step);
+      if (step % 3 == 2) {
+        for (const size_t i : {0, 1, 2, 3}) std::fill(rank.values[i].begin(), rank.values[i].end(), 0.0f);
+        ledger.give(rank);
+        ASSERT_TRUE(rank.reduce({4, 3}).ok() && rank.reducer->finish().ok());
+        rank.reducer->step_skipped();
+        rank.reducer->step_skipped();  // a second time there is nothing to take back
+      } else {
+        ledger.give(rank);
+        ASSERT_TRUE(rank.step().ok());
+        ledger.deliver(rank);
+      }
+    }
+    ledger.keep(rank);
+  });
+  ledger.expect_balanced();
+}
+
+TEST(GradientReducer, takes_back_a_step_that_was_not_used_and_sends_all_when_flushed) {
+  Ledger ledger;
+  in_group(3, [&](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    for (uint64_t step = 0; step < 12; ++step) {
+      rank.fill(step);
+      // Of tensors that are sent whole nothing is kept by a step that is taken back.
+      if (step % 3 == 1) std::fill(rank.values[1].begin(), rank.values[1].end(), 0.0f);
+      ledger.give(rank);
+      if (step == 11) rank.reducer->flush();
+      ASSERT_TRUE(rank.step().ok());
+      if (step % 3 == 1) rank.reducer->step_skipped();
+      else ledger.deliver(rank);
+    }
+    const auto store = kept_by(rank);
+    for (const auto& [name, state] : store) EXPECT_TRUE(state.residual.empty()) << name;
+    ledger.keep(rank);
+  });
+  ledger.expect_balanced();
+}
+
+// 28: other buckets in the middle of a run; a ratio that changes.
+TEST(GradientReducer, finds_by_name_what_was_kept_when_buckets_or_ratio_change) {
+  Ledger ledger;
+  in_group(2, [&](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc("schedule=0.5@4/0.1@9")).ok());
+    for (uint64_t step = 0; step < 14; ++step) {
+      rank.fill(step);
+      ledger.give(rank);
+      if (step % 3 == 0) {
+        ASSERT_TRUE(rank.reduce({0, 1, 2, 3, 4}).ok());
+      } else if (step % 3 == 1) {
+        for (const uint32_t i : {4u, 2u, 1u, 0u}) ASSERT_TRUE(rank.reduce({i}).ok());
+      } else {
+        ASSERT_TRUE(rank.reduce({2, 4}).ok() && rank.reduce({1, 0}).ok());
+      }
+      const auto report = rank.reducer->finish();
+      ASSERT_TRUE(report.ok()) << report.status().to_string();
+      EXPECT_EQ(report->ratio, step < 4 ? 0.2 : step < 9 ? 0.5 : 0.1);
+      ledger.deliver(rank);
+    }
+    ledger.keep(rank);
+  });
+  ledger.expect_balanced();
+}
+
+// 28: saved and loaded.
+TEST(GradientReducer, goes_on_to_the_bit_from_what_was_saved) {
+  for (const char* feedback : {"feedback=ef14", "feedback=ef21m"}) {
+    in_group(2, [&](Group& group) {
+      ReducerRank rank(group), later(group);
+      ASSERT_TRUE(rank.make(arc(feedback)).ok());
+      for (uint64_t step = 0; step < 10; ++step) ASSERT_TRUE(rank.step(step).ok());
+      const auto saved = rank.reducer->save();
+      ASSERT_TRUE(later.make(arc(feedback)).ok());
+      ASSERT_TRUE(later.reducer->load(saved).ok());
+      EXPECT_EQ(later.reducer->step(), 10u);
+      for (uint64_t step = 10; step < 60; ++step) {
+        ASSERT_TRUE(rank.step(step).ok() && later.step(step).ok());
+        ASSERT_EQ(rank.values, later.values);
+      }
+      ReducerRank other(group);
+      ASSERT_TRUE(other.make(arc("seed=5")).ok());
+      EXPECT_NE(other.reducer->load(saved).message().find("config_mismatch"), std::string::npos);
+      ASSERT_TRUE(other.make(arc(feedback), {{"a", {40, 51}}}).ok());
+      EXPECT_NE(other.reducer->load(saved).message().find("state_shape_mismatch"), std::string::npos);
+      EXPECT_EQ(other.reducer->load(ByteView(saved).first(saved.size() / 2)).code(), Code::corrupt);
+    });
+  }
+}
+
+// 28: another seed, ratio, shape.
+TEST(GradientReducer, says_on_all_ranks_that_options_or_parameters_differ) {
+  for (const char* options : {"seed=1", "ratio=0.3", "values=int8", "start=1"}) {
+    in_group(3, [&](Group& group) {
+      ReducerRank rank(group);
+      const auto status = rank.make(arc(group.rank() == 1 ? options : ""));
+      EXPECT_EQ(status.code(), Code::invalid);
+      EXPECT_NE(status.message().find("config_mismatch"), std::string::npos) << status.to_string();
+    });
+  }
+  in_group(2, [](Group& group) {
+    auto parameters = model;
+    if (group.rank() == 1) parameters[0].shape = {50, 40};
+    EXPECT_NE(ReducerRank(group).make(arc(), parameters).message().find("config_mismatch"), std::string::npos);
+  });
+}
+
+TEST(GradientReducer, says_that_buckets_differ_and_keeps_the_gradients) {
+  Ledger ledger;
+  in_group(2, [&](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    for (uint64_t step = 0; step < 6; ++step) {
+      rank.fill(step);
+      ledger.give(rank);
+      if (step == 3) {
+        ASSERT_TRUE((group.rank() == 0 ? rank.reduce({0, 1}) : rank.reduce({0})).ok());
+        ASSERT_TRUE((group.rank() == 0 ? rank.reduce({2, 4}) : rank.reduce({1, 2, 4})).ok());
+        const auto report = rank.reducer->finish();
+        ASSERT_FALSE(report.ok());
+        EXPECT_NE(report.status().message().find("config_mismatch"), std::string::npos) << report.status().to_string();
+      } else {
+        ASSERT_TRUE(rank.step().ok());
+        ledger.deliver(rank);
+      }
+    }
+    ledger.keep(rank);
+  });
+  ledger.expect_balanced();
+}
+
+// 28: what a flipped bit of the sketch would do: ranks that have chosen different rows. Here rows by lot and another seed. (Sketches of other seeds
+// lead to the same rows: all ranks choose by the same average.)
+TEST(ReductionPipeline, says_that_ranks_have_chosen_different_rows_and_delivers_nothing) {
+  in_group(3, [](Group& group) {
+    FeedbackStore store;
+    auto compressor = make_arc_top_k({.rule = {.min_elements = 0}, .seed = group.rank() == 2 ? 9u : 8u, .random = true}, 0, {{.number = 0, .shape = {60, 20}}});
+    Bucket bucket;
+    bucket.feedback = *ErrorFeedback::make({}, *std::move(compressor), {"w"}, store);
+    auto gradient = normals(3, 0, group.rank(), 1200);
+    const auto before = gradient;
+    bucket.gradients = {gradient.data()};
+    std::vector<uint32_t> all{0, 1, 2};
+    ReductionPipeline pipeline(*group.split(all), {});
+    pipeline.begin_step(0, 1);
+    pipeline.submit(bucket);
+    pipeline.finish();
+    EXPECT_EQ(bucket.status.code(), Code::invalid);
+    EXPECT_NE(bucket.status.message().find("index_mismatch"), std::string::npos) << bucket.status.to_string();
+    EXPECT_EQ(gradient, Values(1200));
+    bucket.feedback->abandon();
+    EXPECT_EQ(store.at("w").residual, before);
+  });
+}
+
+TEST(GradientReducer, names_the_rank_that_does_not_come_and_keeps_the_gradients) {
+  Options hurried;
+  hurried.timeout = Milliseconds(300);
+  std::barrier both(2);
+  in_group(2, [&](Group& group) {
+    ReducerRank rank(group);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    ASSERT_TRUE(rank.step(0).ok());
+    if (group.rank() == 0) {
+      rank.fill(1);
+      const auto before = rank.values[4];
+      const auto residual = kept_by(rank)["e"].residual;
+      const auto report = rank.step();
+      ASSERT_FALSE(report.ok());
+      EXPECT_EQ(report.status().code(), Code::late);
+      EXPECT_NE(report.status().message().find("rank 1"), std::string::npos) << report.status().to_string();
+      const auto after = kept_by(rank)["e"].residual;
+      for (size_t k = 0; k < after.size(); ++k) ASSERT_EQ(after[k], before[k] + residual[k]);
+    }
+    both.arrive_and_wait();
+  }, hurried);
+}
+
+// 0.99 of the values in two all-reduces instead of one cannot pay, whatever the links were measured to do.
+TEST(GradientReducer, sends_whole_what_would_not_pay_and_says_so) {
+  in_group(2, [](Group& group) {
+    auto reducer = GradientReducer::make(group, std::vector<Parameter>{{"w", {100, 50}}}, *Compression::parse("arc:start=0,min_elements=0,rank=1,ratio=0.97,max_payload=1"));
+    ASSERT_TRUE(reducer.ok());
+    Values values(5000, static_cast<float>(group.rank()));
+    const Gradient bucket[] = {{.name = "w", .values = values.data()}};
+    ASSERT_TRUE(reducer->reduce(bucket).ok());
+    const auto report = reducer->finish();
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->compressed, 0u);
+    EXPECT_EQ(report->costs.collectives, 1u);
+    EXPECT_NE(report->off.find("1 of 1 buckets are sent whole"), std::string::npos) << report->off;
+    EXPECT_EQ(values, Values(5000, 0.5f));
+  });
+}
+
+TEST(GradientReducer, refuses_names_that_it_does_not_know_or_that_come_twice) {
+  in_group(2, [](Group& group) {
+    ReducerRank rank(group);
+    EXPECT_NE(rank.make(arc(), {{"a", {1}}, {"a", {2}}}).message().find("two parameters are called a"), std::string::npos);
+    EXPECT_NE(rank.make(arc(), {{"", {1}}}).message().find("without a name"), std::string::npos);
+    ASSERT_TRUE(rank.make(arc()).ok());
+    float value = 0;
+    const Gradient unknown[] = {{.name = "x", .values = &value}};
+    EXPECT_NE(rank.reducer->reduce(unknown).message().find("no parameter x"), std::string::npos);
+    EXPECT_NE(rank.reduce({0, 0}).message().find("comes twice"), std::string::npos);
+    const Gradient nowhere[] = {{.name = "a", .values = nullptr}};
+    EXPECT_NE(rank.reducer->reduce(nowhere).message().find("is nowhere"), std::string::npos);
+    ASSERT_TRUE(rank.reduce({0}).ok());
+    EXPECT_NE(rank.reduce({0}).message().find("comes twice"), std::string::npos);
+    EXPECT_TRUE(rank.reducer->finish().ok());
+    EXPECT_TRUE(rank.step(1).ok());
+  });
+}
+
+// 19, between ranks: with the warning.
+TEST(GradientReducer, warns_of_what_is_left_over_without_bound) {
+  in_group(2, [](Group& group) {
+    auto made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 1}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,max_payload=1,rank=1"));
+    ASSERT_TRUE(made.ok());
+    // Its sketch and rows are not less than the tensor: compressed only if that is allowed.
+    made = GradientReducer::make(group, std::vector<Parameter>{{"w", {64, 4}}}, *Compression::parse("arc:ratio=0.1,start=0,auto_off=off,min_elements=0,rank=1"));
+    ASSERT_TRUE(made.ok());
+    size_t warnings = 0;
+    for (uint64_t step = 0; step < 1000; ++step) {
+      Values gradient(256, 0.01f);
+      std::fill(gradient.end() - 4, gradient.end(), group.rank() == 0 ? 1.0f : -1.0f);
+      const Gradient bucket[] = {{.name = "w", .values = gradient.data()}};
+      ASSERT_TRUE(made->reduce(bucket).ok());
+      const auto report = made->finish();
+      ASSERT_TRUE(report.ok());
+      for (const auto& warning : report->warnings) warnings += warning.find("100 times") != warning.npos;
+    }
+    EXPECT_EQ(warnings, 1u);
+    EXPECT_EQ(made->total().step, 1000u);
+  });
+}
+
+}  // namespace
+}  // namespace unisono

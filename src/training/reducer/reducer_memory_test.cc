@@ -1,0 +1,447 @@
+// What becomes of a step for which there is no memory, and how much memory steps take.
+//
+// This file replaces the global operator new of the whole test program: the n-th allocation of those that are watched fails, for every n.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/prctl.h>
+
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "testing/group_of_threads.h"
+#include "testing/replaced_new.h"
+#include "training/reducer/compression_rules.h"
+#include "training/sharded/drift_probe.h"
+#include "training/drop_compute/drop_controller.h"
+#include "training/reducer/gradient_reducer_test_support.h"
+
+namespace {
+
+enum class Watch : int { nothing, this_thread, reducers_thread, callers };
+std::atomic<Watch> watch = Watch::nothing;
+std::atomic<uint64_t> allocations = 0, fails_from = 0, fails_to = 0;
+std::atomic<int64_t> live_bytes = 0;
+thread_local bool armed = false;
+
+bool is_reducers_thread() {
+  char name[16] = {};
+  ::prctl(PR_GET_NAME, name);
+  return std::strcmp(name, "unisono-reduce") == 0;
+}
+
+bool fails() {
+  const auto who = watch.load(std::memory_order_relaxed);
+  if (who == Watch::nothing || (who == Watch::reducers_thread ? !is_reducers_thread() : !armed)) return false;
+  const auto number = ++allocations;
+  return number >= fails_from && number <= fails_to;
+}
+
+}  // namespace
+
+void* unisono::replaced_new::allocate(size_t bytes, size_t alignment) {
+  if (fails()) return nullptr;
+  auto* memory = from_heap(bytes, alignment);
+  if (memory != nullptr) live_bytes.fetch_add(static_cast<int64_t>(::malloc_usable_size(memory)), std::memory_order_relaxed);
+  return memory;
+}
+
+void unisono::replaced_new::release(void* memory) {
+  if (memory != nullptr) live_bytes.fetch_sub(static_cast<int64_t>(::malloc_usable_size(memory)), std::memory_order_relaxed);
+  std::free(memory);
+}
+
+namespace unisono {
+namespace {
+
+using test::arc;
+using test::kept_by;
+using test::Ledger;
+using test::normals;
+using test::ReducerRank;
+using test::Values;
+using test::in_group;
+
+// Whatever the watched threads ask for as the n-th of all, and all after it, too, if that is so. False: they did not ask that often.
+class Shortage {
+ public:
+  Shortage(Watch who, uint64_t n, bool for_good) : n_(n) {
+    allocations = 0;
+    fails_from = n;
+    fails_to = for_good ? UINT64_MAX : n;
+    watch = who;
+  }
+  ~Shortage() { end(); }
+  bool end() {
+    watch = Watch::nothing;
+    return allocations >= n_;
+  }
+
+ private:
+  const uint64_t n_;
+};
+
+struct Case {
+  const char* name;
+  FeedbackOptions feedback;
+  ArcOptions arc = test::arc_options(200'000, 4, 5);
+  Sending sending = Sending::compressed;
+  bool first = false;     // the shortage comes in the first step; else others were before
+  bool for_good = false;  // until the step is over
+  bool anew = false;      // before it the tensors come into another bucket
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+};
+
+// One rank, whose averages are what it sends: a compressed tensor and one that is sent whole.
+class OneRank {
+ public:
+  explicit OneRank(const Case& c) : case_(c) { make(); }
+  void make() {
+    feedback_.reset();
+    auto made = ErrorFeedback::make(case_.feedback, *make_arc_top_k(case_.arc, 0, {{.number = 0, .shape = {30, 40}}, {.number = 1, .shape = {70}}}), {"w", "v"}, store_);
+    feedback_ = std::move(*made);
+  }
+  void fill(uint64_t step) { gradients_ = {normals(1, step, 0, 1200), normals(1, step, 1, 70)}; }
+  // As the reducer's thread does it.
+  Status step(uint64_t number, Sending sending) {
+    float* const values[] = {gradients_[0].data(), gradients_[1].data()};
+    try {
+      feedback_->begin(number, values, sending);
+      if (auto status = feedback_->choose(); !status.ok()) return feedback_->abandon(), status;
+      feedback_->pack();
+      const auto lost = feedback_->lost();
+      std::fill(lost.begin(), lost.end(), 0.0f);
+      if (auto status = feedback_->finish(); !status.ok()) return feedback_->abandon(), status;
+      return {};
+    } catch (const std::bad_alloc&) {
+      feedback_->abandon();
+      return {Code::unavailable, "out of memory"};
+    }
+  }
+  FeedbackState& kept(const char* name) { return feedback_->settle(), store_.at(name); }
+  const std::array<Values, 2>& gradients() const { return gradients_; }
+
+ private:
+  const Case case_;
+  FeedbackStore store_;
+  std::unique_ptr<ErrorFeedback> feedback_;
+  std::array<Values, 2> gradients_;
+};
+
+class NoMemory : public ::testing::TestWithParam<Case> {};
+
+void expect_kept(const Case& c, FeedbackState& before, const FeedbackState& after, const Values& gradient) {
+  if (c.feedback.kind == Feedback::ef14) {
+    if (before.residual.empty()) {
+      // Nothing was kept of it before: then it is kept if there is memory for it.
+      EXPECT_TRUE(after.residual.empty() || after.residual == gradient);
+      return;
+    }
+    ASSERT_EQ(after.residual.size(), gradient.size());
+    for (size_t k = 0; k < gradient.size(); ++k) ASSERT_EQ(after.residual[k], gradient[k] + before.residual[k]);
+  } else if (c.feedback.kind == Feedback::ef21m) {
+    EXPECT_EQ(after.known, before.known);
+    EXPECT_EQ(after.mean, before.mean);
+    ASSERT_EQ(after.momentum.size(), before.momentum.size());
+    for (size_t k = 0; k < after.momentum.size(); ++k) ASSERT_EQ(after.momentum[k], (1 - c.feedback.eta) * before.momentum[k] + c.feedback.eta * gradient[k]);
+  }
+}
+
+TEST_P(NoMemory, in_a_step_keeps_what_was_kept_and_the_gradient) {
+  const auto& c = GetParam();
+  uint64_t n = 1;
+  for (bool more = true; more; ++n) {
+    OneRank rank(c);
+    uint64_t step = 0;
+    for (; !c.first && step < 3; ++step) {
+      rank.fill(step);
+      ASSERT_TRUE(rank.step(step, Sending::compressed).ok());
+    }
+    if (c.anew) rank.make();
+    std::array<FeedbackState, 2> before{rank.kept("w"), rank.kept("v")};
+    rank.fill(step);
+    const auto gradients = rank.gradients();
+    Status status;
+    {
+      Shortage shortage(Watch::this_thread, n, c.for_good);
+      armed = true;
+      status = rank.step(step, c.sending);
+      armed = false;
+      more = shortage.end();
+    }
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    ASSERT_EQ(status.ok(), !more);
+    if (more) {
+      EXPECT_EQ(status.code(), Code::unavailable);
+      expect_kept(c, before[0], rank.kept("w"), gradients[0]);
+      if (c.feedback.lossy) expect_kept(c, before[1], rank.kept("v"), gradients[1]);
+    }
+    rank.fill(++step);
+    EXPECT_TRUE(rank.step(step, Sending::compressed).ok());
+  }
+  EXPECT_GT(n, 2u) << "nothing failed";
+}
+
+constexpr FeedbackOptions ef14{.kind = Feedback::ef14}, ef21m{.kind = Feedback::ef21m};
+constexpr FeedbackOptions lossy14{.kind = Feedback::ef14, .lossy = true}, lossy21m{.kind = Feedback::ef21m, .lossy = true};
+
+ArcOptions drawn() {
+  auto options = test::arc_options(200'000, 4, 5);
+  options.random = true;
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NoMemory,
+                         ::testing::Values(Case{.name = "ef14", .feedback = ef14}, Case{.name = "ef14_first", .feedback = ef14, .first = true}, Case{.name = "ef14_for_good", .feedback = ef14, .first = true, .for_good = true},
+                                           Case{.name = "ef14_whole", .feedback = ef14, .sending = Sending::whole}, Case{.name = "ef14_random", .feedback = ef14, .arc = drawn()}, Case{.name = "ef14_lossy", .feedback = lossy14},
+                                           Case{.name = "ef21m", .feedback = ef21m}, Case{.name = "ef21m_first", .feedback = ef21m, .first = true}, Case{.name = "ef21m_for_good", .feedback = ef21m, .for_good = true},
+                                           Case{.name = "ef21m_whole", .feedback = ef21m, .sending = Sending::whole, .anew = true}, Case{.name = "ef21m_lossy", .feedback = lossy21m}, Case{.name = "ef14_anew", .feedback = ef14, .anew = true}, Case{.name = "ef21m_anew", .feedback = ef21m, .anew = true},
+                                           Case{.name = "ef21m_anew_for_good", .feedback = ef21m, .for_good = true, .anew = true}),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+// Two ranks; what fails in the watched step is asked for by the threads of both reducers, or by rank 0's callers. That step is made in a group of
+// its own, where nobody waits for long and whose engine may give up; the others in one that knows nothing of it.
+class TwoRanks {
+ public:
+  TwoRanks(Watch who, uint64_t n) : who_(who), n_(n) {}
+  // False: fewer allocations were made.
+  bool run() {
+    Options hurried;
+    hurried.timeout = Milliseconds(25);
+    std::array<std::optional<Group>, 2> scarce;
+    in_group(2, [&](Group& group) { scarce[group.rank()] = group; }, hurried);
+    in_group(2, [&](Group& group) { run(group, *scarce[group.rank()]); });
+    ledger_.expect_balanced();
+    return more_;
+  }
+  bool failed() const { return !ended_[0].ok() || !ended_[1].ok(); }
+  bool is_apart() const { return ended_[0].ok() != ended_[1].ok(); }
+
+ private:
+  void run(Group& group, Group& scarce) {
+    ReducerRank rank(group);
+    const uint32_t own = group.rank();
+    ranks_[own] = &rank;
+    EXPECT_TRUE(rank.make(arc()).ok());
+    for (uint64_t step = 0; step < 2; ++step) usual_step(rank, step);
+    // On a busy machine even this may take too long.
+    for (std::array met{0, 0}; met[0] + met[1] < 2;) {
+      met = {};
+      met[own] = rank.reducer->resume(scarce).ok();
+      EXPECT_TRUE(group.all_reduce(std::span<int32_t>(met)).ok());
+    }
+    rank.fill(2);
+    both_.arrive_and_wait();
+    std::optional<Shortage> shortage;
+    if (own == 0) shortage.emplace(who_, n_, false);
+    both_.arrive_and_wait();
+    scarce_step(rank, own);
+    both_.arrive_and_wait();
+    if (own == 0) more_ = shortage->end();
+    both_.arrive_and_wait();
+    go_on(rank, group, own);
+  }
+  void usual_step(ReducerRank& rank, uint64_t number) {
+    rank.fill(number);
+    ledger_.give(rank);
+    const auto report = rank.step();
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+    ledger_.deliver(rank);
+  }
+  void scarce_step(ReducerRank& rank, uint32_t own) {
+    auto given = rank.values;
+    const auto gradient = [&](uint32_t i) { return Gradient{.name = test::model[i].name, .values = rank.values[i].data()}; };
+    const Gradient first[] = {gradient(4), gradient(3)}, second[] = {gradient(2), gradient(1), gradient(0)};
+    armed = own == 0;
+    const auto one = rank.reducer->reduce(first), two = rank.reducer->reduce(second);
+    auto report = rank.reducer->finish();
+    armed = false;
+    ended_[own] = report.status();
+    for (const auto& [status, tensors] : {std::pair(one, std::vector<size_t>{4, 3}), std::pair(two, std::vector<size_t>{2, 1, 0})}) {
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), Code::unavailable) << status.to_string();
+      EXPECT_EQ(report.status().code(), Code::unavailable) << report.status().to_string();
+      // The bucket was not taken.
+      for (const size_t i : tensors) {
+        EXPECT_EQ(rank.values[i], given[i]);
+        std::fill(given[i].begin(), given[i].end(), 0.0f);
+      }
+    }
+    ledger_.give(given);
+  }
+  // Whoever has the averages, both use them.
+  void go_on(ReducerRank& rank, Group& group, uint32_t own) {
+    const auto resumed = rank.reducer->resume(group);
+    EXPECT_TRUE(resumed.ok()) << resumed.status().to_string();
+    if (!resumed.ok()) return;
+    const bool someone = ended_[0].ok() || ended_[1].ok();
+    EXPECT_EQ(resumed->step, someone ? 3u : 2u);
+    EXPECT_TRUE(!someone || ended_[resumed->parameters_from].ok());
+    if (someone) ledger_.deliver(*ranks_[resumed->parameters_from]);
+    both_.arrive_and_wait();
+    for (uint64_t step = 3; step < 5; ++step) usual_step(rank, step);
+    ledger_.keep(rank);
+  }
+
+  const Watch who_;
+  const uint64_t n_;
+  Ledger ledger_;
+  std::barrier<> both_{2};
+  std::array<ReducerRank*, 2> ranks_{};
+  std::array<Status, 2> ended_;
+  bool more_ = true;
+};
+
+void expect_to_lose_nothing(Watch who) {
+  uint64_t n = 1, tried = 0, failed = 0, apart = 0;
+  // Not all of the later ones, which are many and alike: all were tried once.
+  for (bool more = true; more && !::testing::Test::HasFailure(); n += 1 + n / 32) {
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    TwoRanks ranks(who, n);
+    more = ranks.run();
+    ++tried, failed += ranks.failed(), apart += ranks.is_apart();
+  }
+  std::printf("    %llu allocations failed, and %llu steps, %llu of these on one rank only\n", static_cast<unsigned long long>(tried - 1), static_cast<unsigned long long>(failed), static_cast<unsigned long long>(apart));
+  EXPECT_GT(failed, 10u);
+}
+
+TEST(GradientReducerMemory, may_run_out_in_the_reducers_thread_and_nothing_is_lost) { expect_to_lose_nothing(Watch::reducers_thread); }
+TEST(GradientReducerMemory, may_run_out_in_calls_and_nothing_is_lost) { expect_to_lose_nothing(Watch::callers); }
+
+// What is allocated for a bucket and is still there after some steps, and what steps of it say that they keep and work in.
+struct Measured {
+  int64_t bytes = 0;
+  uint64_t state = 0, buffers = 0;
+};
+Measured measure(const Compression& compression, const std::vector<Parameter>& parameters) {
+  std::vector<Values> gradients;
+  std::vector<float*> pointers;
+  for (const auto& parameter : parameters) gradients.emplace_back(matrix_of(parameter.shape).elements());
+  const auto before = live_bytes.load();
+  FeedbackStore store;
+  std::vector<GroupTensor> tensors;
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < parameters.size(); ++i) {
+    tensors.push_back({.number = i, .shape = parameters[i].shape});
+    names.push_back(parameters[i].name);
+    pointers.push_back(gradients[i].data());
+  }
+  auto feedback = *ErrorFeedback::make(feedback_options(compression), *make_arc_top_k(arc_options(compression, compression.ratio), 0, std::move(tensors)), std::move(names), store);
+  for (uint64_t step = 0; step < 4; ++step) {
+    for (uint32_t i = 0; i < gradients.size(); ++i) std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(step + 1));
+    feedback->begin(step, pointers);
+    EXPECT_TRUE(feedback->next().ok());
+    const auto lost = feedback->lost();
+    std::fill(lost.begin(), lost.end(), 0.0f);
+    EXPECT_TRUE(feedback->finish().ok());
+  }
+  Measured measured{.bytes = live_bytes.load() - before, .buffers = feedback->buffer_bytes()};
+  for (const auto& [name, state] : store) measured.state += state.bytes();
+  return measured;
+}
+
+// EF14 keeps 4 bytes per parameter and EF21M 12, as the plan says; and nothing that counts is allocated beside.
+TEST(ReducerMemory, is_what_the_plan_says_and_what_reports_say) {
+  const std::vector<Parameter> parameters{{"w", {1000, 700}}, {"v", {512, 3, 3, 64}}, {"b", {5000}}};
+  const uint64_t elements = 700'000 + 512 * 576 + 5000;
+  for (const std::string feedback : {"ef14", "ef21m"}) {
+    for (const std::string values : {"", ",values=bf16"}) {
+      const auto compression = arc("feedback=" + feedback + values);
+      const auto plan = CompressionPlan::make(parameters, compression);
+      ASSERT_TRUE(plan.ok());
+      const auto measured = measure(compression, parameters);
+      SCOPED_TRACE(feedback + values + ": " + std::to_string(measured.bytes) + " bytes allocated");
+      // Of what is sent whole EF14 keeps nothing, and EF21M the running mean, unless values lose.
+      const uint64_t per_element = feedback == "ef14" ? 4 : 12, per_whole = !values.empty() ? per_element : feedback == "ef14" ? 0 : 4;
+      EXPECT_EQ(plan->state_bytes, per_element * (elements - 5000) + per_whole * 5000);
+      EXPECT_EQ(measured.state, plan->state_bytes);
+      EXPECT_NEAR(static_cast<double>(measured.buffers), static_cast<double>(plan->buffer_bytes), 0.05 * static_cast<double>(plan->buffer_bytes));
+      const auto told = static_cast<double>(measured.state + measured.buffers);
+      EXPECT_GE(static_cast<double>(measured.bytes), told);
+      EXPECT_LE(static_cast<double>(measured.bytes), 1.01 * told);
+    }
+  }
+}
+
+// The same numbers between ranks.
+TEST(ReducerMemory, of_a_reducer_is_what_its_reports_and_the_plan_say) {
+  for (const std::string feedback : {"ef14", "ef21m"}) {
+    in_group(2, [&](Group& group) {
+      ReducerRank rank(group);
+      const auto compression = arc("feedback=" + feedback);
+      ASSERT_TRUE(rank.make(compression).ok());
+      for (uint64_t step = 0; step < 3; ++step) {
+        rank.fill(step);
+        ASSERT_TRUE(rank.reduce({0, 1, 2, 3, 4}).ok());
+        const auto report = rank.reducer->finish();
+        ASSERT_TRUE(report.ok());
+        const auto plan = CompressionPlan::make(test::model, compression);
+        ASSERT_TRUE(plan.ok());
+        EXPECT_EQ(report->state_bytes, plan->state_bytes);
+        // And the flag, and two numbers of each rank. The first residuals leave no room behind. EF21M's first step is sent whole, and has a copy.
+        EXPECT_TRUE(step == 0 || report->buffer_bytes >= plan->buffer_bytes) << report->buffer_bytes;
+        EXPECT_LE(report->buffer_bytes, plan->buffer_bytes + 4096 + (feedback == "ef21m" && step == 0 ? 4 * plan->elements : 0));
+      }
+    });
+  }
+}
+
+TEST(DropControllerMemory, is_taken_once) {
+  constexpr uint32_t micro_batches = 12;
+  DropController controller(micro_batches);
+  Shortage shortage(Watch::this_thread, 1, true);
+  armed = true;
+  for (int64_t step = 0; step < 10; ++step) {
+    for (const auto rule : {DropOptions::Rule::after, DropOptions::Rule::before, DropOptions::Rule::at}) {
+      controller.begin({.rule = rule}, {.threshold_ns = 1000, .planned = micro_batches}, step);
+      for (int64_t i = 1; i <= micro_batches; ++i) controller.micro_batch_done(step + i);
+    }
+  }
+  armed = false;
+  EXPECT_FALSE(shortage.end());
+  EXPECT_EQ(controller.computed(), micro_batches);
+}
+
+// Steps of a sharded state, with what is measured beside them.
+TEST(ShardedStateMemory, is_taken_once) {
+  for (const WireCodec& codec : {WireCodec{.block = {}}, WireCodec{.dtype = DType::bf16, .block = {}}, WireCodec{.kind = StepCodec::Kind::quantize, .block = {.bits = 4, .group = 32}}}) {
+    const auto geometry = RangeGeometry::make({.elements = 5000, .world = 3, .datagram_bytes = 576, .codec = codec});
+    ASSERT_TRUE(geometry.ok());
+    auto state = ShardedState::make(*geometry, 1, std::vector<float>(5000, 1.0f), make_adamw({}), {.stale_max = 2});
+    ASSERT_TRUE(state.ok());
+    DriftProbe probe(*geometry, 7);
+    OwnUpdates updates(7);
+    std::vector<float> gradient(state->own_values().size(), 0.5f), buffer(probe.buffer_elements());
+    std::vector<uint8_t> held(geometry->ranges(1));
+    held[1] = 1;
+    std::vector<uint32_t> wanted;
+    std::vector<uint64_t> ages(8);
+    std::vector<std::byte> message;
+    const auto step = [&] {
+      state->update(gradient, held, 0.9f);
+      const auto encoded = state->encode();
+      message.assign(encoded.begin(), encoded.end());
+      for (uint32_t range = 0; range + 1 < geometry->ranges(0); range += 2) state->receive(0, range, state->step(), std::span(message).subspan(geometry->offset(range), geometry->bytes(1, range)));
+      state->close_step();
+      state->to_fetch(2, wanted);
+      state->age_histogram(ages);
+      updates.add(*state);
+      probe.pack(*state, {}, buffer);
+    };
+    for (int i = 0; i < 3; ++i) step();
+    Shortage shortage(Watch::this_thread, 1, true);
+    armed = true;
+    for (int i = 0; i < 20; ++i) step();
+    armed = false;
+    EXPECT_FALSE(shortage.end());
+    EXPECT_EQ(state->age(0, 0), 0u);
+    EXPECT_EQ(state->age(0, 1), 23u);
+    EXPECT_EQ(wanted.size(), geometry->ranges(2));
+  }
+}
+
+}  // namespace
+}  // namespace unisono

@@ -1,0 +1,237 @@
+// One step: its calls, and what each leaves behind.
+#include "training/sharded/sharded_stepper.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+namespace unisono::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using End = DeliveryReport::End;
+
+constexpr uint32_t jumps_max = 8;           // to where the others are, in one step: they go on meanwhile
+// Then a rank counts as lost. On quick links three steps are over before a process that was put aside for a moment comes back.
+constexpr uint32_t silent_steps_max = 3;    // in a row
+constexpr int64_t silence_us_max = 1'000'000;
+constexpr int64_t scalar_patience_us = 50'000;  // beside the deadline of the half before
+
+int64_t us_since(Clock::time_point begin) { return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count(); }
+
+// What one rank tells of its shard; elements are copied byte by byte on their way.
+struct ScalarBlock {
+  double squares = 0;
+  uint32_t step = 0, finite = 1;
+};
+
+}  // namespace
+
+ShardedStepper::Part ShardedStepper::part_of(uint32_t call) const {
+  const auto part = call % parts();
+  if (part == 0) return Part::reduce;
+  return part == 1 && wants_scalars() ? Part::scalars : Part::gather;
+}
+
+// What is reliable has a schedule, so that it has a codec too where that would not pay: replicas are made of what others decode.
+CallOptions ShardedStepper::call_options(const StepCodec& codec) const {
+  return {.schedule = is_lossy() ? ScheduleKind::automatic : ScheduleKind::direct, .timeout = options_.timeout, .codec = Codec::of(codec), .delivery = is_lossy() ? Delivery::lossy : Delivery::reliable, .lossy = options_.lossy, .shard_unit = state_->geometry().cut().shard_unit};
+}
+
+ShardedStepper::Outcome ShardedStepper::finish(Work work) {
+  Outcome outcome{.status = work.wait().status(), .report = work.report()};
+  if (outcome.report.delivery != nullptr) outcome.behind = outcome.report.delivery->behind;
+  next_call_ += std::max(1u, outcome.behind);
+  return outcome;
+}
+
+Result<ShardedReport> ShardedStepper::run(std::span<const float> gradient) {
+  if (!broken_.ok()) return broken_;
+  if (gradient.size() != state_->parameters().size()) {
+    return Status(Code::invalid, "sharded step: a gradient of " + std::to_string(gradient.size()) + " values for " + std::to_string(state_->parameters().size()) + " parameters");
+  }
+  const auto begin = Clock::now();
+  const auto before = state_->step();
+  ShardedReport report;
+  auto status = make_step(gradient, report);
+  report.step = state_->step();
+  if (status.ok()) {
+    report.behind = state_->step() - before - 1;
+    const auto stale = state_->close_step();
+    report.stale_ranges = stale.stale_ranges;
+    report.age_max = stale.age_max;
+    report.held_ranges = stale.held_ranges;
+    for (Rank owner = 0; owner < world_; ++owner) report.ranges += owner == rank_ ? 0 : state_->geometry().ranges(owner);
+    if (is_lossy()) note_silence(report);
+    status = keep_up(report);
+  }
+  if (!status.ok()) {
+    if (status.code() != Code::invalid) broken_ = {status.code(), "sharded step " + std::to_string(step_of(next_call_ == 0 ? 0 : next_call_ - 1)) + " failed, and resume() was not called: " + status.message()};
+    return status;
+  }
+  report.total_us = us_since(begin);
+  return report;
+}
+
+// From the part of the step that the others are at, to its end.
+Status ShardedStepper::make_step(std::span<const float> gradient, ShardedReport& report) {
+  for (uint32_t jumps = 0;;) {
+    const auto part = part_of(next_call_);
+    const auto step = step_of(next_call_);
+    const auto begin = Clock::now();
+    Outcome outcome;
+    if (part == Part::reduce) {
+      outcome = reduce(gradient, report);
+      if (outcome.status.ok()) reduced_step_ = step;
+      report.reduce_us += us_since(begin);
+    } else if (part == Part::scalars) {
+      outcome = tell_scalars();
+      report.reduce_us += us_since(begin);
+    } else {
+      update(step, report);
+      report.update_us += us_since(begin);
+      outcome = gather(report);
+      report.gather_us += us_since(begin);
+    }
+    report.sent_bytes += outcome.report.sent_bytes;
+    // Whoever was away takes part in what the others do now: of the calls between it has nothing.
+    if (outcome.behind > 0 && ++jumps <= jumps_max) continue;
+    if (!outcome.status.ok()) return outcome.status;
+    if (part == Part::gather) return {};
+  }
+}
+
+ShardedStepper::Outcome ShardedStepper::reduce(std::span<const float> gradient, ShardedReport& report) {
+  auto call = call_options(options_.gradients);
+  call.op = ReduceOp::avg;
+  auto outcome = finish(group_->reduce_shards_async(ConstTensor(gradient), Tensor(std::span(gradient_)), call));
+  report.gradients = outcome.report.delivery;
+  if (report.gradients != nullptr) reduce_hard_us_ = report.gradients->contribute.hard_us;
+  note_held(report.gradients.get());
+  return outcome;
+}
+
+// A range of values is held if nothing came for some of its elements: gradients may travel in ranges of another size.
+void ShardedStepper::note_held(const DeliveryReport* delivery) {
+  const auto& geometry = state_->geometry();
+  held_.assign(geometry.ranges(rank_), 0);
+  const bool holds = options_.lossy.on_empty == OnEmpty::hold || options_.lossy.on_empty == OnEmpty::automatic;
+  if (delivery == nullptr || !holds) return;
+  for (uint64_t range = 0; range < delivery->contributors.size(); ++range) {
+    if (delivery->contributors[range] > 1) continue;
+    const auto first = range * gradient_range_ / geometry.range_elements(), last = (std::min<uint64_t>((range + 1) * gradient_range_, gradient_.size()) - 1) / geometry.range_elements();
+    for (auto at = first; at <= last; ++at) held_[at] = 1;
+  }
+}
+
+// Who does not say it in time is taken at what it said last.
+ShardedStepper::Outcome ShardedStepper::tell_scalars() {
+  const auto step = step_of(next_call_);
+  ScalarBlock own{.step = step};
+  if (reduced_step_ == step) {
+    const auto found = state_->scalars(gradient_, held_);
+    own.squares = found.squares;
+    own.finite = found.finite;
+  }
+  std::array<float, scalar_elements> block{};
+  std::memcpy(block.data(), &own, sizeof own);
+  auto call = call_options({});
+  call.shard_unit = 0;
+  call.lossy.loss_budget = 0;
+  call.lossy.on_empty = OnEmpty::automatic;
+  call.lossy.deadline = std::min(options_.lossy.deadline_max, std::chrono::microseconds(reduce_hard_us_ + scalar_patience_us));
+  auto outcome = finish(group_->gather_shards_async(ConstTensor(std::span<const float>(block)), Tensor(std::span(scalars_)), call));
+  for (Rank rank = 0; rank < world_; ++rank) {
+    ScalarBlock told;
+    std::memcpy(static_cast<void*>(&told), scalars_.data() + size_t{rank} * scalar_elements, sizeof told);
+    if (told.step != step) continue;
+    scalar_steps_[rank] = step;
+    last_squares_[rank] = told.squares;
+    finite_[rank] = static_cast<uint8_t>(told.finite);
+  }
+  return outcome;
+}
+
+void ShardedStepper::update(uint32_t step, ShardedReport& report) {
+  if (reduced_step_ != step) return state_->hold(step - state_->step());
+  if (step - state_->step() > 1) state_->hold(step - state_->step() - 1);
+  if (!wants_scalars()) return state_->update(gradient_, held_);
+  double squares = 0;
+  bool finite = true;
+  for (Rank rank = 0; rank < world_; ++rank) {
+    squares += last_squares_[rank];
+    finite &= finite_[rank] != 0 || scalar_steps_[rank] != step;
+    report.scalars_missing += scalar_steps_[rank] != step;
+  }
+  report.gradient_norm = std::sqrt(squares);
+  report.applied = finite;
+  if (!finite) return state_->hold();
+  if (options_.clip_norm > 0) report.clipped = clip_factor(squares, options_.clip_norm);
+  state_->update(gradient_, held_, static_cast<float>(report.clipped));
+}
+
+ShardedStepper::Outcome ShardedStepper::gather(ShardedReport& report) {
+  uint64_t needed = 0;
+  for (Rank owner = 0; owner < world_; ++owner) {
+    state_->to_fetch(owner, needed_[owner]);
+    needed += needed_[owner].size();
+  }
+  auto call = call_options(options_.values);
+  call.lossy.on_empty = OnEmpty::automatic;
+  if (is_lossy() && needed > 0) call.needed_ranges = &needed_;
+  auto outcome = finish(group_->gather_shards_async(ConstTensor(state_->own_values()), Tensor(state_->parameters()), call));
+  report.values = outcome.report.delivery;
+  if (report.values != nullptr && report.values->result.ran) {
+    take_arrivals(*report.values);
+    for (Rank owner = 0; owner < world_; ++owner) report.fetched_ranges += std::min<uint64_t>(needed_[owner].size(), report.values->result.streams[owner].repaired);
+  } else if (outcome.status.ok()) {
+    state_->sent();
+    for (Rank owner = 0; owner < world_; ++owner) {
+      if (owner != rank_) state_->arrived(owner, {});
+    }
+  }
+  return outcome;
+}
+
+// What came is there, whatever became of the call.
+void ShardedStepper::take_arrivals(const DeliveryReport& delivery) {
+  state_->sent();
+  for (Rank owner = 0; owner < world_; ++owner) {
+    if (owner == rank_) continue;
+    const auto& stream = delivery.result.streams[owner];
+    state_->arrived(owner, stream.missing_ranges);
+    expected_ranges_ += stream.expected;
+    missing_ranges_ += stream.missing + stream.repaired;
+  }
+  if (options_.drift_every == 0) return;
+  updates_->add(*state_);
+  std::array<uint64_t, 64> ages;
+  state_->age_histogram(ages);
+  for (size_t age = 0; age < ages.size(); ++age) ages_[age] += ages[age];
+}
+
+void ShardedStepper::note_silence(ShardedReport& report) {
+  std::string names;
+  const auto now = Clock::now();
+  for (Rank rank = 0; rank < world_; ++rank) {
+    if (rank == rank_) continue;
+    bool awaited = false, heard = false, lost = false;
+    for (const auto* phase : {report.gradients ? &report.gradients->contribute : nullptr, report.values ? &report.values->result : nullptr}) {
+      if (phase == nullptr || rank >= phase->streams.size() || phase->streams[rank].expected == 0) continue;
+      const auto& stream = phase->streams[rank];
+      awaited = true;
+      heard |= stream.present || stream.missing < stream.expected || (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
+      lost |= stream.end == End::lost;
+    }
+    if (awaited) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
+    if (silent_steps_[rank] == 0) heard_at_[rank] = now;
+    const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - heard_at_[rank]).count();
+    if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;
+    report.lost.push_back(rank);
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank) + (lost ? " was lost" : " was silent for " + std::to_string(silent_steps_[rank]) + " steps, " + std::to_string(silence / 1000) + " ms");
+  }
+  if (!names.empty()) broken_ = {Code::peer_lost, "sharded step: " + names + " in step " + std::to_string(state_->step()) + "; re-form the group, then resume()"};
+}
+
+}  // namespace unisono::internal

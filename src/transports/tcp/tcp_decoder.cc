@@ -1,0 +1,128 @@
+#include "transports/tcp/tcp_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "wire/checksum.h"
+
+namespace unisono {
+
+TcpDecoder::Space TcpDecoder::space() {
+  Space space;
+  if (fault_ != FrameFault::none) return space;
+  const size_t ahead = expect_large_ ? ahead_bytes : inbox_bytes;
+  if (in_payload_ && !discard_) {
+    if (target_ == nullptr) return space;
+    // All that was in the inbox has been used up by this payload.
+    space.parts[space.count++] = {target_ + done_, header_.payload_bytes - done_};
+    space.parts[space.count++] = {inbox_.get(), ahead};
+    return space;
+  }
+  if (discard_) {
+    space.parts[space.count++] = {inbox_.get(), inbox_bytes};
+    return space;
+  }
+  if (begin_ != 0) {
+    std::memmove(inbox_.get(), inbox_.get() + begin_, end_ - begin_);  // less than a header
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  space.parts[space.count++] = {inbox_.get() + end_, ahead - end_};
+  return space;
+}
+
+TcpDecoder::Progress TcpDecoder::took(size_t bytes, Sink& sink) {
+  if (fault_ != FrameFault::none) return Progress::fault;
+  counters_.bytes += bytes;
+  if (in_payload_ && !discard_ && target_ != nullptr) {
+    const size_t landed = std::min(bytes, header_.payload_bytes - done_);
+    done_ += landed;
+    bytes -= landed;
+  }
+  end_ += bytes;
+  UNISONO_CHECK(end_ <= inbox_bytes);
+  for (;;) {
+    if (!in_payload_) {
+      if (end_ - begin_ < sizeof(FrameHeader)) return Progress::more;
+      if (!begin_frame(sink)) return Progress::fault;
+    }
+    if (!find_target(sink)) return Progress::no_memory;
+    if (!fill_from_inbox()) return Progress::more;
+    if (!finish_frame(sink)) return Progress::fault;
+  }
+}
+
+bool TcpDecoder::begin_frame(Sink& sink) {
+  std::memcpy(&header_, inbox_.get() + begin_, sizeof header_);
+  fault_ = check_frame(header_);
+  if (fault_ != FrameFault::none) return false;
+  begin_ += sizeof header_;
+  in_payload_ = true;
+  asked_ = header_.payload_bytes == 0;
+  discard_ = false;
+  done_ = 0;
+  expect_large_ = header_.payload_bytes >= large_bytes;
+  return true;
+}
+
+bool TcpDecoder::find_target(Sink& sink) {
+  if (target_ != nullptr || discard_ || header_.payload_bytes == 0) return true;
+  if (!asked_) {
+    asked_ = true;
+    target_ = sink.place(from_, header_);
+    if (target_ != nullptr) return true;
+  }
+  block_ = pool_.take(from_, header_.payload_bytes);
+  target_ = block_.data;
+  return target_ != nullptr;
+}
+
+// True if the payload is complete.
+bool TcpDecoder::fill_from_inbox() {
+  const size_t count = std::min(end_ - begin_, header_.payload_bytes - done_);
+  if (count > 0) {
+    if (!discard_) std::memcpy(target_ + done_, inbox_.get() + begin_, count);
+    done_ += count;
+    begin_ += count;
+  }
+  if (begin_ == end_) begin_ = end_ = 0;
+  return done_ == header_.payload_bytes;
+}
+
+bool TcpDecoder::finish_frame(Sink& sink) {
+  ++counters_.frames;
+  View view{target_, header_.payload_bytes, block_.handle};
+  const bool wanted = !discard_;
+  if (wanted && (header_.flags & frame_flag_payload_checksum) != 0 &&
+      header_.payload_checksum != crc32c(view.data, view.bytes)) {
+    fault_ = FrameFault::payload_checksum;
+    --counters_.frames;
+    return false;
+  }
+  // The sink may call back: everything is in place for the next frame before it is told.
+  const auto header = header_;
+  target_ = nullptr;
+  block_ = {};
+  in_payload_ = discard_ = false;
+  if (wanted) sink.received(from_, header, view);
+  return true;
+}
+
+void TcpDecoder::cancel(uint32_t group, uint64_t operation) {
+  const bool placed = in_payload_ && target_ != nullptr && !block_;
+  if (!placed || header_.group != group || header_.operation != operation) return;
+  target_ = nullptr;
+  discard_ = true;
+}
+
+void TcpDecoder::reset() {
+  if (block_) pool_.give(block_.handle);
+  block_ = {};
+  target_ = nullptr;
+  begin_ = end_ = done_ = 0;
+  in_payload_ = asked_ = discard_ = expect_large_ = false;
+  fault_ = FrameFault::none;
+}
+
+}  // namespace unisono

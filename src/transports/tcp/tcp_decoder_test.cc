@@ -1,0 +1,331 @@
+#include "transports/tcp/tcp_decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/conformance/transport_cluster.h"
+#include "transports/tcp/tcp_send_queue.h"
+#include "wire/checksum.h"
+
+namespace unisono::conformance {
+namespace {
+
+
+struct Sight final : Sink {
+  explicit Sight(PayloadPool& p) : pool(p) {}
+  std::byte* place(PeerIndex, const FrameHeader& header) override {
+    ++asked;
+    return target ? target(header) : nullptr;
+  }
+  void received(PeerIndex, const FrameHeader& header, const View& view) override {
+    headers.push_back(header);
+    Bytes payload;
+    if (view.bytes > 0) payload.assign(view.data, view.data + view.bytes);
+    payloads.push_back(std::move(payload));
+    if (keep) views.push_back(view);
+    else pool.give(view.handle);
+  }
+  void sent(uint64_t) override {}
+  void lost(PeerIndex, const Status&) override {}
+  void room(PeerIndex) override {}
+  PayloadPool& pool;
+  std::function<std::byte*(const FrameHeader&)> target;
+  bool keep = false;
+  size_t asked = 0;
+  std::vector<FrameHeader> headers;
+  std::vector<Bytes> payloads;
+  std::vector<View> views;
+};
+
+class TcpDecoderTest : public testing::Test {
+ protected:
+  TcpDecoderTest() : pool({.owner_bytes_max = 1u << 20}), sink(pool), decoder(3, pool, counters) {}
+
+  static FrameHeader header(uint64_t operation, size_t bytes) {
+    FrameHeader header;
+    header.group = 1;
+    header.operation = operation;
+    header.payload_bytes = static_cast<uint32_t>(bytes);
+    seal_frame(header);
+    return header;
+  }
+  void frame(uint64_t operation, size_t bytes) { append(header(operation, bytes), pattern(bytes, operation)); }
+  void append(const FrameHeader& head, ByteView payload) {
+    const auto bytes = std::as_bytes(std::span(&head, 1));
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+    stream.insert(stream.end(), payload.begin(), payload.end());
+  }
+  // Feeds what is left of the stream, at most `step` bytes at a time.
+  TcpDecoder::Progress feed(size_t step, size_t limit = SIZE_MAX) {
+    auto progress = TcpDecoder::Progress::more;
+    for (size_t fed = 0; at < stream.size() && fed < limit && progress == TcpDecoder::Progress::more;) {
+      const auto space = decoder.space();
+      EXPECT_GT(space.bytes(), 0u);
+      size_t count = std::min({step, limit - fed, stream.size() - at, space.bytes()});
+      const size_t first = std::min(count, space.parts[0].iov_len);
+      std::memcpy(space.parts[0].iov_base, stream.data() + at, first);
+      if (count > first) std::memcpy(space.parts[1].iov_base, stream.data() + at + first, count - first);
+      at += count;
+      fed += count;
+      progress = decoder.took(count, sink);
+    }
+    return progress;
+  }
+  void expect_all(size_t count) {
+    ASSERT_EQ(sink.payloads.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(sink.payloads[i], pattern(sink.headers[i].payload_bytes, sink.headers[i].operation));
+    }
+  }
+  TcpDecoder::Progress feed_damaged(size_t offset, std::byte flip) {
+    frame(1, 100);
+    stream[offset] ^= flip;
+    return feed(SIZE_MAX);
+  }
+
+  PayloadPool pool;
+  TcpReceiveCounters counters;
+  Sight sink;
+  TcpDecoder decoder;
+  Bytes stream;
+  size_t at = 0;
+};
+
+TEST_F(TcpDecoderTest, finds_frames_however_the_bytes_are_cut) {
+  for (const size_t step : {1, 7, 63, 64, 65, 1000, 70'000, 1 << 24}) {
+    stream.clear();
+    at = 0;
+    sink.headers.clear();
+    sink.payloads.clear();
+    size_t count = 0;
+    for (const size_t bytes : {0, 1, 64, 3000, 20'000, 0, 100'000, 5, 70'000, 70'000}) frame(++count, bytes);
+    EXPECT_EQ(feed(step), TcpDecoder::Progress::more);
+    expect_all(count);
+    EXPECT_TRUE(decoder.between_frames());
+  }
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
+TEST_F(TcpDecoderTest, asks_once_per_frame_with_payload) {
+  for (uint64_t i = 0; i < 10; ++i) frame(i, i % 2 == 0 ? 0 : 5000);
+  feed(100);
+  EXPECT_EQ(sink.asked, 5u);
+  expect_all(10);
+}
+
+TEST_F(TcpDecoderTest, puts_payloads_where_the_sink_wants_them) {
+  Bytes memory(100'000);
+  sink.target = [&](const FrameHeader&) { return memory.data(); };
+  frame(1, memory.size());
+  feed(999);
+  expect_all(1);
+  EXPECT_EQ(memory, pattern(memory.size(), 1));
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
+TEST_F(TcpDecoderTest, reads_large_payloads_behind_each_other_without_a_copy) {
+  Bytes memory(256u << 10);
+  sink.target = [&](const FrameHeader&) { return memory.data(); };
+  frame(1, memory.size());
+  frame(2, memory.size());
+  feed(SIZE_MAX, sizeof(FrameHeader));
+  feed(SIZE_MAX, memory.size() + sizeof(FrameHeader));
+  const auto space = decoder.space();
+  ASSERT_EQ(space.count, 2);
+  EXPECT_EQ(space.parts[0].iov_base, memory.data());
+  EXPECT_EQ(space.parts[0].iov_len, memory.size());
+}
+
+TEST_F(TcpDecoderTest, stops_when_the_peer_has_too_much_lent_and_goes_on_after_release) {
+  sink.keep = true;
+  for (uint64_t i = 0; i < 5; ++i) frame(i, 500'000);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::no_memory);
+  EXPECT_EQ(sink.views.size(), 2u);
+  EXPECT_EQ(decoder.space().count, 0);
+  EXPECT_EQ(decoder.resume(sink), TcpDecoder::Progress::no_memory);
+  while (sink.payloads.size() < 5) {
+    ASSERT_FALSE(sink.views.empty());
+    for (const auto& view : sink.views) pool.give(view.handle);
+    sink.views.clear();
+    decoder.resume(sink);
+    feed(SIZE_MAX);
+  }
+  expect_all(5);
+  EXPECT_EQ(sink.asked, 5u);
+}
+
+TEST_F(TcpDecoderTest, throws_the_rest_of_a_cancelled_placement_away) {
+  Bytes memory(50'000);
+  sink.target = [&](const FrameHeader& head) { return head.operation == 1 ? memory.data() : nullptr; };
+  frame(1, memory.size());
+  frame(2, 3000);
+  feed(SIZE_MAX, 30'000);
+  decoder.cancel(1, 99);  // another operation
+  decoder.cancel(1, 1);
+  std::ranges::fill(memory, std::byte{9});
+  EXPECT_EQ(feed(10'000), TcpDecoder::Progress::more);
+  EXPECT_EQ(std::ranges::count(memory, std::byte{9}), 50'000);
+  ASSERT_EQ(sink.headers.size(), 1u);
+  EXPECT_EQ(sink.headers[0].operation, 2u);
+  expect_all(1);
+}
+
+TEST_F(TcpDecoderTest, a_cancelled_operation_does_not_take_lent_frames_along) {
+  frame(1, 50'000);
+  feed(SIZE_MAX, 30'000);
+  decoder.cancel(1, 1);
+  feed(SIZE_MAX);
+  expect_all(1);
+}
+
+TEST_F(TcpDecoderTest, forgets_everything_on_reset) {
+  frame(1, 50'000);
+  feed(SIZE_MAX, 30'000);
+  EXPECT_EQ(pool.blocks_out(), 1u);
+  decoder.reset();
+  EXPECT_EQ(pool.blocks_out(), 0u);
+  stream.clear();
+  at = 0;
+  frame(2, 10);
+  feed(SIZE_MAX);
+  expect_all(1);
+}
+
+TEST_F(TcpDecoderTest, refuses_another_magic) {
+  EXPECT_EQ(feed_damaged(0, std::byte{1}), TcpDecoder::Progress::fault);
+  EXPECT_EQ(decoder.fault(), FrameFault::magic);
+  EXPECT_EQ(decoder.space().count, 0);
+}
+
+TEST_F(TcpDecoderTest, refuses_another_version) {
+  feed_damaged(4, std::byte{2});
+  EXPECT_EQ(decoder.fault(), FrameFault::version);
+}
+
+TEST_F(TcpDecoderTest, refuses_an_unknown_kind) {
+  feed_damaged(5, std::byte{0x80});
+  EXPECT_EQ(decoder.fault(), FrameFault::kind);
+}
+
+TEST_F(TcpDecoderTest, refuses_a_payload_that_is_too_long) {
+  feed_damaged(offsetof(FrameHeader, payload_bytes) + 3, std::byte{0xFF});
+  EXPECT_EQ(decoder.fault(), FrameFault::payload_bytes);
+}
+
+TEST_F(TcpDecoderTest, refuses_a_header_with_one_wrong_bit) {
+  feed_damaged(offsetof(FrameHeader, operation), std::byte{1});
+  EXPECT_EQ(decoder.fault(), FrameFault::header_checksum);
+  EXPECT_TRUE(sink.headers.empty());
+}
+
+TEST_F(TcpDecoderTest, refuses_a_payload_that_does_not_match_its_checksum) {
+  auto payload = pattern(100'000, 1);
+  FrameHeader head;
+  head.flags = frame_flag_payload_checksum;
+  head.payload_bytes = static_cast<uint32_t>(payload.size());
+  head.payload_checksum = crc32c(payload.data(), payload.size());
+  seal_frame(head);
+  append(head, payload);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::more);
+  EXPECT_EQ(sink.headers.size(), 1u);
+  payload[70'000] ^= std::byte{4};
+  append(head, payload);
+  EXPECT_EQ(feed(SIZE_MAX), TcpDecoder::Progress::fault);
+  EXPECT_EQ(decoder.fault(), FrameFault::payload_checksum);
+  EXPECT_EQ(sink.headers.size(), 1u);
+}
+
+// The send queue, over the same pool.
+
+class TcpSendQueueTest : public testing::Test {
+ protected:
+  TcpSendQueueTest() : pool({}), queue(pool, 4) {}
+  bool push(uint64_t id, ByteView payload) {
+    FrameHeader header;
+    header.operation = id;
+    return queue.push({.header = header, .payload = payload.data(), .payload_left = payload.size(), .id = id});
+  }
+  // Writes up to `limit` bytes to `wire`.
+  void write(size_t limit) {
+    iovec parts[TcpSendQueue::gather_max];
+    size_t bytes = 0;
+    const int count = queue.gather(parts, bytes);
+    bytes = std::min(bytes, limit);
+    size_t left = bytes;
+    for (int i = 0; i < count && left > 0; ++i) {
+      const size_t step = std::min(left, parts[i].iov_len);
+      const auto* data = static_cast<const std::byte*>(parts[i].iov_base);
+      wire.insert(wire.end(), data, data + step);
+      left -= step;
+    }
+    queue.wrote(bytes, sent);
+  }
+  PayloadPool pool;
+  TcpSendQueue queue;
+  Bytes wire;
+  std::vector<uint64_t> sent;
+};
+
+TEST_F(TcpSendQueueTest, keeps_order_and_bytes_however_it_is_written) {
+  std::vector<Bytes> payloads;
+  for (size_t i = 0; i < 40; ++i) payloads.push_back(pattern(i % 3 == 0 ? 0 : i * 1000, i));
+  Bytes meant;
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    FrameHeader header;
+    header.operation = i;
+    const auto bytes = std::as_bytes(std::span(&header, 1));
+    meant.insert(meant.end(), bytes.begin(), bytes.end());
+    meant.insert(meant.end(), payloads[i].begin(), payloads[i].end());
+    push(i, payloads[i]);
+  }
+  EXPECT_EQ(queue.bytes(), meant.size());
+  for (size_t step = 1; !queue.empty(); step = step * 3 + 1) write(step % 50'000);
+  EXPECT_EQ(wire, meant);
+  EXPECT_EQ(queue.bytes(), 0u);
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
+TEST_F(TcpSendQueueTest, small_payloads_are_copied_and_need_no_notice) {
+  auto small = pattern(TcpSendQueue::copied_bytes_max, 1), large = pattern(TcpSendQueue::copied_bytes_max + 1, 2);
+  EXPECT_TRUE(push(1, small));
+  EXPECT_FALSE(push(2, large));
+  EXPECT_TRUE(push(3, {}));
+  const auto copy = small;
+  std::ranges::fill(small, std::byte{0});
+  while (!queue.empty()) write(SIZE_MAX);
+  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, copy.size()), copy));
+  EXPECT_EQ(sent, std::vector<uint64_t>{2});
+}
+
+TEST_F(TcpSendQueueTest, cancel_removes_what_is_not_begun_and_copies_what_is) {
+  auto first = pattern(10'000, 1), second = pattern(10'000, 2), third = pattern(10'000, 3);
+  const auto first_copy = first, third_copy = third;
+  push(0x11, first);
+  push(0x12, second);
+  push(0x21, third);
+  write(500);
+  EXPECT_TRUE(queue.cancel(0x10, 0xF0));
+  std::ranges::fill(first, std::byte{0});
+  std::ranges::fill(second, std::byte{0});
+  while (!queue.empty()) write(SIZE_MAX);
+  ASSERT_EQ(wire.size(), 2 * (64 + 10'000u));
+  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64, 10'000), first_copy));
+  EXPECT_TRUE(std::ranges::equal(std::span(wire).subspan(64 + 10'064), third_copy));
+  EXPECT_EQ(sent, std::vector<uint64_t>{0x21});
+  EXPECT_EQ(pool.blocks_out(), 0u);
+  EXPECT_EQ(queue.bytes(), 0u);
+}
+
+TEST_F(TcpSendQueueTest, clear_reports_what_it_owes) {
+  const auto payload = pattern(10'000, 1);
+  push(1, payload);
+  push(2, std::span(payload).first(10));
+  push(3, payload);
+  queue.clear(sent);
+  EXPECT_EQ(sent, (std::vector<uint64_t>{1, 3}));
+  EXPECT_EQ(pool.blocks_out(), 0u);
+}
+
+}  // namespace
+}  // namespace unisono::conformance

@@ -1,0 +1,231 @@
+#include "transports/tcp/tcp_dialer.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+namespace unisono {
+
+TcpDialer::TcpDialer(TcpDialRequest request) : request_(std::move(request)), state_(request_.candidates.size()) {}
+
+TcpDialer::~TcpDialer() {
+  for (auto& attempt : attempts_) drop(attempt);
+}
+
+bool TcpDialer::step(Nanos now) {
+  if (complete()) return false;
+  bool any = false, broken = false;
+  for (size_t i = 0; i < attempts_.size();) {
+    auto& attempt = attempts_[i];
+    const bool rests = attempt.phase == Phase::accepted || attempt.phase == Phase::introduced;
+    const auto outcome = rests ? Outcome::pending : advance(attempt);
+    if (outcome == Outcome::pending) {
+      ++i;
+      continue;
+    }
+    any = true;
+    if (outcome == Outcome::accepted) {
+      ++won_;
+      attempt.phase = Phase::accepted;
+      if (!settled_) {
+        settle_on(i);
+        break;
+      }
+      ++i;
+      continue;
+    }
+    broken = settled_;
+    drop(attempt);
+    attempts_.erase(attempts_.begin() + static_cast<ptrdiff_t>(i));
+    if (!settled_) next_event_ = now;  // the next address need not wait
+  }
+  if (complete()) return true;
+  if (broken) {
+    start_over(now);
+  } else if (!settled_ && now >= next_event_) {
+    any = true;
+    while (next_candidate_ < state_.size() && state_[next_candidate_].hopeless) ++next_candidate_;
+    if (next_candidate_ < state_.size()) {
+      next_event_ = now + stagger;
+      start(next_candidate_++, 0);
+    } else if (attempts_.empty()) {
+      start_over(now);
+    } else {
+      next_event_ = never;  // all are under way: the kernel or the owner's deadline ends them
+    }
+  }
+  return any;
+}
+
+void TcpDialer::start_over(Nanos now) {
+  for (auto& attempt : attempts_) drop(attempt);
+  attempts_.clear();
+  next_candidate_ = 0;
+  won_ = 0;
+  settled_ = false;
+  next_event_ = hopeless() ? never : now + retry_delay_;
+  retry_delay_ = std::min(2 * retry_delay_, retry_last);
+}
+
+int TcpDialer::open_socket(const TcpAddress& address, Descriptor& socket) const {
+  socket = Descriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.open()) return errno;
+  set_stream_options(socket.get());
+  begin_without_pacing(socket.get());
+  for (const auto& source : request_.sources) {
+    const bool same_kind = source.family() == address.family() && source.is_link_local() == address.is_link_local() &&
+                           source.is_loopback() == address.is_loopback() && source.scope() == address.scope();
+    if (!same_kind) continue;
+    const int on = 1;
+    (void)::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (::bind(socket.get(), source.get(), source.bytes) != 0) return errno;
+    break;
+  }
+  if (::connect(socket.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) return errno;
+  return 0;
+}
+
+void TcpDialer::start(size_t candidate, uint16_t stream) {
+  state_[candidate].turned_away = false;
+  Attempt attempt;
+  attempt.candidate = candidate;
+  attempt.stream = stream;
+  int error = open_socket(request_.candidates[candidate], attempt.socket);
+  if (error == 0 && !watch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0)) error = ENOMEM;
+  if (error != 0) {
+    (void)failed(attempt, error);
+    attempt.socket.reset();
+    next_event_ = 0;  // without a socket it fails at the next step, where all failures are handled
+  } else {
+    state_[candidate].progress = "no answer";
+  }
+  attempts_.push_back(std::move(attempt));
+}
+
+TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, std::string why) {
+  state_[attempt.candidate].error = std::move(why);
+  return Outcome::failed;
+}
+
+TcpDialer::Outcome TcpDialer::failed(const Attempt& attempt, int error) {
+  state_[attempt.candidate].turned_away = error == ECONNREFUSED;
+  return failed(attempt, error_text(error));
+}
+
+TcpDialer::Outcome TcpDialer::advance(Attempt& attempt) {
+  if (!attempt.socket.open()) return Outcome::failed;
+  if (attempt.phase == Phase::replying) return hear_reply(attempt);
+  pollfd ready{attempt.socket.get(), POLLOUT, 0};
+  if (::poll(&ready, 1, 0) <= 0) return Outcome::pending;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+  if (error != 0) return failed(attempt, error);
+  return say_hello(attempt);
+}
+
+TcpDialer::Outcome TcpDialer::say_hello(Attempt& attempt) {
+  auto hello = request_.hello;
+  hello.stream_index = attempt.stream;
+  seal_hello(hello);
+  const auto count = send_some(attempt.socket.get(), std::as_bytes(std::span(&hello, 1)));
+  if (count < 0) return failed(attempt, static_cast<int>(-count));
+  // The buffer of a fresh connection holds far more.
+  if (static_cast<size_t>(count) != sizeof hello) return failed(attempt, "the kernel took only a part of the greeting");
+  state_[attempt.candidate].progress = "connected, but no reply to the greeting";
+  attempt.phase = Phase::replying;
+  rewatch(request_.epoll, attempt.socket.get(), EPOLLIN, 0);
+  return hear_reply(attempt);
+}
+
+TcpDialer::Outcome TcpDialer::hear_reply(Attempt& attempt) {
+  auto& reply = attempt.answer.reply;
+  const bool whole = attempt.answer_bytes >= sizeof reply;
+  auto place = std::as_writable_bytes(std::span(&attempt.answer, 1)).first(whole ? sizeof attempt.answer : sizeof reply).subspan(attempt.answer_bytes);
+  bool ended = false;
+  const auto count = receive_some(attempt.socket.get(), place, ended);
+  if (count < 0) return failed(attempt, static_cast<int>(-count));
+  if (ended) return failed(attempt, "closed the connection instead of a reply to the greeting");
+  attempt.answer_bytes += static_cast<size_t>(count);
+  if (attempt.answer_bytes < sizeof reply) return Outcome::pending;
+  if (attempt.answer_bytes == sizeof attempt.answer) return introduced(attempt);
+  if (!is_reply(reply)) return failed(attempt, "something else answers there, not Unisono");
+  if (reply.accepted == 1) return Outcome::accepted;
+  if (reply.reason == TcpRefusal::introduction) return whole ? Outcome::pending : hear_reply(attempt);
+  auto& candidate = state_[attempt.candidate];
+  candidate.hopeless = reply.reason == TcpRefusal::version || reply.reason == TcpRefusal::other_job;
+  candidate.turned_away = candidate.hopeless || reply.reason == TcpRefusal::other_process;
+  return failed(attempt, std::string("refused: ") + name(reply.reason));
+}
+
+// The first one to answer is meant from now on, whoever listens at the other addresses.
+TcpDialer::Outcome TcpDialer::introduced(Attempt& attempt) {
+  const auto id = attempt.answer.self;
+  const bool meant = request_.hello.to == PeerId{} ? !introduced_ || *introduced_ == id : false;
+  if (id == PeerId{} || !meant) return failed(attempt, "refused: another process is there");
+  introduced_ = id;
+  attempt.phase = Phase::introduced;
+  return Outcome::pending;
+}
+
+void TcpDialer::go_on() {
+  request_.hello.to = *std::exchange(introduced_, std::nullopt);
+  for (auto& attempt : attempts_) {
+    if (attempt.phase != Phase::introduced) continue;
+    attempt.answer = {};
+    attempt.answer_bytes = 0;
+    attempt.phase = Phase::connecting;  // as it is: the next step greets
+    rewatch(request_.epoll, attempt.socket.get(), EPOLLOUT, 0);
+  }
+}
+
+// One handshake is complete: the other attempts are withdrawn, the other streams go to the same address.
+void TcpDialer::settle_on(size_t winner) {
+  settled_ = true;
+  auto kept = std::move(attempts_[winner]);
+  attempts_[winner].socket.reset();
+  for (auto& attempt : attempts_) drop(attempt);
+  attempts_.clear();
+  const auto candidate = kept.candidate;
+  attempts_.push_back(std::move(kept));
+  next_event_ = never;
+  for (uint16_t stream = 1; stream < request_.hello.stream_count; ++stream) start(candidate, stream);
+}
+
+void TcpDialer::drop(Attempt& attempt) {
+  if (attempt.socket.open()) unwatch(request_.epoll, attempt.socket.get());
+  attempt.socket.reset();
+}
+
+std::vector<Descriptor> TcpDialer::take() {
+  std::vector<Descriptor> sockets(attempts_.size());
+  for (auto& attempt : attempts_) {
+    unwatch(request_.epoll, attempt.socket.get());
+    sockets[attempt.stream] = std::move(attempt.socket);
+  }
+  attempts_.clear();
+  return sockets;
+}
+
+bool TcpDialer::hopeless() const {
+  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.hopeless; });
+}
+
+bool TcpDialer::turned_away() const {
+  return std::all_of(state_.begin(), state_.end(), [](const auto& candidate) { return candidate.turned_away; });
+}
+
+std::string TcpDialer::failures() const {
+  std::string text;
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (!text.empty()) text += "; ";
+    text += request_.candidates[i].to_string() + ": " + (state_[i].error.empty() ? state_[i].progress : state_[i].error);
+  }
+  return text;
+}
+
+}  // namespace unisono

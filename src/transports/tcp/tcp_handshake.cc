@@ -1,0 +1,45 @@
+#include "transports/tcp/tcp_handshake.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "wire/checksum.h"
+
+namespace unisono {
+
+const char* name(TcpRefusal refusal) {
+  switch (refusal) {
+    case TcpRefusal::none: return "none";
+    case TcpRefusal::not_unisono: return "it does not speak this protocol";
+    case TcpRefusal::version: return "another version of Unisono is there";
+    case TcpRefusal::other_job: return "another job is there";
+    case TcpRefusal::other_process: return "another process is there";
+    case TcpRefusal::unknown_peer: return "it does not expect this process";
+    case TcpRefusal::not_expected: return "it dials itself";
+    case TcpRefusal::duplicate: return "it has such a link already";
+    case TcpRefusal::stream: return "stream numbers do not fit";
+    case TcpRefusal::busy: return "too many connections wait there";
+    case TcpRefusal::introduction: return "it asks to be greeted by its name";
+  }
+  return "unknown reason";
+}
+
+void seal_hello(TcpHello& hello) { hello.checksum = crc32c(&hello, offsetof(TcpHello, checksum)); }
+
+TcpRefusal check_hello(const TcpHello& hello) {
+  if (hello.magic != tcp_hello_magic) return TcpRefusal::not_unisono;
+  // The checksum's place may differ in other versions: the version is judged first.
+  if (hello.version != tcp_version) return TcpRefusal::version;
+  if (hello.checksum != crc32c(&hello, offsetof(TcpHello, checksum))) return TcpRefusal::not_unisono;
+  if (hello.stream_count == 0 || hello.stream_count > tcp_streams_max) return TcpRefusal::stream;
+  if (hello.stream_index >= hello.stream_count) return TcpRefusal::stream;
+  return TcpRefusal::none;
+}
+
+bool may_become_hello(const std::byte* bytes, size_t count) {
+  return std::memcmp(bytes, &tcp_hello_magic, std::min(count, sizeof tcp_hello_magic)) == 0;
+}
+
+bool is_reply(const TcpReply& reply) { return reply.magic == tcp_reply_magic && reply.accepted <= 1; }
+
+}  // namespace unisono

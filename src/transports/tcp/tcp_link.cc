@@ -1,0 +1,232 @@
+#include "transports/tcp/tcp_link.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <sys/socket.h>
+
+#include "base/check.h"
+
+namespace unisono {
+namespace {
+
+// Smaller frames go where they wait least; larger ones go round, so that each stream carries its share of the bytes.
+constexpr size_t spread_bytes = 16u << 10;
+
+}  // namespace
+
+TcpLink::TcpLink(LinkRequest request, PayloadPool& pool, const TcpLinkOptions& options)
+    : request_(std::move(request)), pool_(pool), options_(options) {}
+
+TcpLink::~TcpLink() = default;
+
+bool TcpLink::attach(uint16_t stream, uint16_t count, Descriptor socket, int epoll) {
+  UNISONO_CHECK(state_ == LinkState::connecting);
+  if (streams_.empty()) {
+    for (uint16_t i = 0; i < count; ++i) {
+      streams_.push_back(std::make_unique<TcpStream>(request_.peer, pool_, traffic_, options_.queue_frames_max));
+    }
+  }
+  remote_ = remote_address(socket.get());
+  local_ = local_address(socket.get());
+  if (!streams_[stream]->attach(std::move(socket), epoll, uint64_t{request_.peer} << 16 | stream)) return false;
+  if (stream == 0) description_ = "tcp " + local_.to_string() + " -> " + remote_.to_string();
+  const bool all = std::all_of(streams_.begin(), streams_.end(), [](const auto& each) { return each->attached(); });
+  if (all) {
+    state_ = LinkState::up;
+    dialer.reset();
+  }
+  return true;
+}
+
+void TcpLink::name_interface(const std::string& interface) {
+  description_ += " (" + interface;
+  if (streams_.size() > 1) description_ += ", " + std::to_string(streams_.size()) + " streams";
+  description_ += ")";
+}
+
+bool TcpLink::broken_while_connecting() const {
+  if (state_ != LinkState::connecting) return false;
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    std::byte ahead{};
+    if (!stream->attached()) return false;
+    const auto count = ::recv(stream->socket().get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
+    return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+  });
+}
+
+void TcpLink::start_again() {
+  std::vector<uint64_t> none;
+  for (auto& stream : streams_) stream->detach(none);
+  streams_.clear();
+}
+
+void TcpLink::yield() {
+  dialer.reset();
+  request_.dial = false;
+}
+
+size_t TcpLink::queued_frames() const {
+  size_t count = 0;
+  for (const auto& stream : streams_) count += stream->queue().count();
+  return count;
+}
+
+size_t TcpLink::room() {
+  if (state_ == LinkState::lost) return 0;
+  const size_t queued = queued_frames();
+  if (state_ == LinkState::up && queued < options_.queue_frames_max) return options_.queue_frames_max - queued;
+  room_refused_ = true;
+  return 0;
+}
+
+TcpStream& TcpLink::stream_for(size_t payload_bytes) {
+  if (streams_.size() == 1) return *streams_[0];
+  if (payload_bytes >= spread_bytes) {
+    next_stream_ = (next_stream_ + 1) % streams_.size();
+    return *streams_[next_stream_];
+  }
+  return **std::min_element(streams_.begin(), streams_.end(), [](const auto& a, const auto& b) {
+    return a->queue().bytes() < b->queue().bytes();
+  });
+}
+
+bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
+  if (state_ != LinkState::up || overflowed_) return true;
+  auto& stream = stream_for(payload.size());
+  if (!stream.queue().empty()) {
+    const size_t queued = queued_frames();
+    if (queued + 1 >= options_.queue_frames_max) room_refused_ = true;
+    if (queued >= options_.queue_frames_max + options_.extra_frames_max) {
+      overflowed_ = true;
+      return true;
+    }
+  }
+  return stream.send(header, payload, id);
+}
+
+void TcpLink::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
+  for (auto& stream : streams_) stream->cancel(match, mask, group, operation);
+}
+
+bool TcpLink::flush(std::vector<uint64_t>& sent) {
+  bool any = false;
+  for (auto& stream : streams_) {
+    if (!stream->queue().empty()) any |= stream->flush(sent);
+  }
+  return any;
+}
+
+bool TcpLink::read(uint16_t stream, Sink& sink) {
+  return state_ == LinkState::up && stream < streams_.size() && streams_[stream]->read(sink);
+}
+
+bool TcpLink::read_all(Sink& sink) {
+  bool any = false;
+  for (uint16_t stream = 0; stream < streams_.size(); ++stream) any |= read(stream, sink);
+  return any;
+}
+
+bool TcpLink::take_room_news() {
+  if (!room_news()) return false;
+  room_refused_ = false;
+  return true;
+}
+
+bool TcpLink::wants_poll() const {
+  if (lost_ || room_news() || overflowed_ || silent_) return true;
+  return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
+           return (stream->ended() && end_deadline_ == never) || stream->wants_poll(pool_, request_.peer);
+         });
+}
+
+void TcpLink::update_interest() {
+  if (state_ != LinkState::up) return;
+  for (auto& stream : streams_) stream->update_interest();
+}
+
+bool TcpLink::has_ended(Nanos now) {
+  if (state_ != LinkState::up) return false;
+  if (overflowed_ || silent_) return true;
+  bool any = false, all = true, quiet = true, orderly = true;
+  for (const auto& stream : streams_) {
+    if (stream->fault() != FrameFault::none) return true;
+    any |= stream->ended();
+    all &= stream->ended();
+    quiet &= stream->quiet();
+    orderly &= !stream->ended() || stream->orderly();
+  }
+  if (!any) return false;
+  if (end_deadline_ == never) end_deadline_ = now + end_patience;
+  return all || now >= end_deadline_ || (!orderly && quiet);
+}
+
+FrameFault TcpLink::fault() const {
+  for (const auto& stream : streams_) {
+    if (stream->fault() != FrameFault::none) return stream->fault();
+  }
+  return FrameFault::none;
+}
+
+Status TcpLink::end_status() const {
+  std::string why = "ended";
+  // An error says more than the orderly end of another stream that followed from it.
+  for (const auto& stream : streams_) {
+    if (stream->ended() && (why == "ended" || stream->fault() != FrameFault::none)) why = stream->end_text();
+  }
+  if (silent_) why = "no answer from its host for " + std::to_string(options_.silence / second) + " s";
+  if (overflowed_) why = std::to_string(queued_frames()) + " frames wait and it takes none";
+  return Status(fault() == FrameFault::none ? Code::peer_lost : Code::corrupt,
+                request_.label + ": " + why + "; " + description_ + "; " + std::to_string(traffic_.sent_bytes) +
+                    " bytes sent, " + std::to_string(traffic_.received.bytes) + " received");
+}
+
+void TcpLink::schedule_silence_check(Nanos now) {
+  if (state_ == LinkState::up && silence_check_ == never && traffic_.sent_bytes != checked_bytes_) {
+    silence_check_ = now + options_.silence / 4;
+  }
+}
+
+void TcpLink::look_for_silence(Nanos now) {
+  if (state_ != LinkState::up || now < silence_check_) return;
+  bool acknowledged = true;
+  for (const auto& stream : streams_) {
+    if (stream->ended()) continue;
+    silent_ |= stream->silent(options_.silence);
+    acknowledged &= stream->all_acknowledged();
+  }
+  if (acknowledged) checked_bytes_ = traffic_.sent_bytes;
+  silence_check_ = acknowledged ? never : now + options_.silence / 4;
+}
+
+void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
+  if (state_ == LinkState::lost) return;
+  state_ = LinkState::lost;
+  lost_ = why;
+  dialer.reset();
+  room_refused_ = false;
+  overflowed_ = silent_ = false;
+  silence_check_ = end_deadline_ = never;
+  for (auto& stream : streams_) stream->detach(sent);
+}
+
+void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpFarewell>& slow) {
+  if (memory_valid && state_ == LinkState::up) flush(sent);
+  const bool greeted = state_ == LinkState::up;
+  state_ = LinkState::lost;
+  lost_.reset();
+  dialer.reset();
+  for (auto& stream : streams_) {
+    auto last = stream->ended() ? Bytes() : stream->queue().last_words(memory_valid);
+    auto socket = stream->detach(sent);
+    if (greeted && socket.open()) slow.emplace_back(std::move(socket), std::move(last));
+  }
+}
+
+std::optional<Status> TcpLink::take_lost_news() {
+  auto news = std::move(lost_);
+  lost_.reset();
+  return news;
+}
+
+}  // namespace unisono

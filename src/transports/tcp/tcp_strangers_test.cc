@@ -1,0 +1,245 @@
+// What comes to the port without being a transport of ours, or pretends to be one: it is counted, and does no harm.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/conformance/tcp_pair.h"
+
+namespace unisono::conformance {
+namespace {
+
+class TcpStrangers : public TcpPair {
+ protected:
+  // What a member of this name says on the two streams of its link.
+  void say_both(Stranger& first, Stranger& second) {
+    auto hello = two_streams();
+    first.say(hello);
+    hello.stream_index = 1;
+    seal_hello(hello);
+    second.say(hello);
+  }
+  TcpHello two_streams() const {
+    auto hello = hello_from(member_id, id_b);
+    hello.stream_count = 2;
+    seal_hello(hello);
+    return hello;
+  }
+  // Polls at one time, so that no time-out passes.
+  void poll_at(Nanos now, int times = 100) {
+    for (int i = 0; i < times; ++i) b->poll(now, *hear_b);
+  }
+  const PeerId member_id{7, 7};
+};
+
+TEST_F(TcpStrangers, an_http_client_is_closed_without_an_answer) {
+  link();
+  Stranger stranger(*b);
+  stranger.say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(until([&] { return stranger.closed(); }));
+  EXPECT_TRUE(stranger.heard().empty());
+  EXPECT_EQ(b->counters().refused_connections, 1u);
+  expect_link_works();
+}
+
+TEST_F(TcpStrangers, random_bytes_are_closed) {
+  link();
+  Random random(test_seed());
+  for (int i = 0; i < 50; ++i) {
+    Stranger stranger(*b);
+    stranger.say(pattern(1 + random.below(300), random.next()));
+    ASSERT_TRUE(until([&] { return stranger.closed(); }));
+  }
+  EXPECT_EQ(b->counters().refused_connections, 50u);
+  expect_link_works();
+}
+
+TEST_F(TcpStrangers, half_a_hello_that_ends_is_closed) {
+  link();
+  const auto hello = hello_from(PeerId{7, 7}, id_b);
+  Stranger stranger(*b);
+  stranger.say(std::as_bytes(std::span(&hello, 1)).first(40));
+  for (int i = 0; i < 100; ++i) turn();
+  EXPECT_EQ(b->counters().refused_connections, 0u);
+  stranger.go();
+  ASSERT_TRUE(until([&] { return b->counters().refused_connections == 1; }));
+  expect_link_works();
+}
+
+TEST_F(TcpStrangers, silence_ends_after_its_time_and_not_before) {
+  Stranger stranger(*b);
+  Nanos now = clock_now();
+  ASSERT_TRUE(until([&] {
+    b->poll(now, *hear_b);
+    return b->next_deadline() != never && b->next_deadline() > now;
+  }));
+  EXPECT_LE(b->next_deadline(), now + 6 * second);
+  b->poll(now + 4 * second, *hear_b);
+  EXPECT_FALSE(stranger.closed());
+  b->poll(now + 11 * second, *hear_b);
+  EXPECT_TRUE(stranger.closed());
+  EXPECT_EQ(b->counters().refused_connections, 1u);
+}
+
+TEST_F(TcpStrangers, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are_told_why) {
+  link();
+  auto versioned = hello_from(PeerId{7, 7}, id_b);
+  versioned.version = 77;
+  auto striped = hello_from(PeerId{7, 7}, id_b);
+  striped.stream_index = 5;
+  seal_hello(striped);
+  auto damaged = hello_from(PeerId{7, 7}, id_b);
+  damaged.from.low ^= 1;
+  const std::pair<TcpHello, TcpRefusal> cases[] = {
+      {hello_from(PeerId{7, 7}, id_b, job(1)), TcpRefusal::other_job},
+      {versioned, TcpRefusal::version},
+      {hello_from(PeerId{7, 7}, PeerId{8, 8}), TcpRefusal::other_process},
+      {striped, TcpRefusal::stream},
+      {damaged, TcpRefusal::none},  // no answer
+      {hello_from(id_a, id_b), TcpRefusal::duplicate},
+  };
+  for (const auto& [hello, why] : cases) {
+    Stranger stranger(*b);
+    stranger.say(hello);
+    ASSERT_TRUE(until([&] { return stranger.closed(); }));
+    EXPECT_EQ(stranger.refusal(), why);
+  }
+  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is no stranger";
+  expect_link_works();
+}
+
+TEST_F(TcpStrangers, both_sides_dialling_is_refused) {
+  ASSERT_TRUE(b->add_peer(request(id_a, a->endpoints(), true)).ok());
+  Stranger stranger(*b);
+  stranger.say(hello_from(id_a, id_b));
+  ASSERT_TRUE(until([&] { return stranger.closed(); }));
+  EXPECT_EQ(stranger.refusal(), TcpRefusal::not_expected);
+}
+
+TEST_F(TcpStrangers, a_good_hello_that_nobody_wants_is_refused_in_the_end) {
+  Stranger stranger(*b);
+  stranger.say(hello_from(PeerId{7, 7}, id_b));
+  Nanos now = clock_now();
+  for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
+  b->poll(now + 9 * second, *hear_b);
+  EXPECT_FALSE(stranger.closed());
+  b->poll(now + 21 * second, *hear_b);
+  EXPECT_TRUE(stranger.closed());
+  EXPECT_EQ(stranger.refusal(), TcpRefusal::unknown_peer);
+}
+
+TEST_F(TcpStrangers, a_thousand_connections_do_no_harm) {
+  link();
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  for (int i = 0; i < 1000; ++i) {
+    crowd.push_back(std::make_unique<Stranger>(*b));
+    ASSERT_TRUE(crowd.back()->connected());
+    if (i % 3 == 0) crowd.back()->say("1UNISONO");
+    if (i % 20 == 0) turn();
+  }
+  ASSERT_TRUE(until([&] { return b->counters().refused_connections >= 900; }));
+  expect_link_works();
+  const auto open = std::ranges::count_if(crowd, [](auto& stranger) { return !stranger->closed(); });
+  EXPECT_LE(open, 64);
+  // A member still gets in: the oldest stranger makes way.
+  b->close(0);
+  ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
+  hear_a->losses.clear();
+  link();
+}
+
+TEST_F(TcpStrangers, strangers_are_turned_away_when_there_are_no_descriptors_left) {
+  link();
+  Stranger one(*b), two(*b);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto lowest_free = Descriptor(::dup(0)).get();
+  const rlimit none{static_cast<rlim_t>(lowest_free), limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool refused = until([&] { return b->counters().refused_connections == 2; });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(one.closed());
+  expect_link_works();
+}
+
+TEST_F(TcpStrangers, bytes_behind_an_accepted_hello_that_are_no_frames_end_that_link_as_corrupt) {
+  ASSERT_TRUE(b->add_peer(request(PeerId{7, 7}, {}, false)).ok());
+  Stranger member(*b);
+  member.say(hello_from(PeerId{7, 7}, id_b));
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+  member.say(pattern(64, test_seed()));
+  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
+  EXPECT_EQ(hear_b->losses[0][0].code(), Code::corrupt);
+  EXPECT_NE(hear_b->losses[0][0].message().find("magic"), std::string::npos) << hear_b->losses[0][0].message();
+  EXPECT_EQ(b->counters().refused_frames[static_cast<size_t>(FrameFault::magic)], 1u);
+  ASSERT_TRUE(until([&] { return member.closed(); }));
+}
+
+TEST_F(TcpStrangers, a_link_that_ends_inside_a_frame_says_so) {
+  ASSERT_TRUE(b->add_peer(request(PeerId{7, 7}, {}, false)).ok());
+  Stranger member(*b);
+  member.say(hello_from(PeerId{7, 7}, id_b));
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+  auto header = data_header(1, 1000);
+  seal_frame(header);
+  member.say(std::as_bytes(std::span(&header, 1)));
+  for (int i = 0; i < 100; ++i) turn();
+  EXPECT_FALSE(member.closed());
+  member.go();
+  ASSERT_TRUE(until([&] { return !hear_b->losses.empty(); }));
+  EXPECT_NE(hear_b->losses[0][0].message().find("inside a frame"), std::string::npos) << hear_b->losses[0][0].message();
+  EXPECT_TRUE(hear_b->frames.empty());
+}
+
+TEST_F(TcpStrangers, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
+  Stranger first(*b), second(*b);
+  say_both(first, second);
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+  EXPECT_FALSE(first.closed());
+  EXPECT_FALSE(second.closed());
+  const auto now = clock_now();
+  second.go();
+  poll_at(now);
+  EXPECT_TRUE(hear_b->losses.empty());
+  EXPECT_LE(b->next_deadline(), now + 100 * millisecond);
+  auto header = data_header(5, 0);
+  seal_frame(header);
+  first.say(std::as_bytes(std::span(&header, 1)));
+  first.go();
+  poll_at(now);
+  EXPECT_EQ(hear_b->frames.size(), 1u);
+  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+}
+
+TEST_F(TcpStrangers, the_other_streams_are_not_waited_for_without_end) {
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
+  Stranger first(*b), second(*b);
+  say_both(first, second);
+  ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+  EXPECT_FALSE(second.closed());
+  const auto now = clock_now();
+  second.go();
+  poll_at(now);
+  EXPECT_TRUE(hear_b->losses.empty());
+  b->poll(now + 100 * millisecond, *hear_b);
+  EXPECT_EQ(hear_b->losses[0].size(), 1u);
+}
+
+TEST_F(TcpStrangers, a_dialler_that_starts_again_replaces_its_half_made_link) {
+  ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
+  auto lost = std::make_unique<Stranger>(*b);
+  lost->say(two_streams());
+  ASSERT_TRUE(until([&] {
+    lost->closed();
+    return lost->heard().size() == sizeof(TcpReply);
+  }));
+  lost.reset();
+  Stranger first(*b), second(*b);
+  say_both(first, second);
+  EXPECT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
+}
+
+}  // namespace
+}  // namespace unisono::conformance

@@ -1,0 +1,432 @@
+#include "transports/tcp/tcp_transport.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <sys/epoll.h>
+
+#include "base/check.h"
+#include "wire/checksum.h"
+
+namespace unisono {
+namespace {
+
+constexpr uint64_t control_tag = UINT64_MAX;
+constexpr PeerIndex peers_max = 1u << 16;
+// Up to here a failing read per stream is cheaper than epoll_wait and a read for those that it names.
+constexpr size_t direct_streams_max = 3;
+// While links are in use and nothing is being connected, new connections can wait for a few polls.
+constexpr uint32_t control_every = 64;
+constexpr Nanos control_interval = millisecond;
+constexpr size_t farewells_max = 64;
+
+bool is_gone(const TcpLink& link) { return link.request().give_up_if_refused && link.dialer->turned_away(); }
+
+}  // namespace
+
+TcpTransport::TcpTransport(const TcpOptions& options) : options_(options), pool_(options.pool) {}
+
+Result<std::unique_ptr<TcpTransport>> TcpTransport::make(const TcpOptions& options) {
+  if (options.streams == 0 || options.streams > tcp_streams_max) {
+    return Status(Code::invalid, "tcp: " + std::to_string(options.streams) + " streams per link; 1 to " +
+                                     std::to_string(tcp_streams_max) + " are possible");
+  }
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(options));
+  if (auto status = transport->open(); !status.ok()) return status;
+  return transport;
+}
+
+Status TcpTransport::open() {
+  auto all = list_interfaces();
+  if (!all.ok()) return all.status();
+  interfaces_ = std::move(*all);
+  sort_by_preference(interfaces_);
+  auto chosen = select_interface(interfaces_, options_.interface);
+  if (!chosen.ok()) return Status(chosen.status().code(), "tcp: " + chosen.status().message());
+  listening_ = std::move(*chosen);
+  epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  control_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.open() || !control_.open() || !watch(epoll_.get(), control_.get(), EPOLLIN, control_tag)) {
+    return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
+  }
+  TcpListenerOptions door{.port = options_.port,
+                          .hello_timeout = options_.hello_timeout,
+                          .guest_timeout = options_.guest_timeout,
+                          .strangers_max = options_.strangers_max};
+  if (!options_.interface.empty()) door.addresses = listening_;
+  auto listener = TcpListener::make(door, control_.get());
+  if (!listener.ok()) return listener.status();
+  listener_.emplace(std::move(*listener));
+  return {};
+}
+
+TcpTransport::~TcpTransport() {
+  // Not flushed: the senders' memory may have gone before us.
+  for (auto* link : live_) link->close(false, sent_, farewells_);
+  step_farewells(0);
+}
+
+// Connector ---------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> TcpTransport::endpoints() const {
+  std::vector<std::string> result;
+  for (const auto& entry : listening_) {
+    auto address = entry.address;
+    address.set_port(listener_->port());
+    result.push_back(address.endpoint());
+  }
+  return result;
+}
+
+void TcpTransport::set_job(const JobKey& key) {
+  job_ = key;
+  listener_->look_again();
+  check_control_ = true;
+}
+
+Result<std::unique_ptr<TcpDialer>> TcpTransport::make_dialer(const LinkRequest& request) const {
+  if (!job_) return Status(Code::invalid, "tcp: " + request.label + ": the job's key is not set, so nobody can be dialled");
+  TcpDialRequest dial;
+  dial.hello.stream_count = static_cast<uint16_t>(options_.streams);
+  dial.hello.key = *job_;
+  dial.hello.from = options_.self;
+  dial.hello.to = request.id;
+  dial.epoll = control_.get();
+  for (const auto& endpoint : request.endpoints) {
+    if (!endpoint.starts_with("tcp://")) continue;  // another transport's
+    auto address = parse_tcp_endpoint(endpoint);
+    if (!address.ok()) return Status(Code::invalid, "tcp: " + request.label + ": " + address.status().message());
+    for (const auto& target : dial_addresses(*address, interfaces_)) dial.candidates.push_back(target);
+  }
+  if (dial.candidates.empty()) return Status(Code::invalid, "tcp: " + request.label + ": has no endpoint that can be dialled");
+  if (!options_.interface.empty()) {
+    for (const auto& entry : listening_) dial.sources.push_back(entry.address);
+  }
+  return std::make_unique<TcpDialer>(std::move(dial));
+}
+
+Status TcpTransport::add_peer(const LinkRequest& request) {
+  if (request.peer >= peers_max) return Status(Code::invalid, "tcp: peer index " + std::to_string(request.peer) + " is too large");
+  if (request.id == options_.self) return Status(Code::invalid, "tcp: " + request.label + ": is this process itself");
+  const bool anyone = request.id == PeerId{};
+  if (anyone && (book_ == nullptr || !request.dial)) {
+    return Status(Code::invalid, "tcp: " + request.label + ": whoever listens can only be dialled, and with a guest book");
+  }
+  if (by_id_.contains(request.id)) return Status(Code::invalid, "tcp: " + request.label + ": there is a link to it already");
+  if (auto* old = find(request.peer); old != nullptr && (old->state() != LinkState::lost || old->lost_news())) {
+    return Status(Code::invalid, "tcp: " + request.label + ": its index is in use for " + old->request().label);
+  }
+  std::unique_ptr<TcpDialer> dialer;
+  if (request.dial) {
+    auto made = make_dialer(request);
+    if (!made.ok()) return made.status();
+    dialer = std::move(*made);
+  }
+  close(request.peer);
+  if (request.peer >= links_.size()) links_.resize(request.peer + size_t{1});
+  auto& link = links_[request.peer];
+  link = std::make_unique<TcpLink>(request, pool_, options_.link);
+  link->dialer = std::move(dialer);
+  live_.push_back(link.get());
+  if (!anyone) by_id_[request.id] = request.peer;
+  ++connecting_;
+  listener_->look_again();
+  check_control_ = true;
+  return {};
+}
+
+LinkState TcpTransport::state(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link == nullptr ? LinkState::unknown : link->state();
+}
+
+void TcpTransport::mark_up(TcpLink& link) {
+  --connecting_;
+  std::string via = "unknown interface";
+  for (const auto& entry : interfaces_) {
+    if (entry.address.same_host(link.local())) via = entry.interface;
+  }
+  link.name_interface(via);
+  count_streams();
+}
+
+void TcpTransport::count_streams() {
+  stream_count_ = 0;
+  for (const auto* link : live_) stream_count_ += link->stream_count();
+}
+
+Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
+  std::string text = link.request().label + ": " + what + "; ";
+  auto code = Code::unavailable;
+  if (link.dialer) {
+    text += "tried " + link.dialer->failures();
+    const bool nobody_here = book_ != nullptr && link.dialer->hopeless();
+    if (nobody_here && link.request().id == PeerId{}) code = Code::invalid;
+    else if (is_gone(link)) code = Code::peer_lost;
+    else if (nobody_here) code = Code::invalid;
+  } else {
+    text += "waited for its connection at";
+    for (const auto& endpoint : endpoints()) text += " " + endpoint;
+    if (const auto strangers = listener_->last_refusal(); !strangers.empty()) text += "; " + strangers;
+  }
+  return Status(code, text);
+}
+
+// Transport: sending ------------------------------------------------------------------------------------------------
+
+size_t TcpTransport::room(PeerIndex peer) {
+  auto* link = find(peer);
+  return link == nullptr ? 0 : link->room();
+}
+
+Slot TcpTransport::acquire(std::span<const PeerIndex>, size_t, bool) { return {}; }
+
+void TcpTransport::commit(const Slot& slot, const FrameHeader&) { UNISONO_CHECK(!slot); }
+
+void TcpTransport::abandon(const Slot& slot) { UNISONO_CHECK(!slot); }
+
+bool TcpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
+  UNISONO_CHECK(payload.size() <= payload_bytes_max);
+  auto* link = find(peer);
+  if (link == nullptr) return true;
+  auto sealed = header;
+  sealed.payload_bytes = static_cast<uint32_t>(payload.size());
+  if (options_.payload_checksum) {
+    sealed.flags |= frame_flag_payload_checksum;
+    sealed.payload_checksum = crc32c(payload.data(), payload.size());
+  }
+  seal_frame(sealed);
+  return link->send(sealed, payload, id);
+}
+
+void TcpTransport::release(const View& view) { pool_.give(view.handle); }
+
+void TcpTransport::cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) {
+  for (auto* link : live_) link->cancel(match, mask, group, operation);
+  const auto matches = [&](uint64_t id) { return (id & mask) == match; };
+  std::erase_if(sent_, matches);
+}
+
+void TcpTransport::close(PeerIndex peer) {
+  auto* link = find(peer);
+  if (link == nullptr) return;
+  if (link->state() == LinkState::connecting) --connecting_;
+  std::vector<TcpFarewell> slow;
+  link->close(true, sent_, slow);
+  for (auto& farewell : slow) {
+    if (!farewell.watch(control_.get())) continue;
+    if (farewells_.size() == farewells_max) farewells_.erase(farewells_.begin());
+    farewells_.push_back(std::move(farewell));
+  }
+  const auto at = std::find(live_.begin(), live_.end(), link);
+  if (at != live_.end()) {
+    live_.erase(at);
+    by_id_.erase(link->request().id);
+  }
+  const auto& traffic = link->traffic();
+  retired_.sent_frames += traffic.sent_frames;
+  retired_.sent_bytes += traffic.sent_bytes;
+  retired_.received.frames += traffic.received.frames;
+  retired_.received.bytes += traffic.received.bytes;
+  if (polling_) graveyard_.push_back(std::move(links_[peer]));
+  links_[peer].reset();
+  count_streams();
+  check_control_ = true;
+}
+
+// Transport: driving ------------------------------------------------------------------------------------------------
+
+bool TcpTransport::poll(Nanos now, Sink& sink) {
+  UNISONO_CHECK(!polling_);
+  polling_ = true;
+  now_ = now;
+  bool any = control_is_due(now) && step_control(now);
+  any |= move_bytes(now, sink);
+  any |= report(sink);
+  graveyard_.clear();
+  polling_ = false;
+  return any;
+}
+
+bool TcpTransport::control_is_due(Nanos now) {
+  if (check_control_ || now >= control_deadline_) return true;
+  const bool busy = std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !farewells_.empty() || live_.empty();
+  if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
+  last_control_ = now;
+  epoll_event event;
+  return ::epoll_wait(control_.get(), &event, 1, 0) > 0;
+}
+
+bool TcpTransport::step_control(Nanos now) {
+  check_control_ = false;
+  last_control_ = now;
+  bool any = listener_->step(now, *this);
+  control_deadline_ = listener_->next_deadline();
+  for (auto* link : live_) {
+    if (link->state() == LinkState::connecting) any |= step_connecting(*link, now);
+    if (link->state() != LinkState::connecting) continue;
+    control_deadline_ = std::min(control_deadline_, link->request().deadline);
+    if (link->dialer) control_deadline_ = std::min(control_deadline_, link->dialer->next_deadline());
+  }
+  any |= step_farewells(now);
+  for (const auto& farewell : farewells_) control_deadline_ = std::min(control_deadline_, farewell.deadline());
+  return any;
+}
+
+bool TcpTransport::step_connecting(TcpLink& link, Nanos now) {
+  bool any = false;
+  if (link.dialer) {
+    any = link.dialer->step(now);
+    if (link.dialer->complete()) {
+      finish_dialling(link);
+      return true;
+    }
+    if (const auto id = link.dialer->introduced()) {
+      meet(link, *id);
+      return true;
+    }
+  }
+  const char* what = nullptr;
+  if (now >= link.request().deadline) what = link.dialer ? "cannot be reached in time" : "did not connect in time";
+  else if (link.dialer && is_gone(link)) what = "is gone";
+  else if (link.dialer && link.dialer->hopeless()) what = "cannot be reached";
+  if (what == nullptr) return any;
+  --connecting_;
+  link.lose(unreachable(link, what), sent_);
+  return true;
+}
+
+void TcpTransport::finish_dialling(TcpLink& link) {
+  auto sockets = link.dialer->take();
+  const auto count = static_cast<uint16_t>(sockets.size());
+  for (uint16_t stream = 0; stream < count; ++stream) {
+    if (link.attach(stream, count, std::move(sockets[stream]), epoll_.get())) continue;
+    --connecting_;
+    link.lose(Status(Code::unavailable, link.request().label + ": no more watches in the kernel"), sent_);
+    return;
+  }
+  mark_up(link);
+}
+
+bool TcpTransport::step_farewells(Nanos now) {
+  return std::erase_if(farewells_, [&](auto& farewell) { return !farewell.step(now); }) > 0;
+}
+
+bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
+  bool any = false;
+  const bool direct = stream_count_ <= direct_streams_max;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    auto* link = live_[i];
+    if (link->state() == LinkState::connecting && link->broken_while_connecting()) link->start_again();
+    if (link->state() != LinkState::up) continue;
+    any |= link->flush(sent_);
+    if (direct || link->wants_poll()) any |= link->read_all(sink);
+  }
+  if (!direct) any |= move_ready(sink);
+  for (auto* link : live_) {
+    link->schedule_silence_check(now);
+    link->look_for_silence(now);
+    if (!link->has_ended(now)) continue;
+    if (const auto fault = link->fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    link->lose(link->end_status(), sent_);
+    any = true;
+  }
+  return any;
+}
+
+bool TcpTransport::move_ready(Sink& sink) {
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  bool any = false;
+  for (int i = 0; i < count; ++i) {
+    const auto tag = events[static_cast<size_t>(i)].data.u64;
+    if (tag == control_tag) {
+      check_control_ = any = true;
+      continue;
+    }
+    // Closed by an upcall a moment ago, and even replaced: a read for nothing then.
+    if (auto* link = find(static_cast<PeerIndex>(tag >> 16))) any |= link->read(static_cast<uint16_t>(tag), sink);
+  }
+  return any;
+}
+
+bool TcpTransport::report(Sink& sink) {
+  bool any = false;
+  for (const auto peer : std::exchange(over_, {})) close(peer);
+  if (!sent_.empty()) {
+    any = true;
+    reporting_.swap(sent_);
+    for (size_t i = 0; i < reporting_.size(); ++i) sink.sent(reporting_[i]);
+    reporting_.clear();
+  }
+  for (size_t i = 0; i < live_.size();) {
+    auto* link = live_[i];
+    const auto peer = link->request().peer;
+    if (auto why = link->take_lost_news()) {
+      live_.erase(live_.begin() + static_cast<ptrdiff_t>(i));
+      by_id_.erase(link->request().id);
+      listener_->look_again();
+      check_control_ = true;
+      count_streams();
+      sink.lost(peer, *why);
+      any = true;
+      continue;
+    }
+    ++i;
+    if (!link->take_room_news()) continue;
+    sink.room(peer);
+    any = true;
+  }
+  return any;
+}
+
+bool TcpTransport::lingers() const {
+  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+}
+
+Nanos TcpTransport::next_deadline() const {
+  if (check_control_) return 0;
+  Nanos next = control_deadline_;
+  for (const auto* link : live_) next = std::min(next, link->next_deadline());
+  return next;
+}
+
+bool TcpTransport::arm() {
+  if (check_control_ || !sent_.empty()) return false;
+  for (const auto* link : live_) {
+    if (link->wants_poll()) return false;
+  }
+  for (auto* link : live_) link->update_interest();
+  epoll_event event;
+  if (::epoll_wait(epoll_.get(), &event, 1, 0) > 0) {
+    check_control_ |= event.data.u64 == control_tag;
+    return false;
+  }
+  return true;
+}
+
+TransportCounters TcpTransport::counters() const {
+  TransportCounters counters;
+  auto total = retired_;
+  for (const auto& link : links_) {
+    if (!link) continue;
+    total.sent_frames += link->traffic().sent_frames;
+    total.sent_bytes += link->traffic().sent_bytes;
+    total.received.frames += link->traffic().received.frames;
+    total.received.bytes += link->traffic().received.bytes;
+  }
+  counters.sent_frames = total.sent_frames;
+  counters.sent_bytes = total.sent_bytes;
+  counters.received_frames = total.received.frames;
+  counters.received_bytes = total.received.bytes;
+  std::copy(std::begin(refused_frames_), std::end(refused_frames_), std::begin(counters.refused_frames));
+  counters.refused_connections = listener_->refused();
+  return counters;
+}
+
+std::string TcpTransport::describe(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link == nullptr ? "tcp, no link" : link->describe();
+}
+
+}  // namespace unisono

@@ -1,0 +1,146 @@
+// TCP: one listening port per process, links of one or more connections to each peer, payloads received where they belong.
+//
+// This class composes: the listener and the dialers make connections, links carry frames, and poll() drives all of them
+// and reports. No thread, no clock; nothing blocks. With few streams poll() simply tries to read each of them, which takes one
+// system call less than asking first; with many it asks epoll which ones are ready.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transports/connector.h"
+#include "transports/payload_pool.h"
+#include "transports/tcp/tcp_link.h"
+#include "transports/tcp/tcp_listener.h"
+#include "transports/transport.h"
+
+namespace unisono {
+
+struct TcpOptions {
+  PeerId self{};
+  std::string interface{};        // name ("eth0") or address ("10.0.0.7", "::1") to listen at and dial from; empty = all
+  uint16_t port = 0;              // 0 = the kernel chooses
+  uint32_t streams = 1;           // connections per link that this side dials, 1 … tcp_streams_max
+  bool payload_checksum = false;  // of what this side sends; what arrives is checked if it has one
+  TcpLinkOptions link{};
+  PayloadPoolLimits pool{};
+  Nanos hello_timeout = 5 * second;   // a connection that says nothing is closed then
+  Nanos guest_timeout = 10 * second;  // a good hello waits so long for its peer to be added
+  size_t strangers_max = 64;          // connections without a good hello; the oldest goes
+  // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or for its own,
+  // if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
+  Nanos replace_after = 300 * millisecond;
+  // And who dials us while we dial it, and has the larger id, waits so long for our connection: a handshake over a long way. Then its own is taken.
+  Nanos yield_after = 1 * second;
+};
+
+class TcpTransport final : public Transport, public Connector, private TcpDoor {
+ public:
+  // invalid: no such interface, or streams out of range. unavailable: the port is taken.
+  static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options);
+  ~TcpTransport() override;
+
+  // Connector
+  std::vector<std::string> endpoints() const override;
+  void set_job(const JobKey& key) override;
+  Status add_peer(const LinkRequest& request) override;
+  LinkState state(PeerIndex peer) const override;
+
+  // Transport
+  const char* name() const override { return "tcp"; }
+  size_t room(PeerIndex peer) override;
+  size_t slot_bytes() const override { return 0; }
+  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
+  void commit(const Slot& slot, const FrameHeader& header) override;
+  void abandon(const Slot& slot) override;
+  bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) override;
+  void release(const View& view) override;
+  void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation) override;
+  bool poll(Nanos now, Sink& sink) override;
+  Nanos next_deadline() const override;
+  void close(PeerIndex peer) override;
+  bool lingers() const override;
+  int wait_handle() const override { return epoll_.get(); }
+  bool arm() override;
+  void disarm() override { slept_ = true; }
+  TransportCounters counters() const override;
+  std::string describe(PeerIndex peer) const override;
+
+  // From now on processes that nobody added come in, too (a hello to PeerId{} is for whoever listens), and links are symmetric: if two dial
+  // each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and connects anew replaces
+  // its link, which is lost then. A dial that meets another job or version is lost with the code invalid. Before any link is made; `book` outlives the transport.
+  // Links have one stream, so that a payload is placed and received before the next one is placed.
+  void welcome(GuestBook& book) { book_ = &book; }
+  // Where the other end of this link is, or was; no bytes if it never was up.
+  TcpAddress remote(PeerIndex peer) const;
+
+  uint16_t port() const { return listener_->port(); }
+  // How many connections were refused, and which was the last; empty: none.
+  std::string last_refusal() const { return listener_->last_refusal(); }
+
+ private:
+  explicit TcpTransport(const TcpOptions& options);
+  Status open();
+  TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
+
+  // TcpDoor
+  Verdict judge(const TcpHello& hello, Nanos waited) override;
+  PeerId introduction() const override { return options_.self; }
+  void enter(const TcpHello& hello, Descriptor socket) override;
+
+  // Of tcp_transport_inbound.cc.
+  Verdict admit(const TcpHello& hello);
+  std::optional<Verdict> judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited);
+  void meet(TcpLink& link, const PeerId& id);
+
+  bool control_is_due(Nanos now);
+  bool step_control(Nanos now);
+  bool step_connecting(TcpLink& link, Nanos now);
+  void finish_dialling(TcpLink& link);
+  bool step_farewells(Nanos now);
+  bool move_bytes(Nanos now, Sink& sink);
+  bool move_ready(Sink& sink);
+  bool report(Sink& sink);
+  void count_streams();
+  void mark_up(TcpLink& link);
+  Status unreachable(const TcpLink& link, const char* what) const;
+  Result<std::unique_ptr<TcpDialer>> make_dialer(const LinkRequest& request) const;
+
+  TcpOptions options_;
+  Descriptor epoll_;    // control_ and all streams; what a sleeper waits on
+  Descriptor control_;  // listening sockets, strangers, dialled sockets, farewells
+  std::vector<InterfaceAddress> interfaces_;  // of this host, best first
+  std::vector<InterfaceAddress> listening_;   // the part of them that was chosen
+  std::optional<TcpListener> listener_;
+  std::optional<JobKey> job_;
+  GuestBook* book_ = nullptr;
+  PayloadPool pool_;
+  std::vector<std::unique_ptr<TcpLink>> links_;  // by PeerIndex
+  std::vector<TcpLink*> live_;                   // connecting, up, or lost and not yet reported
+  std::map<PeerId, PeerIndex> by_id_;            // of live_
+  std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
+  std::vector<TcpFarewell> farewells_;
+  std::vector<PeerIndex> over_;      // dials without an id that led to a link that there is
+  std::vector<uint64_t> sent_;       // ids to report
+  std::vector<uint64_t> reporting_;  // being reported
+  TcpTraffic retired_;               // of links that are gone
+  uint64_t refused_frames_[frame_fault_count] = {};
+  size_t stream_count_ = 0;
+  size_t connecting_ = 0;
+  uint32_t polls_ = 0;
+  Nanos now_ = 0;  // of the last poll()
+  Nanos last_control_ = 0;
+  Nanos control_deadline_ = never;
+  bool check_control_ = true;  // something is to be done there
+  bool slept_ = false;         // something may have happened there
+  bool polling_ = false;
+};
+
+}  // namespace unisono

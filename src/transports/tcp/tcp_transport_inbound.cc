@@ -1,0 +1,88 @@
+// Who comes to the port of a TcpTransport, and which of two connections of a pair survives.
+#include <utility>
+
+#include "base/check.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace unisono {
+
+TcpAddress TcpTransport::remote(PeerIndex peer) const {
+  const auto* link = find(peer);
+  return link == nullptr ? TcpAddress() : link->remote();
+}
+
+TcpDoor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
+  if (!job_) return {.wait = true};
+  if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
+  if (book_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
+  if (hello.to != options_.self) return {.refusal = TcpRefusal::other_process};
+  if (book_ != nullptr && hello.stream_count != 1) return {.refusal = TcpRefusal::stream};
+  const auto known = by_id_.find(hello.from);
+  if (known == by_id_.end()) return book_ == nullptr ? Verdict{.wait = true} : admit(hello);
+  auto& link = *links_[known->second];
+  if (link.state() == LinkState::lost) return {.wait = true};  // until that is reported and it is added again
+  if (book_ != nullptr) {
+    if (const auto verdict = judge_rival(hello, link, waited)) return *verdict;
+  } else {
+    if (link.state() == LinkState::up) return {.refusal = TcpRefusal::duplicate};
+    if (link.request().dial) return {.refusal = TcpRefusal::not_expected};
+  }
+  if (link.broken_while_connecting()) link.start_again();
+  if (link.attached(hello.stream_index)) return {.refusal = TcpRefusal::duplicate};
+  if (link.stream_count() != 0 && link.stream_count() != hello.stream_count) return {.refusal = TcpRefusal::stream};
+  return {};
+}
+
+TcpDoor::Verdict TcpTransport::admit(const TcpHello& hello) {
+  if (hello.from == PeerId{} || hello.from == options_.self) return {.refusal = TcpRefusal::not_expected};
+  LinkRequest guest;
+  guest.id = hello.from;
+  guest.deadline = now_ + options_.guest_timeout;
+  if (!book_->admit(guest)) return {.refusal = TcpRefusal::busy};
+  guest.dial = false;
+  const auto added = add_peer(guest);
+  UNISONO_CHECK(added.ok());
+  return {};
+}
+
+// Both sides decide alike without a word: the smaller id's dial is taken by the larger one, which withdraws its own; the smaller one lets
+// the larger one's wait until it is withdrawn. A dial is accepted only by who has no other, so no link that is up on one side is withdrawn by the other.
+std::optional<TcpDoor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
+  if (link.state() == LinkState::up) {
+    if (waited >= options_.replace_after) {
+      link.lose(Status(Code::peer_lost, link.request().label + ": it has connected anew; " + link.describe()), sent_);
+      count_streams();
+      return Verdict{.wait = true};
+    }
+    return Verdict{.wait = true, .again = options_.replace_after};
+  }
+  if (!link.request().dial) return std::nullopt;
+  if (options_.self < hello.from && waited < options_.yield_after) return Verdict{.wait = true, .again = options_.yield_after};
+  link.yield();
+  return std::nullopt;
+}
+
+void TcpTransport::enter(const TcpHello& hello, Descriptor socket) {
+  const auto known = by_id_.find(hello.from);
+  UNISONO_CHECK(known != by_id_.end());
+  auto& link = *links_[known->second];
+  // Without a watch the connection is closed again, and the dialler starts over.
+  if (!link.attach(hello.stream_index, hello.stream_count, std::move(socket), epoll_.get())) link.start_again();
+  if (link.state() == LinkState::up) mark_up(link);
+}
+
+void TcpTransport::meet(TcpLink& link, const PeerId& id) {
+  const auto peer = link.request().peer;
+  const bool goes_on = id != options_.self && !by_id_.contains(id);
+  if (goes_on) {
+    link.meet(id);
+    by_id_[id] = peer;
+    link.dialer->go_on();
+    check_control_ = true;
+  } else {
+    over_.push_back(peer);
+  }
+  book_->answered(peer, id, goes_on);
+}
+
+}  // namespace unisono

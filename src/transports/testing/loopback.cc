@@ -1,0 +1,405 @@
+#include "transports/testing/loopback.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "transports/payload_pool.h"
+#include "net/tcp_socket.h"
+#include "wire/checksum.h"
+
+namespace unisono {
+
+// The mutex guards everything here. It is never held during an upcall.
+struct LoopbackHub::State {
+  // What an endpoint finds in its inbox: a frame, or the news that a peer is gone (behind that peer's last frame).
+  struct Item {
+    PeerIndex from = 0;
+    FrameHeader header;
+    uint64_t block = 0;  // 0: no payload
+    const std::byte* data = nullptr;
+    bool lend = false;
+    std::optional<Status> lost{};
+  };
+
+  struct Desk {  // what the hub keeps for one endpoint
+    std::string label;
+    bool dead = false;
+    std::vector<char> linked;         // by peer
+    std::vector<char> wants_room;     // by peer: room() or acquire() refused
+    std::vector<size_t> under_way;    // by peer: frames with payload that it has not taken yet
+    std::vector<PeerIndex> has_room;  // news
+    std::deque<Item> inbox;
+    size_t slots_out = 0;
+    bool armed = false;
+    Descriptor bell;
+    TransportCounters counters;
+  };
+
+  struct Shared {  // a block with payload
+    uint32_t owner = PayloadPool::no_owner;  // endpoint whose slot it is
+    uint32_t uses = 0;
+    std::byte* data = nullptr;
+    std::vector<PeerIndex> peers;
+  };
+
+  explicit State(const LoopbackOptions& given) : options(given) {}
+
+  LoopbackOptions options;
+  std::mutex mutex;
+  PayloadPool pool{PayloadPoolLimits{}};
+  std::vector<Shared> blocks;  // by handle - 1
+  std::vector<Desk> desks;
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+
+  uint64_t take_block(size_t bytes, uint32_t owner, uint32_t uses);
+  void drop_block(uint64_t block);
+  void ring(Desk& desk);
+  void push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend);
+  void unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b);
+  void empty_inbox(Desk& desk, std::optional<PeerIndex> from);
+  void give_room(PeerIndex owner);
+  FrameHeader seal(const FrameHeader& header, std::span<const std::byte> payload) const;
+};
+
+uint64_t LoopbackHub::State::take_block(size_t bytes, uint32_t owner, uint32_t uses) {
+  const auto block = pool.take(PayloadPool::no_owner, bytes);
+  if (!block) return 0;
+  if (block.handle > blocks.size()) blocks.resize(block.handle);
+  auto& shared = blocks[block.handle - 1];
+  shared.owner = owner;
+  shared.uses = uses;
+  shared.data = block.data;
+  return block.handle;
+}
+
+void LoopbackHub::State::drop_block(uint64_t block) {
+  if (block == 0 || block > blocks.size() || blocks[block - 1].uses == 0) return;
+  auto& shared = blocks[block - 1];
+  if (--shared.uses > 0) return;
+  pool.give(block);
+  if (shared.owner == PayloadPool::no_owner) return;
+  --desks[shared.owner].slots_out;
+  give_room(shared.owner);
+}
+
+// Something came free at this endpoint: whoever was refused is told, if it can send now.
+void LoopbackHub::State::give_room(PeerIndex owner) {
+  auto& desk = desks[owner];
+  for (PeerIndex peer = 0; peer < desks.size(); ++peer) {
+    if (!desk.wants_room[peer] || !desk.linked[peer] || desk.under_way[peer] >= options.queue_frames_max) continue;
+    desk.wants_room[peer] = 0;
+    desk.has_room.push_back(peer);
+    ring(desk);
+  }
+}
+
+void LoopbackHub::State::ring(Desk& desk) {
+  if (!desk.armed) return;
+  desk.armed = false;
+  const uint64_t one = 1;
+  (void)!::write(desk.bell.get(), &one, sizeof one);  // fails only when it is readable already
+}
+
+void LoopbackHub::State::push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend) {
+  auto& sender = desks[from];
+  auto& receiver = desks[to];
+  Item item{.from = from, .header = header, .block = block, .lend = lend};
+  if (block != 0) {
+    item.data = blocks[block - 1].data;
+    ++sender.under_way[to];
+  }
+  receiver.inbox.push_back(std::move(item));
+  ++sender.counters.sent_frames;
+  sender.counters.sent_bytes += sizeof header + header.payload_bytes;
+  ring(receiver);
+}
+
+void LoopbackHub::State::empty_inbox(Desk& desk, std::optional<PeerIndex> from) {
+  std::deque<Item> kept;
+  for (auto& item : desk.inbox) {
+    if (from && item.from != *from) kept.push_back(std::move(item));
+    else drop_block(item.block);
+  }
+  desk.inbox.swap(kept);
+}
+
+void LoopbackHub::State::unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b) {
+  if (!desks[a].linked[b]) return;
+  const auto end = [&](size_t self, size_t peer, bool tell) {
+    auto& desk = desks[self];
+    desk.linked[peer] = desk.wants_room[peer] = 0;
+    desk.under_way[peer] = 0;
+    if (!tell) return empty_inbox(desk, static_cast<PeerIndex>(peer));
+    Item news{.from = static_cast<PeerIndex>(peer), .header = {}};
+    news.lost = Status(Code::peer_lost, desks[peer].label + ": " + why + "; loopback");
+    desk.inbox.push_back(std::move(news));
+    ring(desk);
+  };
+  end(a, b, tell_a);
+  end(b, a, tell_b);
+}
+
+FrameHeader LoopbackHub::State::seal(const FrameHeader& header, std::span<const std::byte> payload) const {
+  auto sealed = header;
+  if (options.payload_checksum) {
+    sealed.flags |= frame_flag_payload_checksum;
+    sealed.payload_checksum = crc32c(payload.data(), payload.size());
+  }
+  seal_frame(sealed);
+  return sealed;
+}
+
+class LoopbackHub::Endpoint final : public Transport {
+ public:
+  Endpoint(State& state, PeerIndex self) : state_(state), self_(self) {}
+
+  const char* name() const override { return "loopback"; }
+  size_t slot_bytes() const override { return payload_bytes_max; }
+
+  size_t room(PeerIndex peer) override {
+    const std::lock_guard lock(state_.mutex);
+    if (!linked(peer)) return 0;
+    const size_t used = desk().under_way[peer];
+    if (used < state_.options.queue_frames_max) return state_.options.queue_frames_max - used;
+    desk().wants_room[peer] = 1;
+    return 0;
+  }
+
+  Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
+    UNISONO_CHECK(bytes <= payload_bytes_max);
+    const std::lock_guard lock(state_.mutex);
+    const auto& options = state_.options;
+    bool possible = desk().slots_out < options.slots - (result ? 0 : options.result_slots);
+    for (const auto peer : peers) possible &= !linked(peer) || desk().under_way[peer] < options.queue_frames_max;
+    const uint64_t block = possible ? state_.take_block(bytes, self_, 1) : 0;
+    if (block == 0) {
+      for (const auto peer : peers) {
+        if (linked(peer)) desk().wants_room[peer] = 1;
+      }
+      return {};
+    }
+    ++desk().slots_out;
+    auto& shared = state_.blocks[block - 1];
+    shared.peers.assign(peers.begin(), peers.end());
+    return {shared.data, std::max<size_t>(bytes, 1), block};
+  }
+
+  void commit(const Slot& slot, const FrameHeader& header) override {
+    UNISONO_CHECK(header.payload_bytes <= slot.capacity);
+    const std::lock_guard lock(state_.mutex);
+    const auto sealed = state_.seal(header, {slot.data, header.payload_bytes});
+    for (const auto peer : state_.blocks[slot.handle - 1].peers) {
+      if (!linked(peer)) continue;
+      const bool empty = header.payload_bytes == 0;
+      if (!empty) ++state_.blocks[slot.handle - 1].uses;
+      state_.push(self_, peer, sealed, empty ? 0 : slot.handle, true);
+    }
+    state_.drop_block(slot.handle);
+  }
+
+  void abandon(const Slot& slot) override {
+    const std::lock_guard lock(state_.mutex);
+    state_.drop_block(slot.handle);
+  }
+
+  bool send(PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t) override {
+    UNISONO_CHECK(payload.size() <= payload_bytes_max);
+    const std::lock_guard lock(state_.mutex);
+    if (!linked(peer)) return true;
+    uint64_t block = 0;
+    if (!payload.empty()) {
+      block = state_.take_block(payload.size(), PayloadPool::no_owner, 1);
+      if (block == 0) {
+        state_.unlink(self_, peer, "no memory for its frames", true, true);
+        return true;
+      }
+      std::memcpy(state_.blocks[block - 1].data, payload.data(), payload.size());
+    }
+    auto complete = header;
+    complete.payload_bytes = static_cast<uint32_t>(payload.size());
+    state_.push(self_, peer, state_.seal(complete, payload), block, false);
+    return true;
+  }
+
+  void release(const View& view) override {
+    const std::lock_guard lock(state_.mutex);
+    state_.drop_block(view.handle);
+  }
+
+  bool looks_ahead() const override { return true; }
+
+  Next next(PeerIndex from, const FrameHeader& expected, const std::byte*& payload) override {
+    const std::lock_guard lock(state_.mutex);
+    const auto next = first_from(from);
+    if (next == desk().inbox.end() || next->lost) return Next::none;
+    if (!alike(next->header, expected)) return Next::other;
+    payload = next->data;
+    return Next::expected;
+  }
+
+  void take_next(std::span<const PeerIndex> from) override {
+    const std::lock_guard lock(state_.mutex);
+    for (const auto peer : from) {
+      const auto next = first_from(peer);
+      UNISONO_CHECK(next != desk().inbox.end() && !next->lost);
+      count(*next);
+      state_.drop_block(next->block);
+      desk().inbox.erase(next);
+    }
+  }
+
+  // Sends are copies, and a placement is filled in the same poll that asked for it: nothing is ever pending.
+  void cancel(uint64_t, uint64_t, uint32_t, uint64_t) override {}
+
+  bool poll(Nanos, Sink& sink) override {
+    bool any = false;
+    for (size_t left = inbox_count(); left > 0; --left) {
+      auto item = next_item();
+      if (!item) break;
+      any = true;
+      if (item->lost) sink.lost(item->from, *item->lost);
+      else deliver(*item, sink);
+    }
+    for (const auto peer : take_room_news()) {
+      any = true;
+      sink.room(peer);
+    }
+    return any;
+  }
+
+  Nanos next_deadline() const override { return never; }
+
+  void close(PeerIndex peer) override {
+    const std::lock_guard lock(state_.mutex);
+    if (peer < state_.desks.size()) state_.unlink(self_, peer, "closed the link", false, true);
+  }
+
+  int wait_handle() const override { return desk().bell.get(); }
+
+  bool arm() override {
+    const std::lock_guard lock(state_.mutex);
+    silence_bell();
+    desk().armed = desk().inbox.empty() && desk().has_room.empty();
+    return desk().armed;
+  }
+
+  void disarm() override {
+    const std::lock_guard lock(state_.mutex);
+    desk().armed = false;
+    silence_bell();
+  }
+
+  TransportCounters counters() const override {
+    const std::lock_guard lock(state_.mutex);
+    return desk().counters;
+  }
+
+  std::string describe(PeerIndex peer) const override {
+    const std::lock_guard lock(state_.mutex);
+    return "loopback to " + (peer < state_.desks.size() ? state_.desks[peer].label : std::string("nobody"));
+  }
+
+ private:
+  using Item = State::Item;
+
+  State::Desk& desk() const { return state_.desks[self_]; }
+  bool linked(PeerIndex peer) const { return peer < state_.desks.size() && desk().linked[peer]; }
+
+  void silence_bell() {
+    uint64_t count = 0;
+    (void)!::read(desk().bell.get(), &count, sizeof count);
+  }
+
+  size_t inbox_count() {
+    const std::lock_guard lock(state_.mutex);
+    return desk().inbox.size();
+  }
+
+  std::optional<Item> next_item() {
+    const std::lock_guard lock(state_.mutex);
+    auto& inbox = desk().inbox;
+    if (inbox.empty()) return {};  // a link was closed by an upcall
+    auto item = std::move(inbox.front());
+    inbox.pop_front();
+    if (!item.lost) count(item);
+    return item;
+  }
+
+  std::deque<Item>::iterator first_from(PeerIndex from) {
+    return std::ranges::find_if(desk().inbox, [&](const Item& item) { return item.from == from; });
+  }
+
+  // A frame leaves the inbox.
+  void count(const Item& item) {
+    ++desk().counters.received_frames;
+    desk().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
+    auto& sender = state_.desks[item.from];
+    if (item.block != 0 && sender.under_way[self_] > 0) --sender.under_way[self_];
+    state_.give_room(item.from);
+  }
+
+  void deliver(const Item& item, Sink& sink) {
+    const size_t bytes = item.header.payload_bytes;
+    auto* target = bytes == 0 || item.lend ? nullptr : sink.place(item.from, item.header);
+    if (target == nullptr) return sink.received(item.from, item.header, {item.data, bytes, item.block});
+    std::memcpy(target, item.data, bytes);
+    release({item.data, bytes, item.block});
+    sink.received(item.from, item.header, {target, bytes, 0});
+  }
+
+  std::vector<PeerIndex> take_room_news() {
+    const std::lock_guard lock(state_.mutex);
+    return std::exchange(desk().has_room, {});
+  }
+
+  State& state_;
+  PeerIndex self_;
+};
+
+LoopbackHub::LoopbackHub(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LoopbackHub::~LoopbackHub() = default;
+
+Result<std::unique_ptr<LoopbackHub>> LoopbackHub::make(const LoopbackOptions& options) {
+  if (options.count == 0 || options.slots <= options.result_slots || options.queue_frames_max == 0) {
+    return Status(Code::invalid, "loopback: needs an endpoint, a queue, and more slots than are kept back for results");
+  }
+  auto state = std::make_unique<State>(options);
+  state->desks.resize(options.count);
+  for (size_t i = 0; i < options.count; ++i) {
+    auto& desk = state->desks[i];
+    desk.label = options.label ? options.label(i) : "rank " + std::to_string(i) + " (loopback)";
+    desk.linked.assign(options.count, 1);
+    desk.linked[i] = 0;
+    desk.wants_room.assign(options.count, 0);
+    desk.under_way.assign(options.count, 0);
+    desk.bell = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!desk.bell.open()) return Status(Code::unavailable, "loopback: cannot make an eventfd: " + error_text(errno));
+    state->endpoints.push_back(std::make_unique<Endpoint>(*state, static_cast<PeerIndex>(i)));
+  }
+  return std::unique_ptr<LoopbackHub>(new LoopbackHub(std::move(state)));
+}
+
+size_t LoopbackHub::size() const { return state_->desks.size(); }
+
+Transport& LoopbackHub::at(size_t i) { return *state_->endpoints[i]; }
+
+void LoopbackHub::kill(size_t i) {
+  const std::lock_guard lock(state_->mutex);
+  auto& desk = state_->desks[i];
+  desk.dead = true;
+  for (size_t peer = 0; peer < size(); ++peer) {
+    if (peer != i) state_->unlink(i, peer, "died", false, true);
+  }
+  state_->empty_inbox(desk, {});
+  desk.has_room.clear();
+}
+
+}  // namespace unisono

@@ -1,0 +1,270 @@
+#include "transports/udp/path/udp_rate_control.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace unisono {
+
+void RecentMinimum::add(double value, Nanos now) {
+  const int64_t number = now / second;
+  auto& step = steps_[static_cast<size_t>(number) % steps_.size()];
+  if (step.number == number) step.minimum = std::min(step.minimum, value);
+  else step = {number, value};
+}
+
+double RecentMinimum::value(Nanos now, double otherwise) const {
+  const int64_t number = now / second;
+  bool found = false;
+  double least = otherwise;
+  for (const auto& step : steps_) {
+    if (step.number < 0 || step.number <= number - static_cast<int64_t>(steps_.size())) continue;
+    least = found ? std::min(least, step.minimum) : step.minimum;
+    found = true;
+  }
+  return least;
+}
+
+RateControl::RateControl(const RateSettings& settings) : settings_(settings), rate_(0) { set(static_cast<double>(settings.start)); }
+
+void RateControl::set(double rate) {
+  rate_ = std::clamp(rate, static_cast<double>(RateSettings::floor), 1e11);
+  if (settings_.limit > 0) rate_ = std::min(rate_, static_cast<double>(settings_.limit));
+  if (most_ > 0) rate_ = std::min(rate_, most_);
+}
+
+void RateControl::keep_below(uint64_t rate) {
+  most_ = static_cast<double>(rate);
+  set(rate_);
+}
+
+void RateControl::probed(uint64_t dispersion_rate) {
+  if (starting_ && dispersion_rate > 0) set(static_cast<double>(dispersion_rate) / 2);
+}
+
+void RateControl::set_limit(uint64_t rate) {
+  settings_.limit = rate;
+  set(rate_);
+}
+
+void RateControl::sent(size_t bytes) {
+  sent_bytes_ += bytes;
+  total_bytes_ += bytes;
+  ++sent_datagrams_;
+}
+
+void RateControl::held_back(Nanos now) {
+  held_back_ = true;
+  const auto pause = 2 * millisecond + static_cast<Nanos>(2e9 * settings_.datagram_bytes / rate_);
+  if (now - held_back_at_ > pause) {
+    paused_ = true;
+    // A bucket of the network's may have filled meanwhile: what went through when it last emptied is not what goes through now for long.
+    if (line_.rate() > 0) set(std::min(rate_, known_rate()));
+  }
+  held_back_at_ = now;
+}
+
+bool RateControl::feedback(const FlowFeedback& report, const RttEstimator& rtt, Nanos now, RateControl* all) {
+  const Totals totals{report.received, report.highest_flow_seq, report.own_drops};
+  if (!heard_) {
+    heard_ = true;
+    latest_ = at_update_ = at_loss_window_ = totals;
+    updated_ = now;
+    sent_bytes_ = sent_datagrams_ = 0;
+    delay_reference_us_ = report.delay_us;
+    take_delay(report.delay_us, now);
+    return false;
+  }
+  const auto newer = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b); };
+  if (newer(totals.received, latest_.received) < 0 || newer(totals.highest, latest_.highest) < 0 || newer(totals.own_drops, latest_.own_drops) < 0) {
+    return false;  // overtaken by another report
+  }
+  if (all == nullptr) line_.sent(total_bytes_, now);
+  if (totals.received != latest_.received) {
+    take_delay(report.delay_us, now);
+    if (all == nullptr && of_way_out_) {
+      line_.waited(now - Nanos{static_cast<uint32_t>(now / microsecond) - report.echo_sent_at_us} * microsecond, recent_queue_us(rtt, now, nullptr));
+    } else if (all != nullptr) {
+      auto more = report;
+      more.received -= latest_.received;
+      more.highest_flow_seq -= latest_.highest;
+      all->pool(more, *this, rtt, now);
+    }
+  }
+  latest_ = totals;
+  if (now - updated_ < std::max({rtt.smoothed(), interval_min_, microsecond}) || latest_.highest == at_update_.highest) return false;
+  const double before = rate_;
+  update(rtt, now, all);
+  return rate_ != before;
+}
+
+// The increments of one destination's report.
+void RateControl::pool(const FlowFeedback& more, const RateControl& from, const RttEstimator& rtt, Nanos now) {
+  constexpr int32_t stale_us = 2000;
+  interval_min_ = ArrivalMeter::report_interval;  // as if they came from one destination
+  pooled_.received += more.received;
+  pooled_.highest_flow_seq += more.highest_flow_seq;
+  // What comes behind another one's, and is of an earlier time, says nothing about now.
+  if (heard_ && static_cast<int32_t>(more.echo_sent_at_us - pooled_.echo_sent_at_us) < -stale_us) return;
+  pooled_.echo_sent_at_us = more.echo_sent_at_us;
+  pooled_.delay_us = static_cast<int32_t>(from.latest_queue_us(now));
+  reporters_[delay_count_ % reporters_.size()] = &from;
+  size_t different = 0;
+  for (size_t i = 0; i < reporters_.size(); ++i) different += reporters_[i] != nullptr && std::find(&reporters_[0], &reporters_[i], reporters_[i]) == &reporters_[i];
+  reporters_most_ = std::max(reporters_most_, different);
+  of_way_out_ = different >= std::min(reporters_most_, reporters_asked);
+  (void)feedback(pooled_, rtt, now);
+}
+
+void RateControl::take_delay(int32_t delay_us, Nanos now) {
+  const auto above = static_cast<double>(static_cast<int32_t>(static_cast<uint32_t>(delay_us) - static_cast<uint32_t>(delay_reference_us_)));
+  delay_minimum_us_.add(above, now);
+  delays_[delay_count_++ % delays_.size()] = {now, above};
+}
+
+// The smallest of the latest reports; while the rate is still doubled, the last one's: waiting for more would be eight times too fast. Several destinations
+// bring them sooner.
+double RateControl::recent_delay_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
+  const auto& last = delays_[(delay_count_ - 1) % delays_.size()];
+  if (starting_ && (all != nullptr ? all : this)->reporters_most_ < reporters_asked) return last.us;
+  double least = last.us;
+  const Nanos since = std::min(updated_, now - std::max(report_age_max, rtt.smoothed()));
+  for (size_t i = 0; i < std::min(delay_count_, delays_.size()); ++i) {
+    if (delays_[i].at >= since) least = std::min(least, delays_[i].us);
+  }
+  return least;
+}
+
+double RateControl::recent_queue_us(const RttEstimator& rtt, Nanos now, const RateControl* all) const {
+  return delay_count_ == 0 ? 0 : std::max(recent_delay_us(rtt, now, all) - delay_minimum_us_.value(now, 0), 0.0);
+}
+
+double RateControl::latest_queue_us(Nanos now) const { return std::max(delays_[(delay_count_ - 1) % delays_.size()].us - delay_minimum_us_.value(now, 0), 0.0); }
+
+void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* all) {
+  const double interval = static_cast<double>(now - updated_) * 1e-9;
+  const double datagram_bytes = sent_datagrams_ > 0 ? static_cast<double>(sent_bytes_) / static_cast<double>(sent_datagrams_) : settings_.datagram_bytes;
+  delivered_ = static_cast<double>(std::min(latest_.received - at_update_.received, latest_.highest - at_update_.highest)) * datagram_bytes / interval;
+  count_use(interval);
+  const double common_us = all == nullptr ? 0 : all->recent_queue_us(rtt, now, nullptr);
+  const double queue_us = std::max(recent_queue_us(rtt, now, all) - common_us, 0.0);
+  const double target_us = std::max(1000.0, static_cast<double>(rtt.minimum()) / 4000);
+  const Nanos answer = rtt.smoothed() + ArrivalMeter::report_interval;
+  queue_delay_ = static_cast<Nanos>(queue_us * 1000);
+  const bool dropped = latest_.own_drops != at_update_.own_drops;
+  const bool loses = losing(now);
+
+  if (dropped) {
+    decrease(0.7 * rate_);
+  } else if (queue_us > target_us && now - judged_at_ >= answer) {
+    // Once, until a report can show what that has done (the specification has "once per round trip"; reports take a millisecond longer).
+    delayed(queue_us, target_us, answer, now);
+  } else if (loses) {
+    decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
+  } else if (latest_queue_us(now) - common_us < target_us / 2 && (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
+    // Only a rate that is used is raised (not in the specification): else pauses would raise it without end, for nothing has been tried. It is used, too,
+    // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a processor.
+    increase(interval, all);
+  }
+  // What several destinations may get together is soon exceeded by one that knows nothing of them.
+  if (all != nullptr && !starting_) set(std::min(rate_, 2 * all->rate_));
+  updated_ = now;
+  at_update_ = latest_;
+  sent_bytes_ = sent_datagrams_ = 0;
+  held_back_ = paused_ = false;
+}
+
+// The specification's decrease, with two bounds of what is known to go through (not in the specification). And while the queue gets shorter the last
+// decrease is enough: the delay of a long queue goes on for as long as it takes to empty, and a rate that is lowered all the while leaves the line idle then.
+void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos now) {
+  const bool shrinks = now - judged_at_ < 4 * answer && queue_us < 0.9 * judged_queue_us_;
+  judged_at_ = now;
+  judged_queue_us_ = queue_us;
+  if (shrinks) return;
+  line_.delayed();
+  double rate = rate_ * (1 - 0.4 * (1 - target_us / queue_us));
+  if (const double known = known_rate(); known > 0 && of_way_out_) {
+    rate = std::min(rate, known);
+    if (queue_us < 4 * target_us) rate = std::max(rate, std::min(rate_, 0.75 * known));
+  }
+  decrease(rate);
+}
+
+// Of what the rate allowed, how much went out while something waited for it.
+void RateControl::count_use(double interval) {
+  if (!held_back_ || paused_) return;
+  allowed_ += rate_ * interval - allowed_ / 8;
+  used_ += static_cast<double>(sent_bytes_) - used_ / 8;
+}
+
+// The rate at which as much goes out as the line carries; 0: not known. A process that gets its processor late cannot use all that its rate allows.
+double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std::clamp(allowed_ / used_, 1.0, 16.0) : 1.0); }
+
+void RateControl::increase(double interval, const RateControl* all) {
+  const double datagram = settings_.datagram_bytes / interval, known = known_rate();
+  double rate = starting_ ? 2 * rate_ : rate_ + std::max(datagram, 0.02 * rate_);
+  // Where it is known what goes through (not in the specification): quickly up to that, slowly beyond it. A bucket of tokens lets more go through for a
+  // while, and then nothing tells that it is empty but the queue of what was too much.
+  if (known > 0 && rate_ < known) {
+    rate = std::min(std::max(rate, (rate_ + known) / 2), known);
+  } else if (known > 0) {
+    rate = rate_ + std::max(datagram / 32, 0.0025 * rate_);
+    line_.exceeded(rate_ / known);
+  }
+  if (all != nullptr) rate = std::min(rate, std::max(rate_, (starting_ ? 4 : 1.25) * all->rate_));
+  set(rate);
+}
+
+void RateControl::decrease(double rate) {
+  starting_ = false;
+  ++decreases_;
+  set(rate);
+}
+
+// Loss more than five points above its minimum in two windows running. Three standard errors are added (not in the specification): the
+// minimum over many windows is well below the mean, and a window of few datagrams well above it now and then.
+bool RateControl::losing(Nanos now) {
+  const uint32_t sent = latest_.highest - at_loss_window_.highest;
+  if (sent < loss_window_datagrams) return false;
+  const double datagrams = sent;
+  loss_ = 1 - std::min(static_cast<double>(latest_.received - at_loss_window_.received) / datagrams, 1.0);
+  const double least = loss_minimum_.value(now, loss_);
+  loss_minimum_.add(loss_, now);
+  at_loss_window_ = latest_;
+  const double middle = (loss_ + least) / 2;
+  losing_windows_ = loss_ > least + 0.05 + 3 * std::sqrt(2 * middle * (1 - middle) / datagrams) ? losing_windows_ + 1 : 0;
+  return losing_windows_ >= 2;
+}
+
+void ArrivalMeter::arrived(uint32_t flow_seq, uint32_t sent_at_us, uint32_t clock_us, Nanos now) {
+  if (received_ == 0 || static_cast<int32_t>(flow_seq - highest_) > 0) highest_ = flow_seq;
+  ++received_;
+  latest_sent_at_us_ = sent_at_us;
+  latest_clock_us_ = clock_us;
+  const uint32_t delay = clock_us - sent_at_us;
+  if (unreported_ == 0) {
+    first_unreported_ = now;
+    first_delay_us_ = static_cast<int32_t>(delay);
+    delay_sum_us_ = 0;
+  }
+  delay_sum_us_ += static_cast<int32_t>(delay - static_cast<uint32_t>(first_delay_us_));
+  ++unreported_;
+}
+
+Nanos ArrivalMeter::due() const {
+  if (unreported_ == 0) return never;
+  if (unreported_ >= report_datagrams) return first_unreported_;
+  return first_unreported_ + (unreported_ < few_datagrams ? few_interval : report_interval);
+}
+
+FlowFeedback ArrivalMeter::report(uint32_t own_drops, uint32_t clock_us) {
+  if (unreported_ > 0) {
+    const auto mean = static_cast<int32_t>(delay_sum_us_ / static_cast<int64_t>(unreported_));
+    reported_delay_us_ = static_cast<int32_t>(static_cast<uint32_t>(first_delay_us_) + static_cast<uint32_t>(mean));
+  }
+  unreported_ = 0;
+  first_unreported_ = never;
+  return {.received = received_, .highest_flow_seq = highest_, .own_drops = own_drops, .echo_sent_at_us = latest_sent_at_us_,
+          .echo_held_us = clock_us - latest_clock_us_, .delay_us = reported_delay_us_};
+}
+
+}  // namespace unisono

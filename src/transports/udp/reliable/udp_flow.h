@@ -1,0 +1,214 @@
+// What two processes say to each other over UDP once their handshake is done: this side of it. Frames, acknowledgements, reports, probes and the end,
+// and what the streams of lossy groups share with them: numbers, pace, address.
+//
+// Two series of numbers: what asks for an answer or a report (fragments, data, ends, control) counts in the one, so that losses show as gaps; what
+// answers counts in the other, or reports would ask for reports. Every datagram that is given to heard() has been checked up to its tag.
+// No clock: `now` comes with every call that needs it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transports/transport.h"
+#include "transports/udp/udp_frames.h"
+#include "transports/udp/reliable/udp_loss_detector.h"
+#include "transports/udp/reliable/udp_outbox.h"
+#include "transports/udp/path/udp_path_probe.h"
+#include "transports/udp/path/udp_rate_control.h"
+#include "transports/udp/reliable/udp_reassembler.h"
+#include "transports/udp/reliable/udp_replay.h"
+#include "transports/udp/path/udp_rtt.h"
+#include "transports/udp/lossy/udp_streams.h"
+
+namespace unisono {
+
+struct UdpFlowOptions {
+  PeerIndex peer = 0;
+  DatagramGroup group{};            // of the link: two ranks
+  TcpAddress address{};             // of the peer
+  uint32_t window_bytes = 0;        // what the peer said that it can buffer
+  uint32_t datagram_bytes_max = 8972;
+  uint64_t rate_limit = 0;          // bytes/s; 0: none
+  Nanos keep_alive = 500 * millisecond;
+  Nanos silence = 10 * second;
+  Nanos started = 0;
+};
+
+// The streams of one group to the peer, and the seals of the group's links between the two.
+struct UdpGroupPeer {
+  DatagramGroup group;
+  Rank rank = 0;
+  DatagramSeal out_seal, in_seal;
+  UdpStreams streams;
+  uint64_t received = 0, ends_sent = 0;
+  uint64_t dropped[datagram_fault_count] = {};
+  uint64_t firewalled_before = 0, refused_before = 0;
+};
+
+// When something was found in the socket, and when the network had brought it there.
+struct UdpArrival {
+  Nanos now = 0, came = 0;
+};
+
+// Memory of one flow, whatever its peer says or does not say:
+//   tables                at most table_bytes_max: what is under way 640 KiB, bits of the fragments of 256 frames in each direction 1 MiB, 4160 frames that
+//                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair requests, numbers and the rest 100 KiB
+//   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes again
+//   payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled: 40 MiB, in powers of two
+// Streams add 16 bytes per range of an operation of this process's own. A stranger gets none at all: nothing is kept for who does not know the keys.
+class UdpFlow {
+ public:
+  static constexpr size_t table_bytes_max = 4u << 20;
+
+  // all: the rate of what goes to all peers together.
+  UdpFlow(const UdpFlowOptions& options, PayloadPool& pool, RateControl& all, size_t destination);
+
+  // Frames.
+  UdpFrames& frames() { return frames_; }
+  const UdpFrames& frames() const { return frames_; }
+  Reassembler& reassembler() { return reassembler_; }
+  // Payloads of frames that have arrived at the peer, since the last call; the caller clears it.
+  std::vector<uint64_t>& sent() { return sent_; }
+
+  // An authentic datagram of the link's own epoch, of a kind that belongs there. May call sink.place and sink.received. duplicate: a copy, which changes
+  // nothing; above all it is no sign of life.
+  DatagramFault heard(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
+  // An authentic datagram of a group: it counts as a sign of life, and in reports. duplicate: a copy, not to be looked at.
+  DatagramFault heard_of_group(const DatagramHeader& header, const UdpArrival& arrival);
+  // The network says that nobody is there.
+  void refused(Nanos now);
+
+  // Says everything that does not wait for its turn: acknowledgements, reports, answers, probes, what is due again. False: the outbox is full.
+  bool speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
+  // Bytes of the next fragment or stream datagram; 0: there is none now.
+  uint32_t wanted(Nanos now);
+  // Sends it. outbox.room() > 0. Its bytes; 0 if there was nothing after all.
+  uint32_t send_next(Nanos now, UdpOutbox& outbox);
+  // A repair request, said as soon as possible; the oldest goes if there are too many.
+  void say(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);
+  // Losses by time, and signs of death. True if anything was done.
+  bool step(Nanos now);
+  // Ends of streams that are due already wait for the pacer, not for a time.
+  Nanos next_deadline(Nanos now) const;
+
+  // Tells the peer that this is the end, when all frames have arrived.
+  void say_goodbye(Nanos now);
+  // The same, at once and without waiting for an answer.
+  void say_last_goodbye(Nanos now, UdpOutbox& outbox);
+  bool goodbye_heard() const { return goodbye_answered_; }
+  // It was said for long enough, or nobody is there: who has not heard it finds this side's port closed.
+  bool goodbye_in_vain(Nanos now) const {
+    return goodbye_.active && (goodbye_refused_ || (goodbye_.tries > goodbye_tries_min && now - goodbye_.since >= goodbye_patience));
+  }
+  // The peer has said it.
+  bool heard_goodbye() const { return heard_goodbye_; }
+  static bool says_goodbye(const DatagramHeader& header, std::span<const std::byte> payload);
+  // Why the link must end; ok if it need not.
+  const Status& end() const { return end_; }
+  FrameFault fault() const { return reassembler_.fault(); }
+
+  void attach(UdpGroupPeer& group) { groups_.push_back(&group); }
+  void detach(const UdpGroupPeer& group);
+
+  const TcpAddress& address() const { return options_.address; }
+  const DatagramGroup& group() const { return options_.group; }
+  const DatagramSeal& in_seal() const { return in_seal_; }
+  const RttEstimator& rtt() const { return rtt_; }
+  uint64_t rate() const { return rate_.rate(); }
+  void held_back(Nanos now) { rate_.held_back(now); }
+  const RateControl& rate_control() const { return rate_; }
+  const LossDetector& losses() const { return losses_; }
+  uint32_t datagram_bytes() const { return probe_.datagram_bytes(); }
+  bool datagram_bytes_known() const { return probe_.sizes_known(); }
+  size_t destination() const { return destination_; }
+  UdpSendCounters& sending() { return sending_; }
+  uint64_t refusals() const { return refusals_; }
+  uint64_t received_frames() const { return received_frames_; }
+  uint64_t received_bytes() const { return received_bytes_; }
+  std::string numbers(Nanos now) const;
+
+ private:
+  enum class Word : uint8_t { ping = 1, goodbye = 2 };
+  // Said until it is answered.
+  struct Control {
+    bool active = false;
+    uint32_t id = 0;
+    Nanos since = 0, next = 0, interval = 0;
+    uint32_t tries = 0;
+  };
+  struct Message {
+    DatagramHeader header;
+    DatagramSeal seal;
+    uint32_t bytes = 0;
+    std::array<std::byte, sizeof(uint32_t) + repair_bitmap_bytes_max> payload{};
+  };
+  static constexpr size_t messages_max = 32;
+  // Where three of ten datagrams are lost, one farewell in 1400 is not heard in 6 tries; on a fast link there are 12 in that time.
+  static constexpr uint32_t goodbye_tries_min = 6;
+  static constexpr Nanos goodbye_patience = 300 * millisecond;
+  static uint32_t clock_us(Nanos now) { return static_cast<uint32_t>(now / microsecond); }
+
+  DatagramHeader numbered(DatagramKind kind, Nanos now);
+  DatagramHeader answering(DatagramKind kind, Nanos now);
+  void address_header(DatagramHeader& header, const DatagramGroup& group, Rank to) const;
+  void put(DatagramHeader header, std::span<const std::byte> payload, UdpOutbox& outbox);
+  bool is_new(const DatagramHeader& header);
+  void measure(const DatagramHeader& header, const UdpArrival& arrival);
+  DatagramFault fragment(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival, Sink& sink);
+  DatagramFault acknowledgement(const DatagramHeader& header, std::span<const std::byte> payload, Nanos now);
+  DatagramFault probe(const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival);
+  DatagramFault control(std::span<const std::byte> payload, Nanos now);
+  void settle(Nanos now);
+  void confirm(Nanos now);
+  void start(Control& control, Nanos now);
+  void speak_control(Control& control, Word word, Nanos now, UdpOutbox& outbox);
+  void put_control(uint32_t id, Word word, Nanos now, UdpOutbox& outbox);
+  bool speak_probe(Nanos now, UdpOutbox& outbox);
+  bool speak_messages(Nanos now, UdpOutbox& outbox);
+  uint32_t send_fragment(const FragmentPlace& place, Nanos now, UdpOutbox& outbox);
+  uint32_t send_stream(Nanos now, UdpOutbox& outbox);
+  void count_sent(size_t bytes);
+  std::optional<FragmentPlace> next_fragment();
+  bool stream_waits(Nanos now) const;
+
+  UdpFlowOptions options_;
+  size_t destination_;
+  DatagramSeal out_seal_, in_seal_;
+  RttEstimator rtt_;
+  RateControl& all_;
+  RateControl rate_;
+  ArrivalMeter meter_;
+  AckBuilder acks_;
+  UdpReplayWindow numbers_seen_, answers_seen_;
+  LossDetector losses_;
+  PathProbe probe_;
+  TrainMeter train_;
+  UdpFrames frames_;
+  Reassembler reassembler_;
+  UdpSendCounters sending_;
+  std::vector<UdpGroupPeer*> groups_;
+  std::vector<uint64_t> sent_;
+  std::vector<FragmentName> arrived_, lost_;       // of one acknowledgement
+  std::vector<Message> messages_;                  // ring of messages_max
+  size_t first_message_ = 0, message_count_ = 0;
+  std::vector<uint32_t> control_answers_;          // ids
+  Control ping_, goodbye_;
+  uint32_t next_seq_ = 1, next_answer_seq_ = 1, next_control_ = 1;
+  uint32_t newest_report_ = 0, reported_ = 0;  // reported_: what it says to have received
+  bool report_heard_ = false;
+  bool goodbye_answered_ = false, goodbye_refused_ = false, heard_goodbye_ = false;
+  int64_t owed_to_streams_ = 0;  // bytes: frames and streams get the same share while both wait
+  size_t group_turn_ = 0;
+  Nanos last_heard_ = 0, silent_since_ = 0, last_step_ = 0, first_refusal_ = 0, confirmed_at_ = 0;
+  uint32_t refusals_in_row_ = 0;
+  uint64_t refusals_ = 0, received_frames_ = 0, received_bytes_ = 0;
+  Status end_;
+};
+
+}  // namespace unisono

@@ -1,0 +1,99 @@
+#include "transports/udp/reliable/udp_outbox.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace unisono {
+namespace {
+
+void note_too_long(UdpSendCounters& counters, size_t bytes) {
+  ++counters.too_long;
+  if (counters.too_long_bytes == 0 || bytes < counters.too_long_bytes) counters.too_long_bytes = static_cast<uint32_t>(bytes);
+}
+
+}  // namespace
+
+UdpOutbox::UdpOutbox(DatagramSocket& socket, size_t scratch_bytes)
+    : socket_(socket), scratch_bytes_(scratch_bytes), scratch_(std::make_unique<std::byte[]>(batch * scratch_bytes)) {}
+
+void UdpOutbox::add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters) {
+  UNISONO_CHECK(count_ < batch && !blocked_ && payload.size() <= scratch_bytes_ && header.payload_bytes == payload.size());
+  datagrams_[count_] = {.to = &to, .header = header, .payload = payload, .confirms = std::exchange(counters.confirm, false)};
+  counters_[count_] = &counters;
+  tagged_[count_] = tagged(std::as_bytes(std::span(&datagrams_[count_].header, 1)), payload, seal);
+  ++count_;
+}
+
+void UdpOutbox::add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters) {
+  seal();
+  add(to, header, payload, {}, counters);
+  sealed_ = count_;
+}
+
+void UdpOutbox::seal() {
+  const size_t count = count_ - sealed_;
+  if (count == 0) return;
+  std::array<uint64_t, batch> tags;
+  make_tags(std::span(tagged_).subspan(sealed_, count), std::span(tags).first(count));
+  for (size_t i = 0; i < count; ++i) datagrams_[sealed_ + i].header.tag = tags[i];
+  sealed_ = count_;
+}
+
+bool UdpOutbox::flush() {
+  size_t at = 0;
+  seal();
+  blocked_ = wants_time_ = false;
+  while (at < count_) {
+    const auto outcome = socket_.send(std::span(datagrams_).subspan(at, count_ - at));
+    for (size_t i = at; i < at + outcome.taken; ++i) {
+      ++counters_[i]->datagrams;
+      counters_[i]->bytes += datagram_header_bytes + datagrams_[i].payload.size();
+    }
+    at += outcome.taken;
+    if (at == count_) break;
+    if (outcome.stop == SendStop::would_block || outcome.stop == SendStop::no_buffers || outcome.stop == SendStop::none) {
+      blocked_ = true;
+      wants_time_ = outcome.stop != SendStop::would_block;
+      keep_rest(at);
+      return false;
+    }
+    auto& counters = *counters_[at];
+    if (outcome.stop == SendStop::firewalled) ++counters.firewalled;
+    else if (outcome.stop == SendStop::too_long) note_too_long(counters, datagram_header_bytes + datagrams_[at].payload.size());
+    else ++counters.failed;
+    ++at;
+  }
+  count_ = sealed_ = 0;
+  return true;
+}
+
+void UdpOutbox::keep_rest(size_t from) {
+  for (size_t i = from; i < count_; ++i) {
+    const size_t to = i - from;
+    auto datagram = datagrams_[i];
+    auto* place = scratch_.get() + to * scratch_bytes_;
+    // What lies in scratch memory already lies behind its new place, or in it: copied in order, nothing is overwritten before it is read.
+    if (!datagram.payload.empty()) std::memmove(place, datagram.payload.data(), datagram.payload.size());
+    datagram.payload = {place, datagram.payload.size()};
+    datagrams_[to] = datagram;
+    counters_[to] = counters_[i];
+  }
+  count_ -= from;
+  sealed_ = count_;
+}
+
+void UdpOutbox::forget(const UdpSendCounters& counters) {
+  if (!blocked_ && flush()) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    if (counters_[i] == &counters) continue;
+    datagrams_[kept] = datagrams_[i];
+    counters_[kept++] = counters_[i];
+  }
+  count_ = sealed_ = kept;
+  if (count_ == 0) blocked_ = false;
+}
+
+}  // namespace unisono

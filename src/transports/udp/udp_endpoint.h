@@ -1,0 +1,16 @@
+// Endpoints of UDP: "udp://192.168.1.7:45001", "udp://[::1]:45001". Addresses are those of socket_address.h.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "net/socket_address.h"
+#include "unisono/status.h"
+
+namespace unisono {
+
+// invalid: not of the form above.
+Result<TcpAddress> parse_udp_endpoint(std::string_view text);
+inline std::string udp_endpoint(const TcpAddress& address) { return "udp://" + address.to_string(); }
+
+}  // namespace unisono

@@ -1,0 +1,41 @@
+// What the kernel is told of the way to a peer.
+#include <gtest/gtest.h>
+
+#include "tests/conformance/udp_virtual_cluster.h"
+
+namespace unisono {
+namespace {
+
+using conformance::data_header;
+using conformance::pattern;
+
+// The kernel is told that the way to a peer works while what is sent arrives there: that the peer is heard says nothing of the way there.
+TEST(UdpNeighbour, is_confirmed_by_what_arrives_there_not_by_what_comes_from_there) {
+  VirtualCluster cluster(2);
+  cluster.link_all();
+  cluster.pass(100 * millisecond);
+  int confirmed = 0;
+  bool lost = false;
+  cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) {
+    const bool from_0 = datagram.from.to_string() == cluster.endpoint(0);
+    confirmed += from_0 && datagram.confirms;
+    return !(lost && from_0);
+  };
+  const auto talk = [&] {
+    for (uint64_t turn = 0; turn < 10; ++turn) {
+      for (PeerIndex from : {0u, 1u}) cluster.transports[from]->send(1 - from, data_header(turn, 100), pattern(100, 1), turn);
+      cluster.pass(100 * millisecond);
+    }
+  };
+  talk();
+  EXPECT_GE(confirmed, 3);
+  EXPECT_LE(confirmed, 6) << "four in a second are enough";
+  lost = true;
+  talk();  // what was known before is said
+  confirmed = 0;
+  talk();
+  EXPECT_EQ(confirmed, 0);
+}
+
+}  // namespace
+}  // namespace unisono

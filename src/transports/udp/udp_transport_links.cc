@@ -1,0 +1,262 @@
+// How links of the UDP transport begin and end, and to whom a datagram belongs that has come in.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "transports/udp/udp_endpoint.h"
+#include "transports/udp/udp_transport.h"
+
+namespace unisono {
+namespace {
+
+// On loopback too, where 64 KiB would go: a slow start in so few steps takes long, and offload makes up for it.
+constexpr uint32_t path_packet_bytes = 9'000;
+constexpr uint32_t longest_datagram_bytes = 65'507;
+
+}  // namespace
+
+// Links --------------------------------------------------------------------------------------------------------------
+
+void UdpTransport::say_hello(Link& link, const Candidate& to) {
+  const auto message = link.handshake->message();
+  auto& outbox = ports_[to.port]->outbox;
+  if (!message || (outbox.room() == 0 && !outbox.flush())) return;
+  std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
+  outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
+  outbox.flush();  // `to` may be the caller's
+}
+
+void UdpTransport::step_handshake(Link& link, Nanos now) {
+  if (link.state == LinkState::connecting && now >= link.request.deadline) {
+    lose(link, unreachable(link));
+    return;
+  }
+  if (!link.handshake) {
+    if (!job_) return;
+    link.handshake.emplace(*job_, UdpHandshakeOptions{.self = options_.self, .peer = link.request.id, .dial = link.request.dial, .attempt = attempts_++,
+                                                      .window_bytes = window_bytes_, .auth = options_.auth, .deadline = link.request.deadline});
+  }
+  if (!link.handshake->due(now)) return;
+  if (link.handshake->answered()) {
+    say_hello(link, link.at);
+  } else {
+    for (const auto& candidate : link.candidates) say_hello(link, candidate);
+  }
+}
+
+void UdpTransport::bring_up(Link& link, Nanos now) {
+  const auto& group = link.handshake->group();
+  const auto key = context_key(group.run_id, group.epoch);
+  if (contexts_.contains(key)) return;  // one of 2^64: the handshake runs into its deadline
+  const auto free = std::find(by_destination_.begin(), by_destination_.end(), nullptr);
+  const auto destination = static_cast<size_t>(free - by_destination_.begin());
+  if (free == by_destination_.end()) {
+    by_destination_.push_back(nullptr);
+    pacer_.grow(by_destination_.size());
+  }
+  by_destination_[destination] = &link;
+  UdpFlowOptions options{.peer = link.request.peer, .group = group, .address = link.at.address, .window_bytes = link.handshake->peer_window_bytes(),
+                         .datagram_bytes_max = path_packet_bytes - ipv4_headers_bytes, .rate_limit = options_.rate_limit,
+                         .keep_alive = options_.keep_alive, .silence = options_.silence, .started = now};
+  if (options_.datagram_bytes_max != 0) options.datagram_bytes_max = std::min(options_.datagram_bytes_max, longest_datagram_bytes);
+  link.flow = std::make_unique<UdpFlow>(options, pool_, all_, destination);
+  link.state = LinkState::up;
+  contexts_[key] = {.run_id = group.run_id, .epoch = group.epoch, .link = &link, .group = nullptr};
+  ++changes_;
+  if (!link.request.dial) link.handshake.reset();
+  speak(link, now);
+}
+
+void UdpTransport::lose(Link& link, const Status& why) {
+  ++changes_;
+  if (link.state == LinkState::up) {
+    auto& flow = *link.flow;
+    if (const auto fault = flow.fault(); fault != FrameFault::none) ++refused_frames_[static_cast<size_t>(fault)];
+    link.lost = ended(link, why, now_);
+    // The peer may be well, and know nothing of it: a link that only one side has given up would be kept alive by the other for ever.
+    if (!flow.heard_goodbye()) flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
+    speak(link, now_);  // whoever said goodbye hears that it was heard
+    pacer_.want(flow.destination(), 0);
+    flow.frames().clear(sent_);
+    flow.reassembler().reset();
+  } else {
+    link.lost = why;
+  }
+  link.handshake.reset();
+  link.state = LinkState::lost;
+  link.room_refused = link.overflowed = false;
+}
+
+bool UdpTransport::owes() const {
+  const auto unconfirmed = [](const Link* link) { return link->state == LinkState::up && !link->flow->frames().empty(); };
+  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
+}
+
+Status UdpTransport::unreachable(const Link& link) const {
+  std::string text = link.request.label + ": ";
+  if (link.request.dial) {
+    text += "cannot be reached in time; tried";
+    for (const auto& candidate : link.candidates) text += " " + udp_endpoint(candidate.address);
+    if (link.refused > 0) text += "; " + std::to_string(link.refused) + " datagrams were refused there";
+  } else {
+    text += "did not connect in time; waited for it at";
+    for (const auto& endpoint : endpoints()) text += " " + endpoint;
+  }
+  if (refused_connections_ > 0) text += "; " + std::to_string(refused_connections_) + " hellos of other jobs came";
+  return Status(Code::unavailable, text);
+}
+
+Status UdpTransport::ended(const Link& link, const Status& why, Nanos now) const {
+  return Status(why.code(), link.request.label + ": " + why.message() + "; " + describe(link.request.peer) + "; " + link.flow->numbers(now));
+}
+
+// Datagrams in -------------------------------------------------------------------------------------------------------
+
+uint64_t UdpTransport::context_key(uint64_t run_id, uint32_t epoch) { return run_id ^ (uint64_t{epoch} * 0x9E3779B97F4A7C15ull); }
+
+const UdpTransport::Context* UdpTransport::find_context(uint64_t run_id, uint32_t epoch) const {
+  const auto found = contexts_.find(context_key(run_id, epoch));
+  return found != contexts_.end() && found->second.run_id == run_id && found->second.epoch == epoch ? &found->second : nullptr;
+}
+
+bool UdpTransport::knows_run(uint64_t run_id) const {
+  return std::any_of(contexts_.begin(), contexts_.end(), [&](const auto& entry) { return entry.second.run_id == run_id; });
+}
+
+// All of a batch are checked before the first of them is acted upon, because many tags are made faster than one. What an earlier one changes is seen: then the
+// others are checked again.
+void UdpTransport::arrived(Port& port, std::span<const InDatagram> batch) {
+  UNISONO_CHECK(batch.size() <= claims_.size());
+  if (std::exchange(stale_, false)) refresh();
+  const auto claims = std::span(claims_).first(batch.size());
+  check(batch, claims);
+  const auto seen = changes_;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (changes_ != seen) check(batch.subspan(i, 1), claims.subspan(i, 1));
+    take(port, batch[i], claims[i]);
+  }
+}
+
+void UdpTransport::check(std::span<const InDatagram> datagrams, std::span<Claim> claims) {
+  std::array<Claim*, datagrams_per_batch> checked;
+  std::array<uint64_t, datagrams_per_batch> tags;
+  size_t count = 0;
+  for (size_t i = 0; i < datagrams.size(); ++i) {
+    auto& claim = claims[i];
+    identify(datagrams[i], claim);
+    if (claim.fault != DatagramFault::none || claim.seal == nullptr) continue;
+    tagged_[count] = tagged(datagrams[i].bytes, datagrams[i].bytes.subspan(datagram_header_bytes), *claim.seal);
+    checked[count++] = &claim;
+  }
+  make_tags(std::span(tagged_).first(count), std::span(tags).first(count));
+  for (size_t i = 0; i < count; ++i) {
+    if (!same_tag(tags[i], checked[i]->header.tag)) checked[i]->fault = DatagramFault::tag;
+  }
+}
+
+// All checks but the tag's.
+void UdpTransport::identify(const InDatagram& datagram, Claim& claim) const {
+  claim.link = nullptr, claim.group = nullptr, claim.peer = nullptr, claim.flow = nullptr, claim.seal = nullptr;
+  auto& [header, fault, link, group, peer, flow, seal] = claim;
+  fault = check_shape(datagram.bytes, longest_datagram_bytes, header);
+  if (fault != DatagramFault::none || header.kind == DatagramKind::hello) return;
+  const auto* context = find_context(header.run_id, header.epoch);
+  if (context == nullptr) {
+    fault = knows_run(header.run_id) ? DatagramFault::epoch : DatagramFault::run;
+    return;
+  }
+  if (context->link != nullptr) {
+    link = context->link;
+    flow = link->flow.get();
+    fault = check_group(header, flow->group());
+    seal = &flow->in_seal();
+  } else {
+    group = context->group;
+    fault = check_group(header, group->what);
+    if (fault != DatagramFault::none) return;
+    peer = group->ranks[header.sender].get();  // check_group: a rank of the group, and not this one
+    flow = flow_of(*group, header.sender);
+    seal = &peer->in_seal;
+  }
+  if (fault == DatagramFault::none && (flow == nullptr || !same_endpoint(*datagram.from, flow->address()))) fault = DatagramFault::address;
+  if (fault == DatagramFault::none) fault = check_length(header, datagram.bytes);
+}
+
+void UdpTransport::take(Port& port, const InDatagram& datagram, const Claim& claim) {
+  const Nanos came = datagram.came != 0 && options_.clock ? datagram.came : now_;
+  const Nanos now = std::max(now_, came);
+  now_ = now;
+  auto fault = claim.fault;
+  if (fault == DatagramFault::none) {
+    if (claim.seal == nullptr) return hello(port, claim.header, datagram.bytes, *datagram.from);
+    const auto payload = datagram.bytes.subspan(datagram_header_bytes);
+    fault = claim.link != nullptr ? of_link(*claim.link, claim.header, payload, {now, came}) : of_group(claim, payload, {now, came});
+  }
+  if (fault == DatagramFault::none) return;
+  ++dropped_[static_cast<size_t>(fault)];
+  if (claim.group != nullptr) ++(claim.peer != nullptr ? claim.peer->dropped : claim.group->dropped)[static_cast<size_t>(fault)];
+}
+
+void UdpTransport::refused(Port& port, const TcpAddress& to) {
+  for (auto* link : live_) {
+    if (link->at.port != port.index && link->state == LinkState::up) continue;
+    if (link->state == LinkState::up && same_endpoint(link->at.address, to)) link->flow->refused(now_);
+    if (link->state != LinkState::connecting) continue;
+    for (const auto& candidate : link->candidates) link->refused += same_endpoint(candidate.address, to) ? 1 : 0;
+  }
+  for (const auto& link : farewells_) {
+    if (same_endpoint(link->at.address, to)) link->flow->refused(now_);
+  }
+}
+
+void UdpTransport::hello(Port& port, const DatagramHeader& header, std::span<const std::byte> datagram, const TcpAddress& from) {
+  const auto ignore = [&](DatagramFault why) { ++dropped_[static_cast<size_t>(why)]; };
+  if (!job_) return ignore(DatagramFault::run);  // it will be said again
+  UdpHello hello;
+  if (!read_hello(*job_, header, datagram, hello)) {
+    ++refused_connections_;
+    return ignore(DatagramFault::tag);
+  }
+  const auto known = by_id_.find(hello.from);
+  if (known == by_id_.end()) return ignore(DatagramFault::sender);  // not added yet: it will be said again
+  auto& link = *links_[known->second];
+  if (link.state == LinkState::connecting && !link.handshake) step_handshake(link, now_);
+  if (!link.handshake || link.state == LinkState::lost) return ignore(DatagramFault::duplicate);
+  const bool answer = link.handshake->heard(hello, now_);
+  if (!answer && (link.state != LinkState::connecting || !link.handshake->done())) return ignore(DatagramFault::duplicate);
+  if (link.state == LinkState::connecting) link.at = {from, port.index};
+  if (answer) say_hello(link, link.at);
+  if (link.state == LinkState::connecting && link.handshake->done()) bring_up(link, now_);
+}
+
+DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, std::span<const std::byte> payload, const UdpArrival& arrival) {
+  auto& flow = *link.flow;
+  if (link.state == LinkState::up) {
+    if (link.handshake) link.handshake.reset();  // our confirmation has arrived
+    return flow.heard(header, payload, arrival, *sink_);
+  }
+  if (!link.farewell && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
+    // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
+    flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
+    return DatagramFault::late;
+  }
+  if (header.kind == DatagramKind::fragment) return DatagramFault::late;  // the link is over: not acknowledged
+  const auto fault = flow.heard(header, payload, arrival, *sink_);
+  if (header.kind == DatagramKind::control) (void)flow.speak(now_, 0, ports_[link.at.port]->outbox);
+  return fault;
+}
+
+std::string UdpTransport::describe(PeerIndex peer) const {
+  const auto* link = find(peer);
+  if (link == nullptr) return "udp, no link";
+  if (!link->flow) return "udp, not connected";
+  const auto& own = ports_[link->at.port]->socket->address();
+  std::string text = "udp " + own.to_string() + " -> " + link->at.address.to_string();
+  const auto entry = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& known) { return known.address.same_host(own); });
+  if (entry != interfaces_.end()) text += " (" + entry->interface + ", " + std::to_string(link->flow->datagram_bytes()) + " bytes)";
+  if (link->flow->group().auth == DatagramAuth::checksum) text += ", checksums only";
+  if (options_.loss.per_mille > 0) text += ", loses " + std::to_string(options_.loss.per_mille) + " per mille on purpose";
+  return text;
+}
+
+}  // namespace unisono
