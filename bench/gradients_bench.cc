@@ -2,7 +2,7 @@
 // blocking collectives per parameter, as the method's authors have them. In one run of the same processes, in turn.
 //
 //   unisono launch -n 4 --rate 1G -- gradients_bench [--layers N] [--hidden N] [--bucket-mb N] [--steps N] [--only NAME,…]
-// The layout is LLaMA's (acceptance check 21 of the specification of ARC-Top-K); gradients are noise, and none is computed: a step has nothing
+// The layout is LLaMA's (check 21 of docs/design/methods/arc_top_k.md); gradients are noise, and none is computed: a step has nothing
 // to hide behind. What is told are medians over the steps of the slowest rank's time, at rank 0,
 // as lines of JSON. bench/gradients runs it over thin links and makes a table.
 

@@ -13,7 +13,7 @@ namespace {
 
 using Rule = DropOptions::Rule;
 
-// Latencies with the heavy tail of the specification's model L: 20 ms, and up to 5.5 times as much more.
+// Latencies with the heavy tail of model L of docs/design/methods/drop_compute.md, "Delay models": 20 ms, and up to 5.5 times as much more.
 ComputeTrace trace_of(uint32_t workers) {
   Random random(44);
   ComputeTrace trace{.workers = workers, .micro_batches = 12};

@@ -97,7 +97,7 @@ class Numbers(unittest.TestCase):
     def setUpClass(cls):
         cls.script = script_module("compare_drop_compute")
 
-    # The trace of the specification's acceptance check 8: two steps of two ranks with three micro-batches, and one second beside computing.
+    # The trace of check 8 of docs/design/methods/drop_compute.md: two steps of two ranks with three micro-batches, and one second beside computing.
     TRACE = [[[1, 2, 3], [1, 3, 6]], [[2, 3, 4], [1, 2, 3]]]
 
     def test_what_a_threshold_leaves_out_and_gains_is_what_the_rule_says(self):

@@ -1,7 +1,7 @@
 // Lossy delivery: what a collective makes of datagrams that do not arrive. Opt-in; needs links of the transport "udp".
 //
-// Method: "Distributed Training under Packet Loss", arXiv 2507.07114; the estimator, the deadlines and the drift formulae are derived in
-// docs/packet_loss.md.
+// Method: "Distributed Training under Packet Loss", arXiv 2507.07114; the estimator, the deadlines and the drift formulae are in
+// docs/design/methods/packet_loss.md.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The acceptance checks of ARC-Top-K that need no engine, by their numbers in the specification.
+// The checks of ARC-Top-K that need no engine, by their numbers in docs/design/methods/arc_top_k.md, "Checked values".
 #include "compressors/arc_top_k.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using namespace test;
 using Rows = std::vector<uint32_t>;
 
 // 4 and 5.
-TEST(ArcTopK, chooses_the_rows_of_the_specification) {
+TEST(ArcTopK, chooses_the_documented_rows) {
   const auto x = normals(42, 0, 7, 72);
   Alone four(arc_options(250'000, 4, 42), 5, 12, 6), one(arc_options(250'000, 1, 42), 5, 12, 6), other(arc_options(250'000, 4, 42), 6, 12, 6);
   EXPECT_EQ(four.chosen(3, x), (Rows{1, 3, 10}));
@@ -100,7 +100,7 @@ TEST(ArcTopK, loses_of_two_orthogonal_rows_what_beta_says) {
 TEST(ArcTopK, loses_more_than_its_share_where_one_sketch_serves_all_rows) {
   const auto length = static_cast<float>(std::sqrt(.85)), c = length * std::sqrt(.75f), s = length / 2;
   const Values x{1, 0, c, s, c, -s};
-  // Four standard deviations of so many draws; the specification's tolerance is for a million.
+  // Four standard deviations of so many draws.
   for (const auto& [rank, error] : {std::pair{1u, .67061}, {2u, .66870}}) {
     EXPECT_NEAR(Alone(arc_options(333'333, rank, 13), 0, 3, 2).mean_error(400'000, x), error, .0004) << "rank " << rank;
   }

@@ -19,7 +19,7 @@ inline Values normals(uint64_t seed, uint64_t step, uint32_t tensor, size_t coun
   return values;
 }
 
-// Everything is compressed, as the specification's checks want it.
+// Everything is compressed, as the checks of docs/design/methods/arc_top_k.md want it.
 inline ArcOptions arc_options(uint32_t ratio_ppm, uint32_t rank, uint64_t seed) {
   return {.rule = {.ratio_ppm = ratio_ppm, .rank = rank, .max_payload_ppm = UINT32_MAX, .min_elements = 0}, .seed = seed};
 }

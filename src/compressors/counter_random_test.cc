@@ -9,7 +9,7 @@ namespace {
 
 using Purpose = RandomStream::Purpose;
 
-// Acceptance check 1: the known answers of the authors of Philox.
+// Check 1 of docs/design/methods/arc_top_k.md: the known answers of the authors of Philox.
 TEST(CounterRandom, philox_gives_the_known_answers) {
   constexpr uint32_t ones = 0xFFFFFFFF;
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
@@ -17,8 +17,8 @@ TEST(CounterRandom, philox_gives_the_known_answers) {
   EXPECT_EQ(philox({0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344}, {0xA4093822, 0x299F31D0}), (PhiloxWords{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1}));
 }
 
-// Acceptance check 2.
-TEST(CounterRandom, normal_numbers_are_those_of_the_specification) {
+// Check 2 of docs/design/methods/arc_top_k.md.
+TEST(CounterRandom, normal_numbers_are_the_documented_ones) {
   const float expected[] = {-.4020554f, 1.0703567f, -.2034344f, -1.3397659f, -.0581091f, -.7919672f, .0474651f, -.1839826f};
   std::vector<float> out(8);
   RandomStream{.seed = 42, .step = 3, .tensor = 5, .purpose = Purpose::sketch}.normals(0, out);

@@ -14,7 +14,7 @@ using Shape = std::vector<uint64_t>;
 
 uint64_t kept(double share, uint64_t rows, Rounding rounding = Rounding::up) { return kept_rows({.ratio_ppm = *parts_per_million(share), .rounding = rounding}, rows); }
 
-// Acceptance check 3.
+// Check 3 of docs/design/methods/arc_top_k.md.
 TEST(RowRule, counts_rows_in_integers) {
   EXPECT_EQ(kept(.2, 10), 2u);
   EXPECT_EQ(kept(.1, 4096), 410u);
@@ -53,7 +53,7 @@ uint64_t payload(const RowRule& rule, const Shape& shape) {
   return decision.sketch_elements(rule) + decision.value_elements();
 }
 
-// Acceptance check 22.
+// Check 22 of docs/design/methods/arc_top_k.md.
 TEST(RowRule, leaves_alone_what_would_not_get_smaller) {
   const RowRule rule;
   EXPECT_EQ(decide(rule, Shape{64, 27}).treatment, Treatment::compressed);
@@ -104,7 +104,7 @@ struct Layout {
   uint64_t payload, elements;
 };
 
-// Acceptance checks 20 and 21.
+// Checks 20 and 21 of docs/design/methods/arc_top_k.md.
 TEST(RowRule, gives_the_payload_of_known_models) {
   EXPECT_EQ(payload({.ratio_ppm = 100'000}, {4096, 4096}), 1'695'744u);
   const Layout layouts[] = {{llama(512, 1376, 8), 12'070'656, 58'073'600}, {llama(2048, 5461, 24), 270'394'096, 1'339'082'752}, {resnet18(), 2'280'209, 11'173'962}};

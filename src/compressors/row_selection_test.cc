@@ -59,8 +59,8 @@ TEST(RowSelection, refreshing_sends_each_row_within_as_many_steps) {
   EXPECT_EQ(selected({0, 0, 9}, 1, {.every = 2, .step = 0}), Rows{2});  // of one row, none is left for turns
 }
 
-// Acceptance check 4, its last part.
-TEST(RowSelection, random_rows_are_those_of_the_specification) {
+// Check 4 of docs/design/methods/arc_top_k.md, its last part.
+TEST(RowSelection, random_rows_are_the_documented_ones) {
   Rows rows;
   random_rows({.seed = 42, .step = 3, .tensor = 5, .purpose = RandomStream::Purpose::random_k}, 12, 3, rows);
   EXPECT_EQ(rows, (Rows{0, 2, 11}));
@@ -74,7 +74,7 @@ TEST(RowSelection, largest_entries_by_magnitude) {
   EXPECT_EQ(entries, Rows{1});
 }
 
-// Acceptance check 5, its last part.
+// Check 5 of docs/design/methods/arc_top_k.md, its last part.
 TEST(RowSelection, fingerprint_of_nothing) { EXPECT_EQ(Fingerprint().value(), 0xCBF29CE484222325); }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // How near encoded collectives come to exact ones, measured through the engine, against what the method's error model predicts:
-// encodings in series add their noise, whatever the world size; error feedback takes it out again (docs/codecs.md).
+// encodings in series add their noise, whatever the world size; error feedback takes it out again (docs/design/methods/flash.md).
 //
 // The model also has a row for a ring that encodes sums on every hop. There is none here: the engine refuses such schedules
 // (EngineCodec.refuses_a_schedule_that_would_encode_sums_on_every_hop), for that row's noise grows with the ranks.

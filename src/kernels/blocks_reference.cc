@@ -1,4 +1,4 @@
-// The scalar reference of blocks, one element at a time: the specification of the SIMD kernels, which must give the same bytes.
+// The scalar reference of blocks, one element at a time: the definition of the SIMD kernels, which must give the same bytes.
 #include "base/check.h"
 #include "kernels/blocks_group.h"
 #include "kernels/dispatch.h"

@@ -27,7 +27,7 @@ struct Reduction {
   uint32_t divisor = 1;
 };
 void reduce(const Reduction& task);            // best target of this machine
-void reduce_reference(const Reduction& task);  // scalar, the specification
+void reduce_reference(const Reduction& task);  // scalar, the definition
 
 // memcpy for payloads: streaming stores above the size where they pay. No overlap. Call it qualified: with std::byte* the
 // compiler finds std::copy too.

@@ -1,5 +1,5 @@
 // The scalar reference: one element at a time, integer arithmetic for every rounding, no cleverness. It is the
-// specification of the SIMD kernels, which must give the same bits.
+// definition of the SIMD kernels, which must give the same bits.
 #include <bit>
 #include <cmath>
 #include <concepts>

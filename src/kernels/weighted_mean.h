@@ -28,7 +28,7 @@ struct WeightedMeanTask {
 // Returns, if asked for, the sum over i and sources of weight · (values[i] - mean[i])² / total_weight, whose last bits differ
 // between targets; otherwise 0.
 double weighted_mean(const WeightedMeanTask& task);
-double weighted_mean_reference(const WeightedMeanTask& task);  // scalar, the specification
+double weighted_mean_reference(const WeightedMeanTask& task);  // scalar, the definition
 // The same for elements first … end-1 only.
 double weighted_mean_range(const WeightedMeanTask& task, size_t first, size_t end);
 

@@ -1,6 +1,7 @@
 // How long a phase of a lossy operation may wait, learnt from those before it. Pure: durations come in, times come out.
 //
-// One of them for each size class (ceil(log2(encoded bytes of the tensor))) and phase. Source of the constants: methods/packet_loss.md 2.9.
+// One of them for each size class (ceil(log2(encoded bytes of the tensor))) and phase. Source of the constants:
+// docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
 #include <algorithm>

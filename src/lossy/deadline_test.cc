@@ -22,7 +22,7 @@ void learn(Deadline& deadline, Nanos duration, int operations, double missing = 
   }
 }
 
-// D5 of methods/packet_loss.md: ten durations, twice, so that it has learnt.
+// D5 of docs/design/methods/packet_loss.md, "Checked values": ten durations, twice, so that it has learnt.
 TEST(Deadline, d5_follows_from_the_durations_of_both_windows) {
   Deadline deadline({});
   for (int round = 0; round < 2; ++round) {

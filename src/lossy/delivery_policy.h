@@ -1,6 +1,7 @@
 // Whether operations of a group may lose something, and whether a stream that ended short is asked for again. Pure: outcomes come in.
 //
-// Rank 0 asks it between operations and tells the others (engine/lossy/delivery_choice). Source: methods/packet_loss.md 2.9, 3.
+// Rank 0 asks it between operations and tells the others (engine/lossy/delivery_choice). Source:
+// docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@
 namespace unisono {
 namespace {
 
-constexpr double uneven_shares = 1.1;  // above it sums lean visibly: packet_loss.md 2.2
+constexpr double uneven_shares = 1.1;  // above it sums lean visibly: docs/design/methods/packet_loss.md, "The estimator"
 
 const char* name(DeliveryReport::End end) {
   constexpr const char* names[] = {"none", "complete", "tail", "soft", "hard", "silent", "lost"};

@@ -2,7 +2,7 @@
 //
 // Contributions are added in rank order, without fused multiply-add: in fp32 (tensors of f64: in double, the same code), rounded to the tensor's
 // type once at the end. A range of which everything arrived has, bit for bit, the sum that a reliable two_step gives. Source of stratified and its
-// variance: methods/packet_loss.md 2.2 (derived there); `count` divides by the realised number, as has been attributed to arXiv 2507.07114.
+// variance: docs/design/methods/packet_loss.md, "The estimator" (derived there); `count` divides by the realised number, as has been attributed to arXiv 2507.07114.
 #pragma once
 
 #include <cstddef>
@@ -77,7 +77,7 @@ class EffectiveContributors {
   double sum_ = 0;
 };
 
-// The formulae of methods/packet_loss.md 2.2, for plans, simulations and reports.
+// The formulae of that section, for plans, simulations and reports.
 // E[1/R | R >= 1], R ~ Binomial(draws, 1 - loss). 0 of no draws.
 double inverse_received(uint32_t draws, double loss);
 // Var of the mean over sigma^2 / N, for independent, equally distributed contributions (horvitz_thompson and zero_fill: of mean 0): stratified and

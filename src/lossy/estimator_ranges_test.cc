@@ -279,7 +279,7 @@ TEST(EstimatorOfRanges, the_result_may_take_the_place_of_the_own_values) {
   EXPECT_EQ(small[1], 0x4208);  // 34
 }
 
-// A4: how often nothing arrives, with poisoned memory, and that no poison comes out.
+// Check A4 of docs/design/methods/packet_loss.md: how often nothing arrives, with poisoned memory, and that no poison comes out.
 TEST(EstimatorOfRanges, a4_empty_ranges_are_as_frequent_as_all_links_losing_and_read_no_old_memory) {
   constexpr uint64_t seed = 66;
   constexpr double loss = 0.4;

@@ -72,7 +72,7 @@ struct Row {
   double loss, mean, variance, count_mean, count_variance, zero_mean, zero_variance, all_variance;
 };
 
-// The table of A1 in methods/packet_loss.md.
+// The table of check A1 of docs/design/methods/packet_loss.md.
 const std::vector<Row>& table() {
   static const std::vector<Row> rows{
       {{1, 2, 4, 8}, 2, 0.1, 3.75, 0.472128378378, 3.75925, 0.3228519375, 3.475, 0.388125, 0.375225022502},
@@ -236,7 +236,7 @@ TEST(Estimator, inverse_received_is_the_sum_over_the_binomial) {
   EXPECT_NEAR(inverse_received(30'000, 0.9) * 3000, 1, 1e-3);
 }
 
-// A3: with unequal loss, those with good links weigh more; by how much, from what the estimator makes of one-hot contributions.
+// Check A3 of docs/design/methods/packet_loss.md: with unequal loss, those with good links weigh more; by how much, from what the estimator makes of one-hot contributions.
 TEST(Estimator, a3_weights_of_contributions_under_unequal_loss) {
   const double loss[] = {0, 0.1, 0.4};
   const double expected[] = {1 / 3.0, 0.4375, 0.229166666666667};
@@ -319,7 +319,7 @@ TEST_F(EstimatorOnEveryTarget, a5_values_are_those_specified_bit_for_bit) {
   });
 }
 
-// Written out once more, one element after the other, as the specification has it.
+// Written out once more, one element after the other, as docs/design/methods/packet_loss.md, "The estimator", has it.
 float by_hand(const std::vector<std::vector<float>>& values, uint32_t mask, Rank owner, size_t i) {
   const auto world = static_cast<uint32_t>(values.size());
   float sum = 0;

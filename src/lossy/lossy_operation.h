@@ -4,7 +4,7 @@
 // owner's shard. When phase 0 closes the owner reduces its shard. Phase 1: every owner sends its shard to everybody. all_reduce has both, its second
 // one repaired until complete; reduce_scatter has phase 0, all_gather phase 1 only. A range that is missing when phase 1 closes stays as it was in the
 // output. Order and repetition of datagrams cannot change a bit of the result. After warm-up nothing is allocated.
-// Source: methods/packet_loss.md 2; arXiv 2507.07114.
+// Source: docs/design/methods/packet_loss.md; arXiv 2507.07114.
 #pragma once
 
 #include <array>

@@ -1,7 +1,8 @@
 // How a tensor is cut for lossy delivery: one shard per rank, which owns it; a shard into ranges, one per datagram; ranges into slices.
 //
 // Everything follows from numbers that all ranks agree on before, so no datagram carries an offset or a count: the receiver computes where a
-// range belongs. Ranges end on codec blocks, so a lost datagram never spoils its neighbours. Source: methods/packet_loss.md 2.1.
+// range belongs. Ranges end on codec blocks, so a lost datagram never spoils its neighbours. Source:
+// docs/design/methods/packet_loss.md, "Geometry".
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ WireCodec quantized(uint8_t bits, uint16_t group) {
   return {.kind = StepCodec::Kind::quantize, .block = {.bits = bits, .group = group, .metadata = kernels::Metadata::bf16}};
 }
 
-// D1 of methods/packet_loss.md.
+// D1 of docs/design/methods/packet_loss.md, "Checked values".
 TEST(RangeGeometry, cuts_a_million_fp32_elements_as_specified) {
   const auto geometry = cut({.elements = 1'000'003, .world = 8, .datagram_bytes = 1472, .codec = {}});
   EXPECT_EQ(geometry.range_elements(), 352u);

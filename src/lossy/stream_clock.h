@@ -1,6 +1,6 @@
 // When one stream of a lossy phase ends: at its last missing datagram, a little after its tail, late after its first datagram, or at the phase's
 // deadline. Pure: times come in as arguments. At equal times arrivals count before deadlines, and t_hard before t_soft.
-// Source: methods/packet_loss.md 2.9.
+// Source: docs/design/methods/packet_loss.md, "Streams and deadlines".
 #pragma once
 
 #include <cstdint>

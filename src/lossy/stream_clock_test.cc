@@ -35,7 +35,7 @@ Nanos ended(StreamClock& clock, bool lacking = false) {
   return clock.ended_at();
 }
 
-// D6 of methods/packet_loss.md: four ranks, so three streams.
+// D6 of docs/design/methods/packet_loss.md, "Checked values": four ranks, so three streams.
 TEST(StreamClock, d6_streams_end_when_complete_after_their_tail_or_late_after_their_first) {
   auto a = begun(), b = begun(), c = begun();
   a.arrived(1 * ms, false, false);
@@ -217,7 +217,7 @@ struct Event {
   bool data = false, tail = false, complete = false;
 };
 
-// The rules as the specification has them, looked at in every tick.
+// The rules as docs/design/methods/packet_loss.md, "Streams and deadlines", has them, looked at in every tick.
 struct Expected {
   StreamEnd end = StreamEnd::open;
   Nanos at = 0;

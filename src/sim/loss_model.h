@@ -1,4 +1,4 @@
-// Which datagrams a link loses, by a law: those of the specification of lossy delivery (methods/packet_loss.md 2.5, 2.6). What is drawn from it is in
+// Which datagrams a link loses, by a law of docs/design/methods/packet_loss.md, "Drift" and "Bursts". What is drawn from it is in
 // sim/loss_pattern.h, what it comes to in lab/loss/loss_law.h.
 //
 // A rank sends each other one a stream per step and phase: contributions (0), results (1). Ranges of a stream are datagrams.

@@ -94,7 +94,7 @@ TEST(LossModel, ranks_that_are_not_there_are_refused) {
   for (const char* text : {"links:0>4=0.1", "links:4>*=0.1", "none:dead=4@0", "none:slow=4x0"}) EXPECT_NE(loss_model_of(text).check(4).message().find("it names rank 4, and there are 4, from 0"), std::string::npos) << text;
 }
 
-// D8.
+// Check D8 of docs/design/methods/packet_loss.md.
 TEST(LossModel, chain_of_bursts_has_the_specified_transitions) {
   EXPECT_NEAR(loss_model_of("gilbert_elliott:p=0.1,burst=8").fall(), .0138889, 5e-8);
   // Mean loss (a h_b + r h_g) / (a + r).

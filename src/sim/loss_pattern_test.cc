@@ -156,7 +156,7 @@ Spread losses_in_streams(const LossModel& model, uint32_t datagrams, size_t stre
   return {sum / count, std::sqrt(squares / count - sum / count * sum / count)};
 }
 
-// D8.
+// Check D8 of docs/design/methods/packet_loss.md.
 TEST(LossPattern, bursts_have_the_specified_mean_and_deviation) {
   const auto bursts = losses_in_streams(model_of("gilbert_elliott:p=0.1,burst=8"), 725, 16000);
   EXPECT_NEAR(bursts.mean, 72.5, .03 * 72.5);
@@ -177,7 +177,7 @@ TEST(LossPattern, chains_begin_as_they_go_on) {
   }
 }
 
-// 2.6: p (1 - r)^(k - 1), not p^k.
+// docs/design/methods/packet_loss.md, "Bursts": p (1 - r)^(k - 1), not p^k.
 TEST(LossPattern, all_of_the_last_are_lost_as_often_as_bursts_last) {
   constexpr uint32_t datagrams = 64, last = 8;
   constexpr size_t streams = 128 * 128;

@@ -2,7 +2,7 @@
 //
 // Layout is little-endian and fixed (docs/wire.md); the struct is the layout. A datagram is believed only after check_datagram and its tag; where its
 // payload belongs is computed from what both ends agreed on before, never read from it. Source of layout and order of checks:
-// methods/packet_loss.md 2.7 and 2.8.
+// docs/reference/wire_format.md and docs/design/methods/packet_loss.md, "Keys and refusals".
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,8 @@ DatagramFault fault_of_changed(Change change) {
   return check(bytes, group());
 }
 
-TEST(Datagram, has_the_bytes_of_the_specification) {
+// Check D3 of docs/design/methods/packet_loss.md.
+TEST(Datagram, has_the_documented_bytes) {
   const auto bytes = sealed(header(), payload(), group());
   EXPECT_EQ(hex(bytes), "55540100070000008877665544332211e8030000020005000001030029000000100000008403000040e20100204e0000"
                         "4abce6b431033425" "0000803f000000c00000003f00000000");

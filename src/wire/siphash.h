@@ -27,7 +27,7 @@ struct SipMessage {
 void siphash_2_4(std::span<const SipMessage* const> messages, std::span<uint64_t> tags);
 
 using GroupKey = std::array<std::byte, 16>;  // random, new for each epoch of a group
-// The key of what `sender` sends to `receiver`, both below 65536: methods/packet_loss.md 2.8.
+// The key of what `sender` sends to `receiver`, both below 65536: docs/design/methods/packet_loss.md, "Keys and refusals".
 SipKey link_key(const GroupKey& group, Rank sender, Rank receiver, uint32_t epoch, uint64_t run_id);
 
 }  // namespace unisono

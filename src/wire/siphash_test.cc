@@ -115,7 +115,8 @@ GroupKey counting_key() {
   return key;
 }
 
-TEST(LinkKey, has_the_bytes_of_the_specification) {
+// Check D3 of docs/design/methods/packet_loss.md.
+TEST(LinkKey, has_the_documented_bytes) {
   const SipKey expected{.k0 = 0x46a2e6adc16d5bc2ull, .k1 = 0x1fc8c6f7a36179e2ull};  // c25b6dc1ade6a246 e27961a3f7c6c81f
   EXPECT_EQ(link_key(counting_key(), 2, 5, 7, 0x1122334455667788ull), expected);
 }

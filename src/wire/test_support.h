@@ -1,4 +1,5 @@
-// For tests and fuzzers of datagrams: the group and the datagram of the specification's check D3, and all checks of a datagram that need no state.
+// For tests and fuzzers of datagrams: the group and the datagram of check D3 of
+// docs/design/methods/packet_loss.md, and all checks of a datagram that need no state.
 #pragma once
 
 #include <cstddef>

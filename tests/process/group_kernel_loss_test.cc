@@ -1,5 +1,6 @@
 // Training with a sharded optimizer, of real processes, over packets that the kernel drops: one by one, in bursts, in outages, in queues that are full; and with a
-// rank that is stopped. The numbers in the names of checks are those of methods/packet_loss.md, 5.
+// rank that is stopped. The numbers in the names of checks are those of
+// docs/design/methods/packet_loss.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <array>

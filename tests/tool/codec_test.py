@@ -160,7 +160,7 @@ class Numbers(CodecTest):
         self.assertAlmostEqual(numbers["rms_error"], math.sqrt(noise / 100_000), places=9)
         self.assertEqual(numbers["max_abs_error"], max(abs(x - y) for x, y in zip(before, after)))
 
-    def test_signal_to_noise_is_that_of_the_specification(self):
+    def test_signal_to_noise_is_the_documented_one(self):
         elements = gaussian(200_000)
         for bits, expected, tolerance in ((8, 44.6, 0.2), (4, 20.0, 0.2), (2, 6.0, 0.35)):
             numbers = self.numbers("-c", f"int{bits}", "-m", "f16", "-s", "off", data=elements)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`unisono drop-compute` as people use it: numbers of its specification, real traces, files that are wrong."""
+"""`unisono drop-compute` as people use it: numbers of docs/design/methods/drop_compute.md, real traces, files that are wrong."""
 
 import json
 import os
@@ -64,7 +64,7 @@ class DropComputeTest(unittest.TestCase):
 
 
 class Plan(DropComputeTest):
-    def test_numbers_of_the_specification(self):
+    def test_documented_numbers(self):
         out = self.run_tool("plan", "--workers", "200", *PLAN)[0]
         rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(" ")}
         self.assertIn("1.047385", rows["8"])
@@ -116,7 +116,7 @@ class Plan(DropComputeTest):
 
 
 class Search(DropComputeTest):
-    def test_thresholds_of_the_specification(self):
+    def test_documented_thresholds(self):
         rules = self.rules(self.path("small.csv", SMALL), "--slack", "0", "--max-drop", "1")
         self.assertEqual((rules["after"]["threshold_ns"], rules["before"]["threshold_ns"]), (2 * SECOND, 3_333_333_333))
         for rule in ("after", "before"):
@@ -180,7 +180,7 @@ class Simulate(DropComputeTest):
     def remedies(self, *words):
         return {line["remedy"]: line for line in self.lines("simulate", *words) if line["kind"] == "remedy"}
 
-    def test_numbers_of_the_specification(self):
+    def test_documented_numbers(self):
         after = self.remedies("--workers", "16", "--rule", "after", "--tau", "16s", "--seed", "3")
         fixed = after["16 s, after"]
         self.assertAlmostEqual(fixed["speedup_step"] / 1.123, 1, delta=0.015)

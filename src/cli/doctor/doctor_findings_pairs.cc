@@ -179,7 +179,7 @@ double best_of_others(const std::vector<Rate>& rates, const Rate& one, bool more
   return others[others.size() / 4];
 }
 
-// The advice of the method's specification, Flash Communication section 3.
+// The advice of docs/design/methods/flash.md, "Advice that doctor gives".
 void find_thin(std::vector<Rate> rates, std::vector<Finding>& findings) {
   if (rates.empty()) return;
   std::sort(rates.begin(), rates.end(), [](const Rate& a, const Rate& b) { return a.value > b.value; });

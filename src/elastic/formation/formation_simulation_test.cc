@@ -1,4 +1,5 @@
-// Forming groups in a virtual network: to the millisecond without faults (A23), and to an end with any (A31).
+// Forming groups in a virtual network: to the millisecond without faults, and to an end with any: checks A23, A31 and A34 of
+// docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 

@@ -25,7 +25,8 @@ Chunks shares_of(const ShareRequest& request) {
   return chunks.ok() ? *chunks : Chunks{};
 }
 
-TEST(LoadSharesA20, are_those_of_the_specification) {
+// Check A20 of docs/design/methods/moshpit.md.
+TEST(LoadSharesA20, are_the_documented_ones) {
   EXPECT_EQ(shares_of(request_of(60, {.25, .25, .25, .25})), (Chunks{15, 15, 15, 15}));
   EXPECT_EQ(shares_of(request_of(60, {.55, .44, .40})), (Chunks{35, 16, 9}));
   EXPECT_EQ(shares_of(request_of(60, {.55, .44, .40}, 10)), (Chunks{41, 19, 0}));

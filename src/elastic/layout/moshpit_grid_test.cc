@@ -1,4 +1,4 @@
-// Acceptance check A10: the dimensions, and that no cell is empty and none holds more than two.
+// Check A10 of docs/design/methods/moshpit.md: the dimensions, and that no cell is empty and none holds more than two.
 #include "elastic/layout/moshpit_grid.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ void expect_well_filled(const MoshpitGrid& grid, uint32_t line_extras_max) {
   }
 }
 
-TEST(FittedDims, are_those_of_the_specification) {
+TEST(FittedDims, are_the_documented_ones) {
   const struct {
     uint32_t peers;
     Dims dims;
@@ -77,7 +77,7 @@ TEST(FittedGrid, is_filled_as_well_with_small_groups) {
   }
 }
 
-TEST(FittedGrid, puts_extras_where_the_specification_does) {
+TEST(FittedGrid, puts_extras_where_the_rule_says) {
   const auto grid = MoshpitGrid::make(GridKind::fitted, {3, 2, 2}, 16);
   ASSERT_TRUE(grid.ok());
   EXPECT_EQ(grid->cell_of(11), 11u);

@@ -1,4 +1,4 @@
-// Acceptance check A33: with M^d peers the groups that follow from keys are whole, nobody meets anybody twice in d rounds, and d rounds are exact.
+// Check A33 of docs/design/methods/moshpit.md: with M^d peers the groups that follow from keys are whole, nobody meets anybody twice in d rounds, and d rounds are exact.
 #include "elastic/layout/moshpit_key.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Acceptance check A21: the hash, the score and the order of peers under two keys, to the bit.
+// Check A21 of docs/design/methods/moshpit.md: the hash, the score and the order of peers under two keys, to the bit.
 #include "elastic/layout/record_holders.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::vector<uint64_t> lows(const std::vector<PeerId>& peers) {
 
 }  // namespace
 
-TEST(RecordHolders, hash_and_score_are_those_of_the_specification) {
+TEST(RecordHolders, hash_and_score_are_the_documented_ones) {
   EXPECT_EQ(fnv1a64("seat/demo/1/7/0/3"), 0xeaa8070151d2a97dull);
   EXPECT_EQ(holder_score("seat/demo/1/7/0/3", {1, 0}), 0x5976cc1ae31264ffull);
   EXPECT_EQ(mix64(0), 0xe220a8397b1dcdafull);

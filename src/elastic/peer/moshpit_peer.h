@@ -131,7 +131,7 @@ class MoshpitPeer {
     std::deque<std::pair<PeerId, SharedBuffer>> messages;
   };
   static constexpr size_t early_groups_max = 16;
-  static constexpr size_t groups_kept_max = 32;  // over here; the specification asks for at least 16
+  static constexpr size_t groups_kept_max = 32;  // over here: members that are late still ask for their results
   static constexpr size_t groups_forgotten_max = 256;
 
   MoshpitSettings settings_;

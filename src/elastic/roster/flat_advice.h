@@ -1,4 +1,5 @@
-// Whether one flat all-reduce of all peers would send fewer bytes than sweeps over a grid, by the absences that were seen: F7 of methods/moshpit.md 2.9.
+// Whether one flat all-reduce of all peers would send fewer bytes than sweeps over a grid, by the absences that were seen: F7 of
+// docs/design/methods/moshpit.md, "Laws".
 // Advice only: nothing is changed by it. A pure value.
 #pragma once
 

@@ -16,6 +16,7 @@ std::string after_sweeps(FlatAdvice& advice, size_t sweeps, uint64_t absent) {
   return said;
 }
 
+// Check A32 of docs/design/methods/moshpit.md.
 TEST(FlatAdviceA32, one_flat_group_sends_fewer_bytes_below_the_specified_absence) {
   const std::vector<uint32_t> dims{32, 32};
   EXPECT_NEAR(flat_break_even(1024, dims), 6.4664e-4, 1e-8);

@@ -1,4 +1,4 @@
-// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Acceptance check A28.
+// Keepers on a virtual network: who is there is known to all, whatever is delayed, lost, cut, killed or stopped. Check A28 of docs/design/methods/moshpit.md.
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "elastic/roster/elastic_test_support.h"
+#include "elastic/roster/roster_keeper_test_support.h"
 
 namespace unisono {
 namespace {
@@ -14,8 +15,7 @@ using test::address_of;
 using test::KeeperNetwork;
 using test::peer_entry;
 using test::peer_id;
-
-const ElasticTimes times;
+using test::times;
 
 KeeperOptions joins() {
   KeeperOptions options;

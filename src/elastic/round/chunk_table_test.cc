@@ -5,6 +5,7 @@
 namespace unisono {
 namespace {
 
+// Check A22 of docs/design/methods/moshpit.md.
 TEST(ChunkTableA22, a_million_elements_are_128_chunks_of_7872) {
   const ChunkTable table(1'000'000, 32);
   EXPECT_EQ(table.chunk_elements(), 7872u);

@@ -1,4 +1,4 @@
-// What a round sends (A22), and how much it holds.
+// What a round sends (check A22 of docs/design/methods/moshpit.md), and how much it holds.
 
 #include <gtest/gtest.h>
 

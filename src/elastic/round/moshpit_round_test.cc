@@ -78,6 +78,7 @@ struct Sweep {
   }
 };
 
+// Checks A12 and A25 of docs/design/methods/moshpit.md.
 TEST(MoshpitRoundA12, two_rounds_give_everybody_the_mean) {
   Sweep sweep;
   sweep.average({0, 2, 4}, {0, 1, 0});

@@ -1,4 +1,5 @@
-// Whole sweeps over small grids under random deaths, in virtual time (A27): what each member ends with is the step with every dead
+// Whole sweeps over small grids under random deaths, in virtual time (check A27 of
+// docs/design/methods/moshpit.md): what each member ends with is the step with every dead
 // member taken out before it, or after it, chunk by chunk; all or nobody takes it; and no weight or mass appears or disappears.
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A26: the verdict under random schedules. With loss, duplicates, late wake-ups, crashes between any two sends and false reports of
+// Check A26 of docs/design/methods/moshpit.md: the verdict under random schedules. With loss, duplicates, late wake-ups, crashes between any two sends and false reports of
 // death no two members decide differently; without loss, everybody that lives decides, and soon.
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Acceptance check A24: when a verdict is there, and its bits; and each rule of it.
+// Check A24 of docs/design/methods/moshpit.md: when a verdict is there, and its bits; and each rule of it.
 #include "elastic/round/verdict.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A30: many joiners and few donors at once.
+// Check A30 of docs/design/methods/moshpit.md: many joiners and few donors at once.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How long the peers of an elastic run wait for each other, all as durations on the local monotonic clock: nobody compares clocks.
-// The two profiles are those of the specification; every value can be set by itself, and check() says what does not fit.
+// There are two profiles, lan and wan; every value can be set by itself, and check() says what does not fit.
 #pragma once
 
 #include <algorithm>

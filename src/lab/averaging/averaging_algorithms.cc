@@ -71,7 +71,8 @@ class GossipRule : public AveragingRule {
 };
 
 // Matrix h has ones at the flat positions iN + i + k modulo N^2 for k in 0, 2^h, 2^(h+1): what goes over the end of a row falls into the
-// next one, where a circulant would go round. The authors' matrices are so, and A5 tells the two apart.
+// next one, where a circulant would go round. The authors' matrices are so, and check A5 of
+// docs/design/methods/moshpit.md tells the two apart.
 class PushRule : public AveragingRule {
  public:
   explicit PushRule(uint32_t peers) : peers_(peers), matrices_(static_cast<uint32_t>(std::bit_width(peers - 1)) - 1) {}

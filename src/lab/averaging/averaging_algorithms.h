@@ -1,7 +1,8 @@
 // What one round of each algorithm does to the peers' numbers. State lives in the rule: keys, weights, places in a grid.
 //
 // Sources: all but `fitted` and the cutting of groups in `chunk_keys` follow the code of Moshpit SGD's authors and of hivemind
-// (averaging/key_manager.py), as written down in methods/moshpit.md 2.1 and 2.10; `fitted` is 2.2 there. Sums run in the order given there.
+// (averaging/key_manager.py), as written down in docs/design/methods/moshpit.md, "The published rule"
+// and "The averaging simulation"; `fitted` is "The fitted grid" there. Sums run in the order given there.
 #pragma once
 
 #include <cstdint>

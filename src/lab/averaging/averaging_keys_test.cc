@@ -1,4 +1,4 @@
-// The published rule of regrouping, by itself.
+// The published rule of regrouping, by itself: check A33 of docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -61,6 +61,7 @@ double enumerated_factor(const std::vector<uint32_t>& sizes) {
   return after / count / before;
 }
 
+// Checks A15 to A19 of docs/design/methods/moshpit.md.
 TEST(AveragingA15, a_random_split_multiplies_the_variance_as_all_splits_do) {
   struct Row {
     std::vector<uint32_t> sizes;

@@ -11,6 +11,7 @@
 namespace unisono::sim {
 namespace {
 
+// Checks A1 and A2 of docs/design/methods/moshpit.md.
 TEST(AveragingA1, normals_are_those_of_numpy) {
   const std::vector<std::vector<double>> expected{{1.764052345967664, .400157208367223, .978737984105739, 2.240893199201458}, {1.624345363663242, -.611756413650075, -.528171752263456}};
   for (uint32_t seed = 0; seed < expected.size(); ++seed) {
@@ -19,7 +20,7 @@ TEST(AveragingA1, normals_are_those_of_numpy) {
   }
 }
 
-TEST(AveragingA1, peers_stand_in_the_published_grid_where_the_specification_has_them) {
+TEST(AveragingA1, peers_stand_in_the_published_grid_where_the_shuffle_puts_them) {
   std::vector<uint32_t> place(1024);
   std::iota(place.begin(), place.end(), 0u);
   AveragingRandom(averaging_place_seed).shuffle(place);

@@ -1,4 +1,5 @@
-// Means over many restarts, where ten seeds of one kind or another could be luck.
+// Means over many restarts, where ten seeds of one kind or another could be luck: check A9 of
+// docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <cmath>

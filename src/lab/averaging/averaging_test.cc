@@ -28,6 +28,7 @@ std::vector<uint32_t> rounds_of(AveragingSettings settings, double target = 1e-9
 
 using Rounds = std::vector<uint32_t>;
 
+// Checks A3 to A8 and A14 of docs/design/methods/moshpit.md.
 TEST(AveragingA3, all_reduce_with_restart) {
   EXPECT_EQ(rounds_of({.algorithm = all_reduce, .absence = .001}), (Rounds{5, 1, 1, 1, 1, 1, 3, 1, 1, 1}));
   EXPECT_EQ(rounds_of({.algorithm = all_reduce, .absence = .005}), (Rounds{5, 12, 26, 2, 24, 5, 30, 3, 1, 1}));
@@ -60,8 +61,8 @@ TEST(AveragingA7, fitted_grid) {
   EXPECT_EQ(rounds_of({.absence = .001, .max_group = 8}), (Rounds{7, 5, 6, 3, 5, 3, 5, 3, 3, 6}));
 }
 
-// The authors' printed table (N = 512 and 900), to the printed digit; of their own grid, which they do not seed, with the place that the
-// specification gives it.
+// The authors' printed table (N = 512 and 900), to the printed digit; of their own grid, which they do not seed, with the shuffle of
+// docs/design/methods/moshpit.md, "The averaging simulation".
 TEST(AveragingA8, means_of_ten_seeds_are_those_of_the_authors_table) {
   struct Row {
     uint32_t peers;
@@ -178,7 +179,7 @@ TEST(Averaging, a_line_whose_owner_or_half_vanishes_keeps_its_numbers) {
 TEST(Averaging, bytes_are_those_of_all_reduces_in_the_groups) {
   const auto sent = [](AveragingAlgorithm algorithm, uint32_t peers) { return outcome_of({.algorithm = algorithm, .peers = peers, .target = 0, .rounds_max = 2}).sent; };
   EXPECT_NEAR(sent(all_reduce, 1024)[1], 2 * 1023. / 1024, 1e-12);
-  EXPECT_NEAR(sent(fitted, 1024)[2], 3.875, 1e-12);  // the specification's 2.2
+  EXPECT_NEAR(sent(fitted, 1024)[2], 3.875, 1e-12);  // docs/design/methods/moshpit.md, "The fitted grid"
   EXPECT_NEAR(sent(published_grid, 1024)[2], 3.875, 1e-12);
   EXPECT_NEAR(sent(chunk_keys, 1024)[2], 3.875, 1e-12);
   EXPECT_NEAR(sent(fitted, 512)[2], 2 * (512 - 22 + 512 - 23) / 512., 1e-12);

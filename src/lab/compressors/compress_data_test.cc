@@ -54,7 +54,7 @@ TEST(CompressData, noise_is_as_large_as_was_asked_for_in_each_row) {
   }
 }
 
-// Those of acceptance check 14 of ARC-Top-K's specification have this form.
+// The matrices of check 14 of docs/design/methods/arc_top_k.md have this form.
 TEST(CompressData, rows_decay_and_a_rank_one_matrix_is_a_product) {
   const auto plain = gradients_of(plan_for(GradientModel::gaussian, 0), 0, 0), decayed = gradients_of(plan_for(GradientModel::decay, 0), 0, 0), product = gradients_of(plan_for(GradientModel::rank_one, 0), 0, 0);
   Values z(600);

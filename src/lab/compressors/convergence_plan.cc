@@ -19,7 +19,7 @@ const CommandLineText convergence_text{
     .name = "unisono simulate arc",
     .usage = "unisono simulate arc [OPTIONS]",
     .description = "Trains small problems with compressed gradients, all ranks in this process, with the compressors and the error feedback\n"
-                   "that ship. Without options: the tables of the specification of ARC-Top-K (acceptance checks 25 and 26), each value\n"
+                   "that ship. Without options: the tables of checks 25 and 26 of docs/design/methods/arc_top_k.md, each value\n"
                    "beside the one that it should be. With options: what they ask for.",
     .footer = R"(Examples:
   unisono simulate arc                                          is everything as specified?
@@ -34,7 +34,7 @@ Methods: dense, whole gradients; arc, ARC-Top-K; exact, rows by their true lengt
 at random; top-k, each rank's own largest entries, as many as the kept rows have. Feedback: none; ef14; ef21; ef21m, with --eta.
 
 A seed decides the data, the sketches and the drawn rows; --seeds 5 takes the specified one and the four after it. Of several seeds the
-table has mean and standard deviation. Where settings are the specification's, its value stands beside, and 'ok' or 'OFF'.
+table has mean and standard deviation. Where settings are those of that page, its value stands beside, and 'ok' or 'OFF'.
 
 Exit code: 0; 1 if a value is off, or a file cannot be written; 2 for a wrong command line.)"};
 
@@ -72,7 +72,7 @@ constexpr Word<Method> method_words[] = {{"dense", Method::dense}, {"arc", Metho
 // ef21m is the one that --eta is for.
 constexpr Word<FeedbackOptions> feedback_words[] = {
     {"none", {.kind = Feedback::none}}, {"ef14", {.kind = Feedback::ef14}}, {"ef21", {.kind = Feedback::ef21m, .eta = 1}}, {"ef21m", {.kind = Feedback::ef21m, .eta = eta_default}}};
-// Those of the specification's tables, in their order.
+// Those of the tables of docs/design/methods/arc_top_k.md, in their order.
 constexpr std::string_view specified_feedbacks[] = {"none,ef14,ef21", "ef14,ef21m,ef21,none"};
 constexpr std::string_view specified_sketch_ranks[] = {"4", "4,1,16"};
 

@@ -12,7 +12,7 @@ namespace unisono::cli {
 
 extern const CommandLineText convergence_text;
 
-// As typed; parsed by make_convergence_plan. Empty: as the specification has it.
+// As typed; parsed by make_convergence_plan. Empty: as docs/design/methods/arc_top_k.md has it.
 struct ConvergenceOptions {
   std::string problems, methods, feedbacks, sketch_ranks;
   std::string ranks, ratio, kept, eta, seeds, steps, step_size;

@@ -29,7 +29,7 @@ void expect_convergence_refused(const std::vector<std::string>& words, const std
   EXPECT_EQ(plan.status().message(), message);
 }
 
-TEST(ConvergencePlan, without_options_is_every_value_of_the_specification_once) {
+TEST(ConvergencePlan, without_options_is_every_documented_value_once) {
   const auto plan = convergence_plan_of({});
   size_t quadratic = 0;
   for (const auto& one : plan.cases) {

@@ -234,8 +234,8 @@ std::string table_of(std::span<const ConvergenceResult> results) {
   std::string text;
   for (const auto& part : by_problem(results)) text += table_of_problem(part);
   const auto verdicts = verdicts_of(results);
-  if (verdicts.compared == 0) return text + "# The specification has no values for these settings.\n";
-  text += fmt::format("# {} of {} values are as specified\n", verdicts.compared - verdicts.off, verdicts.compared);
+  if (verdicts.compared == 0) return text + "# docs/design/methods/arc_top_k.md has no values for these settings.\n";
+  text += fmt::format("# {} of {} values are as specified in docs/design/methods/arc_top_k.md\n", verdicts.compared - verdicts.off, verdicts.compared);
   return text;
 }
 

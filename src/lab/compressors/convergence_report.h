@@ -1,4 +1,4 @@
-// What `unisono simulate arc` tells people and programs: tables that compare with the specification, JSON lines, a picture. Pure.
+// What `unisono simulate arc` tells people and programs: tables that compare with docs/design/methods/arc_top_k.md, JSON lines, a picture. Pure.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct Spread {
 };
 Spread spread_of(const ConvergenceResult& result);
 
-// Only a case of the specification's one seed can be compared.
+// Only a case of that page's one seed can be compared.
 std::optional<sim::SpecifiedValue> specified_of(const ConvergenceCase& one);
 struct Verdicts {
   size_t compared = 0, off = 0;

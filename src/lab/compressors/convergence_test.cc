@@ -1,4 +1,4 @@
-// Training with compressed gradients ends where the specification of ARC-Top-K says (acceptance checks 18, 25 and 26).
+// Training with compressed gradients ends where docs/design/methods/arc_top_k.md says (checks 18, 25 and 26).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// `unisono simulate arc`: small problems trained with compressed gradients, beside what the specification says they come to.
+// `unisono simulate arc`: small problems trained with compressed gradients, beside what docs/design/methods/arc_top_k.md says they come to.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Small problems on which training with compressed gradients is seen to converge, or not: those of the specification of ARC-Top-K
-// (acceptance checks 25 and 26), for any number of ranks and any seed.
+// Small problems on which training with compressed gradients is seen to converge, or not: those of checks 25 and 26 of
+// docs/design/methods/arc_top_k.md, for any number of ranks and any seed.
 //
 // A problem holds its data and nothing else: weights, gradients and steps are the caller's. All arithmetic is in double.
 #pragma once
@@ -17,7 +17,7 @@ enum class ProblemKind : uint8_t {
   softmax     // regression of 64 classes, each rank has samples of its own few. Measured: the mean loss of all samples, regularised
 };
 
-// Settings that the specification trains with, on 8 ranks.
+// Settings of those checks, on 8 ranks.
 struct ProblemFacts {
   const char* name;     // "quadratic"
   const char* measure;  // in words, what is to become small

@@ -13,9 +13,9 @@ namespace unisono::sim {
 namespace {
 
 using Values = std::vector<float>;
-constexpr uint32_t tensor_number = 1;  // the specification's
+constexpr uint32_t tensor_number = 1;  // of the checks of docs/design/methods/arc_top_k.md
 
-// Everything is compressed, as the specification's checks want it.
+// Everything is compressed, as those checks want it.
 RowRule rule_of(const TrainingRanksOptions& options) {
   const auto ratio_ppm = options.method == Method::dense ? 1'000'000 : options.ratio_ppm;
   return {.ratio_ppm = ratio_ppm, .rank = options.sketch_rank, .max_payload_ppm = UINT32_MAX, .min_elements = 0};

@@ -1,5 +1,5 @@
-// One training of a small problem with compressed gradients, by plain gradient descent from zero: what it comes to, and what the
-// specification of ARC-Top-K says it comes to.
+// One training of a small problem with compressed gradients, by plain gradient descent from zero: what it comes to, and what
+// docs/design/methods/arc_top_k.md says it comes to.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TrainingSettings {
   uint64_t steps = 0;
   double step_size = 0;
 };
-// Those of the specification.
+// Those of checks 25 and 26 of docs/design/methods/arc_top_k.md.
 TrainingSettings specified_settings(ProblemKind problem);
 TrainingRanksOptions ranks_options(const TrainingSettings& settings);
 
@@ -43,13 +43,13 @@ struct TrainingWatch {
 // invalid: settings that the compressor or the feedback refuses.
 Result<TrainingOutcome> run_training(const TrainingSettings& settings, const TrainingWatch& watch = {});
 
-// A value of the specification, and how far off it may be.
+// A value of docs/design/methods/arc_top_k.md, and how far off it may be.
 struct SpecifiedValue {
   double value = 0;
   double tolerance = 0;  // absolute
   bool allows(double other) const { return other >= value - tolerance && other <= value + tolerance; }  // no number is refused
 };
-// Of acceptance checks 25 and 26; none if it says nothing about these settings.
+// Of checks 25 and 26 there; none if they say nothing about these settings.
 std::optional<SpecifiedValue> specified_value(const TrainingSettings& settings);
 
 }  // namespace unisono::sim

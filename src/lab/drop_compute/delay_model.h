@@ -1,4 +1,4 @@
-// How long a micro-batch takes, drawn by a law: those of the specification of DropCompute (2.10), for the simulator and for delays that examples inject.
+// How long a micro-batch takes, drawn by a law of docs/design/methods/drop_compute.md, "Delay models", for the simulator and for delays that examples inject.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Check 24 of the specification of DropCompute, in virtual time: a group of 8 ranks whose micro-batches take times by model L. The library itself measures, searches, drops and reports; only clocks are
+// Check 24 of docs/design/methods/drop_compute.md, in virtual time: a group of 8 ranks whose micro-batches take times by model L. The library itself measures, searches, drops and reports; only clocks are
 // numbers. (In real time it is bench/drop_compute.)
 #include <gtest/gtest.h>
 

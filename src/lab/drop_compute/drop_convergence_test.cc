@@ -1,4 +1,4 @@
-// What dropping does to stochastic gradient descent, where that can be said beforehand (the specification of DropCompute, 2.9; acceptance check 15).
+// What dropping does to stochastic gradient descent, where that can be said beforehand (docs/design/methods/drop_compute.md, "Convergence" and check 15).
 #include <gtest/gtest.h>
 
 #include <algorithm>

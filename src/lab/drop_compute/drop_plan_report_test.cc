@@ -10,7 +10,7 @@
 namespace unisono::cli {
 namespace {
 
-// The specification's check 4.
+// Check 4 of docs/design/methods/drop_compute.md.
 DropPlan plan_of(uint64_t workers) { return {.workers = workers, .model = {.micro_batches = 12, .mean = 1, .deviation = .25, .other = .5}, .trace = {}, .threshold = {}}; }
 
 const WorkersForecast& row_of(const DropForecast& forecast, uint64_t workers) {
@@ -21,7 +21,7 @@ const WorkersForecast& row_of(const DropForecast& forecast, uint64_t workers) {
   return forecast.workers.front();
 }
 
-// Two workers, two steps of three micro-batches, 1 s beside: check 8.
+// Two workers, two steps of three micro-batches, 1 s beside: check 8 there.
 ComputeTrace small_trace() {
   ComputeTrace trace{.workers = 2, .micro_batches = 3, .ends = {1, 2, 3, 1, 3, 6, 2, 3, 4, 1, 2, 3}, .walls = {7, 7, 5, 5}};
   for (auto* times : {&trace.ends, &trace.walls}) {
@@ -30,7 +30,7 @@ ComputeTrace small_trace() {
   return trace;
 }
 
-TEST(DropPlanReport, numbers_are_those_of_the_specification) {
+TEST(DropPlanReport, numbers_are_the_documented_ones) {
   const auto forecast = forecast_of(plan_of(200));
   for (const auto& [workers, speedup, by_z] : {std::tuple{8, 1.047385, 1.049724}, {200, 1.134733, 1.136019}, {2, .990620, .987686}}) {
     const auto& row = row_of(forecast, static_cast<uint64_t>(workers));

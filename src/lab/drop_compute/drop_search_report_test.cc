@@ -30,7 +30,7 @@ NamedTrace trace_of(const std::vector<std::vector<std::vector<double>>>& latenci
   return named;
 }
 
-// The specification's checks 8 and 12.
+// Checks 8 and 12 of docs/design/methods/drop_compute.md.
 NamedTrace small_named_trace() { return trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, 1); }
 NamedTrace slow_trace() {
   std::vector<std::vector<double>> step(8, std::vector<double>(12, 1));
@@ -46,7 +46,7 @@ DropSearchResult search_in(NamedTrace trace, const Rules& rules, double max_drop
   return search_result({.trace = "trace.csv", .rules = rules, .choice = choice}, std::move(trace));
 }
 
-TEST(DropSearchReport, thresholds_and_speedups_are_those_of_the_specification) {
+TEST(DropSearchReport, thresholds_and_speedups_are_the_documented_ones) {
   const auto result = search_in(small_named_trace(), all_rules, 1);
   EXPECT_EQ(result.study.rules[0].outcome.best.threshold_ns, 2'000'000'000);
   EXPECT_EQ(result.study.rules[1].outcome.best.threshold_ns, 3'333'333'333);

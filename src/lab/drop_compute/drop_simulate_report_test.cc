@@ -9,7 +9,7 @@ namespace {
 
 using Kind = sim::Remedy::Kind;
 
-// Eight workers, one of them twice as slow, no noise: the specification's check 12.
+// Eight workers, one of them twice as slow, no noise: check 12 of docs/design/methods/drop_compute.md.
 DropSimulation slow_worker() {
   DropSimulation simulation{.settings = {.model = {.law = sim::DelayModel::Law::constant, .base = 1, .slow_worker = 7, .slow_factor = 2}, .workers = 8, .micro_batches = 12, .other = .5, .steps = 69, .seed = 0}, .measured_from = 50,
                             .rules = {DropRule::after}, .choice = {}, .fixed = {}};

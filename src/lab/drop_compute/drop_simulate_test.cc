@@ -19,7 +19,7 @@ void expect_simulation_refused(const std::vector<std::string>& words, const std:
   EXPECT_EQ(simulation.status().message(), message);
 }
 
-TEST(DropSimulate, without_options_is_the_specification_s_setting_of_16_workers) {
+TEST(DropSimulate, without_options_is_the_documented_setting_of_16_workers) {
   const auto simulation = read_simulation({});
   ASSERT_TRUE(simulation.ok()) << simulation.status().message();
   EXPECT_EQ(simulation->settings.model.law, sim::DelayModel::Law::paper);

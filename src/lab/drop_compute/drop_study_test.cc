@@ -7,7 +7,7 @@
 namespace unisono::cli {
 namespace {
 
-// The specification's check 8: two workers, two steps of three micro-batches, 1 s beside.
+// Check 8 of docs/design/methods/drop_compute.md: two workers, two steps of three micro-batches, 1 s beside.
 ComputeTrace small_trace() {
   ComputeTrace trace{.workers = 2, .micro_batches = 3, .ends = {1, 2, 3, 1, 3, 6, 2, 3, 4, 1, 2, 3}, .walls = {7, 7, 5, 5}};
   for (auto* times : {&trace.ends, &trace.walls}) {

@@ -1,5 +1,5 @@
-// How long a language model's gradients take between four virtual processes, whole and compressed: acceptance check 24 of the specification
-// of ARC-Top-K. The engine is the real one; links have no latency, arithmetic takes no time.
+// How long a language model's gradients take between four virtual processes, whole and compressed: check 24 of
+// docs/design/methods/arc_top_k.md. The engine is the real one; links have no latency, arithmetic takes no time.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -76,7 +76,7 @@ class Job {
 };
 
 // 24. ARC-Top-K's two all-reduces follow each other.
-TEST(GradientTime, of_a_billion_parameters_is_what_the_specification_says) {
+TEST(GradientTime, of_a_billion_parameters_is_the_documented_one) {
   const auto model = llama(2048, 5461, 24);
   const auto plan = CompressionPlan::make(model, *Compression::parse("arc:ratio=0.2,rank=4,min_elements=0,max_payload=1"));
   ASSERT_TRUE(plan.ok());

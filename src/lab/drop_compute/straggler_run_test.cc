@@ -286,7 +286,7 @@ TEST(LongNormalStragglers, by_the_rule_after_with_the_models_threshold) {
   EXPECT_NEAR(outcome.step, 1.087, gain_tolerance * 1.087);
 }
 
-// Of section 6.
+// The sentence on backup workers in docs/design/methods/drop_compute.md, "Checked values".
 TEST(LongBackupStragglers, sixteen_with_one_backup_worker) {
   const auto settings = specified("L:mu=1", 16);
   EXPECT_EQ(best_backups(settings), 1u);
@@ -301,7 +301,7 @@ TEST(LongBackupStragglers, two_hundred_with_fourteen_backup_workers) {
 
 TEST(LongBackupStragglers, two_hundred_have_their_best_near_fourteen) { EXPECT_NEAR(best_backups(specified("L:mu=1", 200)), 14, 3); }
 
-// Of check 24.
+// Check 24 of docs/design/methods/drop_compute.md.
 TEST(LongSteadyStragglers, steps_take_less_different_times) {
   const auto settings = specified("L:mu=1", 8);
   EXPECT_NEAR(run_stragglers(settings, {}).compute_deviation, 1.98, .1);

@@ -1,4 +1,5 @@
-// Workers in virtual time: what they compute and when they stop, by the specification's own formulae (2.3), step by step.
+// Workers in virtual time: what they compute and when they stop, by the formulae of
+// docs/design/methods/drop_compute.md, "Stop rules", step by step.
 #include "lab/drop_compute/straggler_workers.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace {
 
 using sim::BlockMeans;
 
-// Of the formula. Those of the specification's acceptance checks (A2, B1, B2), where it has one.
+// Of the formula: those of checks A2, B1 and B2 of docs/design/methods/packet_loss.md.
 constexpr double variance_tolerance = .02, drift_tolerance = .05, correlated_drift_tolerance = .1, fresh_tolerance = .03;
 
 // Something measured, before anybody has judged it.

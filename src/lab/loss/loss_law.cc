@@ -110,7 +110,8 @@ Moments moments_of(std::span<const double> values, size_t without) {
   return moments;
 }
 
-// F(p) = sum over ages m of f(m) p^m, where f(m) is the second moment of m updates: methods/packet_loss.md 2.5, proof.
+// F(p) = sum over ages m of f(m) p^m, where f(m) is the second moment of m updates:
+// docs/design/methods/packet_loss.md, "Drift", proof.
 double weighted_ages(double p, double rho) { return p / ((1 - p) * (1 - p)) * (1 + rho * p) / (1 - rho * p); }
 double owner_of_link(double p, double rho) { return (1 - p) * weighted_ages(p, rho); }
 // Ages of two links are independent and geometric: P(k1 - k2 = m) = (1-p1)(1-p2) p1^m / (1 - p1 p2) for m >= 0, and likewise the other way.

@@ -1,6 +1,6 @@
 // What losses come to by formula: the mean and the variance of what an estimator gives, and how far replicas drift, under a LossModel.
 //
-// Sources: methods/packet_loss.md 2.2 and 2.5 (derived there); what lies between, for unequal links, is derived beside the code. NaN: no formula is known.
+// Sources: docs/design/methods/packet_loss.md, "The estimator" and "Drift" (derived there); what lies between, for unequal links, is derived beside the code. NaN: no formula is known.
 #pragma once
 
 #include <cstdint>

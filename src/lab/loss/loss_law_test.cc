@@ -64,7 +64,7 @@ TEST(LossLaw, moments_of_every_estimator_are_those_over_all_sets_of_arrivals) {
   }
 }
 
-// A1: of what is conditional on an arrival, to the digits that are given.
+// Check A1 of docs/design/methods/packet_loss.md: of what is conditional on an arrival, to the digits that are given.
 TEST(LossLaw, has_the_specified_moments) {
   const std::vector<double> values{1, 2, 4, 8}, losses(4, .1);
   const EstimateCase one{.values = values, .losses = losses, .owner = 2};
@@ -77,7 +77,7 @@ TEST(LossLaw, has_the_specified_moments) {
   EXPECT_NEAR(estimate_variance(one), estimator_variance(Estimator::stratified, values, 2, .1), 1e-9);
 }
 
-// A3.
+// Check A3 of docs/design/methods/packet_loss.md.
 TEST(LossLaw, unequal_links_have_the_specified_weights) {
   const std::vector<double> losses{0, .1, .4};
   const double weights[] = {.333333, .4375, .229167};

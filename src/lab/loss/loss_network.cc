@@ -15,7 +15,7 @@ using sim::PeerFaultKind;
 using sim::UdpOutcome;
 using sim::UdpRunSettings;
 
-constexpr double incast_allowed = .005;                // methods/packet_loss.md 5 E3: 99.5 % are delivered,
+constexpr double incast_allowed = .005;                // check E3 of docs/design/methods/packet_loss.md: 99.5 % are delivered,
 constexpr uint64_t learnt_after = 50, queue_least = 256u << 10;  // after 50 operations, by such queues
 constexpr double unequal_tolerance = .25;              // of a bias that unequal delivery explains: its shares vary within a stream, too
 
@@ -108,7 +108,7 @@ void add_datagrams(const NetworkResult& result, std::vector<LossCheck>& checks) 
   checks.push_back(plain("datagrams", "results repaired", share(o.results.repaired, o.results.expected)));
 }
 
-// As the specification derives it for losses that differ by link: methods/packet_loss.md 2.2.
+// For losses that differ by link: docs/design/methods/packet_loss.md, "The estimator".
 double expected_deviation(const UdpRunSettings& s, const UdpOutcome& o) {
   const auto values = sim::fixed_gradients(s.peers);
   std::vector<double> losses;

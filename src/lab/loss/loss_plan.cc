@@ -50,7 +50,7 @@ Exit code: 0; 1 if something is OFF, or a file cannot be written; 2 for a wrong 
 namespace {
 
 constexpr uint64_t peers_limit = 1024, steps_limit = 10'000'000, seeds_limit = 1000, ranges_limit = 4096, elements_limit = 16'352, stale_limit = 1'000'000;
-constexpr uint64_t steps_usual = 4000, network_steps_usual = 200, network_burn_in = 50;  // 50: methods/packet_loss.md 5 E3
+constexpr uint64_t steps_usual = 4000, network_steps_usual = 200, network_burn_in = 50;  // 50: check E3 of docs/design/methods/packet_loss.md
 constexpr uint64_t burn_in_least = 300;  // the fixed point forgets where it began in 20 steps
 
 constexpr Word<OnEmpty> on_empty_words[] = {{"hold", OnEmpty::hold}, {"own", OnEmpty::own}, {"zero", OnEmpty::zero}};

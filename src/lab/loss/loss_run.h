@@ -91,7 +91,8 @@ struct DriftOutcome {
 // Gradients are a common process with autocorrelation rho and variance 1, and noise of variance 1 of each rank.
 Result<DriftOutcome> run_drift(const LossSettings& settings, const LossWatch& watch = {});
 
-// Rank i is drawn to its own target i^2: its gradient is its own, perhaps stale, copy minus that; steps of 0.05 (methods/packet_loss.md 5 C).
+// Rank i is drawn to its own target i^2: its gradient is its own, perhaps stale, copy minus that; steps of 0.05
+// (checks C1 and C2 of docs/design/methods/packet_loss.md).
 struct FixedPointOutcome {
   std::vector<BlockMeans> values;  // of the owners, by owner
   void append(const FixedPointOutcome& other);

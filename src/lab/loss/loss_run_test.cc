@@ -54,7 +54,7 @@ TEST(LossRun, stratified_and_count_all_are_unbiased_and_the_others_are_not) {
   }
 }
 
-// A4: of real runs.
+// Check A4 of docs/design/methods/packet_loss.md, in simulated runs; the comments below name others there.
 TEST(LossRun, ranges_are_full_short_and_empty_as_often_as_they_should_be) {
   const auto outcome = run_estimates(settings_of("0.3", 3, 4000));
   ASSERT_TRUE(outcome.ok());

@@ -77,7 +77,7 @@ TEST(UdpRun, incast_overflows_short_queues_and_all_of_it_is_repaired) {
   EXPECT_EQ(outcome.effective, 8);
 }
 
-// methods/packet_loss.md 5 E3, with several senders.
+// Check E3 of docs/design/methods/packet_loss.md, with several senders.
 TEST(UdpRun, rates_that_were_learnt_leave_queues_room) {
   auto settings = settings_of("rate=200M,queue=256K,delay=100us", "0.01");
   settings.peers = 6;

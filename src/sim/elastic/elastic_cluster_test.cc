@@ -56,7 +56,7 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
   for (uint32_t index = 0; index < 4; ++index) {
     for (const auto& id : run.cluster.peer(index)->keeper().holders("any/key")) EXPECT_NE(run.cluster.index_of(id), client_index);
   }
-  // A34: the client owned nothing, so it sent its own values and nobody's results; the reducer had none of its own.
+  // Check A34 of docs/design/methods/moshpit.md: the client owned nothing, so it sent its own values and nobody's results; the reducer had none of its own.
   EXPECT_LT(run.cluster.network().bytes_from(client_index), run.cluster.network().bytes_from(0));
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }

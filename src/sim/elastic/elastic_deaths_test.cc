@@ -1,4 +1,4 @@
-// Acceptance check A29, and that no death holds anybody up: peers are killed at random, others join, and every sweep of those who live ends soon.
+// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and every sweep of those who live ends soon.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 //   - a chunk that some members applied and others, who decided, too, did not; or applied with other contributors or other bits
 //   - a mean or a weight that is not that of its contributors; weight that came into being, or got lost among those that live
 //   - a value or weight that changed at somebody who was not among the contributors, or who did not decide
-// Source of what is right: section 2.2 and 2.6 of the specification of Moshpit All-Reduce. Plain values only, without codecs.
+// Source of what is right: docs/design/methods/moshpit.md, "The fitted grid" and "The round inside a group". Plain values only, without codecs.
 #pragma once
 
 #include <cstdint>

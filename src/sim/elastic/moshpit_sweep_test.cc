@@ -1,4 +1,5 @@
-// Whole sweeps over fitted grids: what the grid, the weights and the means of lines promise together. Acceptance checks A11, A12, A13.
+// Whole sweeps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12 and A13 of
+// docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -1,4 +1,4 @@
-// D4 of methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is refused with one reason, and leaves the sum as it is.
+// Check D4 of docs/design/methods/packet_loss.md, for the reasons that only a lossy operation can give: whatever comes is refused with one reason, and leaves the sum as it is.
 #include <gtest/gtest.h>
 
 #include "sim/udp/lossy_cluster_test_support.h"

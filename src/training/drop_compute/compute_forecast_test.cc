@@ -1,4 +1,4 @@
-// Numbers are those of the specification's acceptance checks; the comments give their places there.
+// Numbers are those of docs/design/methods/drop_compute.md, "Checked values"; the comments give their rows there.
 #include "training/drop_compute/compute_forecast.h"
 
 #include <gtest/gtest.h>

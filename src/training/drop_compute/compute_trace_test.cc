@@ -25,7 +25,7 @@ std::string refusal(const std::string& text) {
     for (const char* word : {__VA_ARGS__}) EXPECT_NE(why.find(word), why.npos) << why; \
   } while (0)
 
-TEST(ComputeTrace, sums_up_what_the_specifications_example_takes) {
+TEST(ComputeTrace, sums_up_what_the_documented_example_takes) {
   const auto trace = trace_of({{{1, 1, 1}, {1, 2, 3}}, {{2, 1, 1}, {1, 1, 1}}}, second, second);
   ASSERT_TRUE(trace.check().ok());
   EXPECT_EQ(trace.steps(), 2u);

@@ -1,4 +1,4 @@
-// Check 19 of the specification: every rank starts the same list of collectives, in the program's group and in DropCompute's own, whatever is left out.
+// Check 19 of docs/design/methods/drop_compute.md: every rank starts the same list of collectives, in the program's group and in DropCompute's own, whatever is left out.
 #include <gtest/gtest.h>
 
 #include <atomic>

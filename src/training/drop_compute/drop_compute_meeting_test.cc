@@ -86,7 +86,8 @@ TEST(DropComputeMeeting, refuses_checkpoints_that_are_damaged_or_of_something_el
   });
 }
 
-// The table travels as it is, whatever the group's codec does to gradients, and whether they are delivered lossily (check 23).
+// The table travels as it is, whatever the group's codec does to gradients, and whether they are delivered lossily (check 23 of
+// docs/design/methods/drop_compute.md).
 TEST(DropComputeMeeting, tells_times_that_no_codec_could_carry) {
   for (const auto* transport : {"shm", "udp"}) {
     SCOPED_TRACE(transport);

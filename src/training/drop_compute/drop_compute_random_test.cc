@@ -48,7 +48,7 @@ constexpr int rounds = 3;
 constexpr int rounds = 25;
 #endif
 
-// Checks 19 and 20: 10 000 steps in four quarters, of rounds with 100 each.
+// Checks 19 and 20 of docs/design/methods/drop_compute.md: 10 000 steps in four quarters, of rounds with 100 each.
 class DropComputeQuarter : public ::testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(DropComputeRandom, DropComputeQuarter, ::testing::Range<uint64_t>(0, 4));
 

@@ -105,7 +105,7 @@ TEST(DropComputeRun, an_error_while_computing_is_the_steps_error) {
   }
 }
 
-// Check 19. Micro-batches that work for a random while, thresholds at random, all rules, over TCP: nobody hangs, and all have the same parameters after
+// Check 19 of docs/design/methods/drop_compute.md. Micro-batches that work for a random while, thresholds at random, all rules, over TCP: nobody hangs, and all have the same parameters after
 // every step.
 TEST(DropComputeRun, at_random_over_tcp_all_ranks_keep_the_same_parameters) {
   constexpr uint32_t world = 8, micro_batches = 5, steps_each = 34;

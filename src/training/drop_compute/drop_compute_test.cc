@@ -1,4 +1,5 @@
-// DropCompute in groups of threads, with clocks that tests set: what is computed, what is averaged, and what is told.
+// DropCompute in groups of threads, with clocks that tests set: what is computed, what is averaged, and what is told. Checks have their numbers in
+// docs/design/methods/drop_compute.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -86,7 +87,7 @@ TEST(DropCompute, stays_off_where_nobody_is_late_and_says_why) {
   });
 }
 
-TEST(DropCompute, stays_off_with_one_rank_or_one_micro_batch) {  // checks 11 and 2.11
+TEST(DropCompute, stays_off_with_one_rank_or_one_micro_batch) {  // check 11
   in_group(1, [](Group& group) {
     Worker worker(group, 3, [](uint32_t, uint64_t, uint32_t micro_batch) { return micro_batch == 3 ? 10 * ms : ms; });
     ASSERT_TRUE(worker.make("auto").ok());

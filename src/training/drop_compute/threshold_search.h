@@ -1,7 +1,7 @@
 // How much quicker steps would have been with a threshold, by recorded times, and which threshold is best. Pure; the same on all ranks to the bit.
 //
 // Source: the objective is that of DropCompute's published code (mean over steps of each step's gain); the exact sweep over all thresholds, the
-// stop rules' own step times and the replay of rule `at` are derived. Formulae: docs/drop_compute.md.
+// stop rules' own step times and the replay of rule `at` are derived. Formulae: docs/design/methods/drop_compute.md, "The threshold search".
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Numbers are those of the specification's acceptance checks; the comments give their places there.
+// Numbers are those of docs/design/methods/drop_compute.md, "Checked values"; the comments give their rows there.
 #include "training/drop_compute/threshold_search.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ ThresholdValue best_of(const std::vector<ThresholdValue>& values) {
 SearchOptions without_slack(const StopRule& rule, double max_drop = 1) { return {.rule = rule, .slack = 0, .max_drop = max_drop}; }
 
 // Check 8.
-TEST(ThresholdSearch, values_of_the_specifications_example) {
+TEST(ThresholdSearch, values_of_the_documented_example) {
   struct Case {
     double tau, at_1, at_2, at_step, at_drop, at_total, after_1, after_2, after_step, after_drop;
   };
@@ -65,7 +65,7 @@ TEST(ThresholdSearch, values_of_the_specifications_example) {
 }
 
 // Check 8.
-TEST(ThresholdSearch, thresholds_that_the_specifications_example_has) {
+TEST(ThresholdSearch, thresholds_of_the_documented_example) {
   const auto at = best_of(sweep(example(), {.rule = Rule::at}, second));
   EXPECT_EQ(at.threshold_ns, 3 * second);
   EXPECT_NEAR(at.step, 5. / 4, exact);

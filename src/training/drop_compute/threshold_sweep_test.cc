@@ -1,4 +1,4 @@
-// The sweep against what the definitions say, written down again here without anything of the sweep's: check 10 of the specification.
+// The sweep against what the definitions say, written down again here without anything of the sweep's: check 10 of docs/design/methods/drop_compute.md.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ struct Plain {
   double step = 0, total = 0, drop = 0;
 };
 
-// A worker runs its micro-batches one after the other, as the specification's 2.2 has it, and looks at the clock after each.
+// A worker runs its micro-batches one after the other, as "The controller" there has it, and looks at the clock after each.
 size_t run_worker(const StopRule& rule, double threshold, const std::vector<int64_t>& latencies, double& time) {
   std::array<double, 6> ends{};
   size_t k = 0;

@@ -73,8 +73,8 @@ TEST(AutoOff, that_is_not_wanted_never_asks) {
   EXPECT_EQ(auto_off.next(step), Sending::compressed);
 }
 
-// 23.
-TEST(TimeModel, gives_what_the_specification_says) {
+// Check 23 of docs/design/methods/arc_top_k.md.
+TEST(TimeModel, gives_the_documented_times) {
   const RowRule rule{.ratio_ppm = 100'000};
   const Decision group[] = {decide(rule, std::vector<uint64_t>{4096, 4096})};
   const auto at = [&](double bytes_per_s) { return predict({.ranks = 8, .latency_s = 25e-6, .link_bytes_per_s = bytes_per_s, .memory_bytes_per_s = 30e9}, rule, group, true, 4); };

@@ -1,4 +1,4 @@
-// The acceptance checks of error feedback that need no engine, by their numbers in the specification of ARC-Top-K.
+// The checks of error feedback that need no engine, by their numbers in docs/design/methods/arc_top_k.md, "Checked values".
 #include "training/reducer/error_feedback.h"
 
 #include <algorithm>
@@ -134,7 +134,7 @@ TEST(ErrorFeedback, of_a_row_that_cancels_out_grows_unless_it_is_refreshed) {
   }
 }
 
-// 2.9 of the specification: what was kept stays as it was.
+// docs/design/methods/arc_top_k.md, "Outcomes": what was kept stays as it was.
 TEST(ErrorFeedback, a_step_with_what_is_no_number_changes_nothing) {
   for (const auto& feedback : {ef14, FeedbackOptions{.kind = Feedback::ef21m}}) {
     for (const bool whole : {false, true}) {

@@ -1,5 +1,5 @@
-// More of the acceptance checks of ARC-Top-K that need an engine: bits whatever the schedule and the processor, bytes, generators of random
-// numbers, checkpoints of another world. By their numbers in its specification.
+// More of the checks of ARC-Top-K that need an engine: bits whatever the schedule and the processor, bytes, generators of random
+// numbers, checkpoints of another world. By their numbers in docs/design/methods/arc_top_k.md, "Checked values".
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// Gradients that are compressed between ranks of real groups: the acceptance checks that need an engine, by their numbers in the
-// specification of ARC-Top-K.
+// Gradients that are compressed between ranks of real groups: the checks that need an engine, by their numbers in
+// docs/design/methods/arc_top_k.md, "Checked values".
 #include "unisono/training.h"
 
 #include <gtest/gtest.h>

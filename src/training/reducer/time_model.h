@@ -1,4 +1,5 @@
-// What averaging a group of tensors costs, whole and compressed, by the rates of links and memory: the specification's model (2.11).
+// What averaging a group of tensors costs, whole and compressed, by the rates of links and memory: the model of
+// docs/design/methods/arc_top_k.md, "Time model".
 #pragma once
 
 #include <cstdint>

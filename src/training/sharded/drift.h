@@ -1,6 +1,7 @@
 // How far replicas are from the owners' values, and from each other: the formulae, and what is measured. Drift is the mean squared difference per element.
 //
-// Owner against replica O and two replicas P are derived for values that are broadcast and kept where they are lost (methods/packet_loss.md 2.5).
+// Owner against replica O and two replicas P are derived for values that are broadcast and kept where they are lost
+// (docs/design/methods/packet_loss.md, "Drift").
 // paper_form() is the form that later write-ups attribute to arXiv 2507.07114, unconfirmed: it holds for another sigma^2, see there.
 #pragma once
 

@@ -186,7 +186,7 @@ TEST(DriftProbe, of_a_run_is_what_its_formulae_expect) {
     EXPECT_NEAR(sum.owner_expected / reports, owner_drift({.loss = 0.2, .rho = rho, .stale_max = stale_max}), 0.05);
     EXPECT_NEAR(sum.owner / sum.owner_expected, 1, sanitized ? 0.25 : 0.1);
     EXPECT_NEAR(sum.pair / sum.pair_expected, 1, sanitized ? 0.25 : 0.1);
-    // B2. What is fetched has not come and is not stale, so that the identity is that of a law without fetching.
+    // Check B2 of docs/design/methods/packet_loss.md. What is fetched has not come and is not stale, so that the identity is that of a law without fetching.
     if (stale_max == 0) {
       EXPECT_NEAR(sum.pair / identity, 1, sanitized ? 0.1 : 0.03);
     }

@@ -1,4 +1,5 @@
-// Drift of sharded states that lose what is broadcast, against the formulae: methods/packet_loss.md 5 B. Each group of ranks has ranges that are dropped
+// Drift of sharded states that lose what is broadcast, against the formulae: checks B1 to B5 of
+// docs/design/methods/packet_loss.md. Each group of ranks has ranges that are dropped
 // independently of all others; groups are simulated one after another, and each is one sample.
 #include <array>
 

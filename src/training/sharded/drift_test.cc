@@ -63,8 +63,8 @@ double pair_of(const Chain& chain, double rho) {
 constexpr double close = 1e-9;
 void expect_close(double found, double expected, double relative = close) { EXPECT_NEAR(found, expected, relative * std::abs(expected)); }
 
-// B1's table.
-TEST(Drift, has_the_numbers_of_the_specification) {
+// The table of check B1 of docs/design/methods/packet_loss.md; the comments below name rows there.
+TEST(Drift, has_the_documented_numbers) {
   const struct { double p, pair, pair_correlated, owner, paper; } rows[] = {
       {0.01, 0.0200, 0.0204, 0.0101, 0.0198}, {0.05, 0.1003, 0.1097, 0.0526, 0.0952}, {0.10, 0.2020, 0.2420, 0.1111, 0.1818},
       {0.20, 0.4167, 0.5996, 0.2500, 0.3333}, {0.30, 0.6593, 1.1471, 0.4286, 0.4615}, {0.40, 0.9524, 2.0238, 0.6667, 0.5714}};

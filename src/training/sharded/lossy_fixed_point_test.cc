@@ -1,4 +1,5 @@
-// Where training settles whose ranks have different targets, when gradients and values are lost on their way: methods/packet_loss.md 5 C. In the stationary state the
+// Where training settles whose ranks have different targets, when gradients and values are lost on their way: checks C1 and C2 of
+// docs/design/methods/packet_loss.md. In the stationary state the
 // expected gradient is nothing, so the owner's mean value shows with which weights the estimator counts ranks.
 #include <array>
 

@@ -2,7 +2,8 @@
 //
 // Nothing here communicates. A caller has two kinds of reliable collectives to make: an all-gather of versions() of each lost shard, after which every rank
 // knows who speaks for which range; and a sum over the survivors, for values and for each number of optimizer state, to which exactly one rank adds what
-// is not 0, so that it is exact (but that -0 becomes 0). Then ShardedState::rebuild(). Rule: methods/packet_loss.md 2.4.
+// is not 0, so that it is exact (but that -0 becomes 0). Then ShardedState::rebuild(). Rule:
+// docs/design/methods/packet_loss.md, "The sharded step".
 #pragma once
 
 #include <cstdint>

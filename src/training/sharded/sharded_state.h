@@ -4,7 +4,7 @@
 // One writer per range: replicas can lag behind, never disagree about the newest value; and values travel, never differences, so one delivery heals
 // a range whatever was lost before. Pure: gradients and datagrams' contents come in, values to send come out. After make() nothing allocates but
 // what returns memory, and rebuild().
-// Method: arXiv 2507.07114; ages, healing and holding as methods/packet_loss.md 2.4.
+// Method: arXiv 2507.07114; ages, healing and holding: docs/design/methods/packet_loss.md, "The sharded step".
 //
 // Steps are counted in 32 bits, from 0, and do not wrap: a run has at most 4,294,967,295.
 #pragma once

@@ -238,7 +238,7 @@ TEST(ShardedState, a_range_that_is_missed_keeps_its_value_and_ages) {
   EXPECT_TRUE(group.identical());
 }
 
-// B6.
+// Check B6 of docs/design/methods/packet_loss.md.
 TEST(ShardedState, one_step_without_loss_heals_everything) {
   for (const auto& codec : codecs) {
     LossyRanks group({.world = 4, .shard = 1200, .codec = codec, .seed = 3});

@@ -32,7 +32,7 @@ class UdpStreams {
   // 3 ends, 1 ms apart; then again after so long, doubled up to the second.
   static constexpr Nanos end_interval = millisecond, probe_first = 4 * millisecond, probe_max = 50 * millisecond;
   static constexpr int ends = 3;
-  // As packet_loss.md 2.9: the last max(8, 1 %) of the datagrams are the tail.
+  // docs/design/methods/packet_loss.md, "Streams and deadlines": the last max(8, 1 %) of the datagrams are the tail.
   static constexpr uint32_t tail_of(uint32_t ranges) { return ranges < 800 ? (ranges < 8 ? ranges : 8) : (ranges + 99) / 100; }
 
   void push(const OutStream& stream, Nanos now);

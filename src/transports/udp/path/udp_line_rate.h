@@ -1,7 +1,7 @@
 // What the way to a queue carries: learnt from when datagrams left it while it was never empty.
 //
 // A datagram that was sent at s and waited w leaves the queue at s + w, and everything that was sent before it has left by then. So two of them show how
-// much went out in which time, whatever the rate was at which it was sent. Pure: times and bytes come in. (Not in the specification.)
+// much went out in which time, whatever the rate was at which it was sent. Pure: times and bytes come in.
 #pragma once
 
 #include <array>

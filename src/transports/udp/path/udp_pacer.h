@@ -3,7 +3,7 @@
 // A bucket holds at most max(two datagrams, what its rate gives in 250 us): what was not sent during a pause is not sent faster after it, because such
 // bursts overflow shallow queues. Destinations take turns, one datagram each, or as many as the rank's rate gives in 50 us: datagrams to one destination, one
 // behind the other, cost the kernel far less (segmentation offload). One without tokens or without anything to send is passed over, not waited
-// for. Source: methods/packet_loss.md 2.10.
+// for. Source: docs/design/methods/packet_loss.md, "Rates".
 #pragma once
 
 #include <cstddef>

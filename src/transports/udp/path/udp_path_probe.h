@@ -2,7 +2,7 @@
 //
 // Both ends use datagrams of kind path_probe. A question (phase 0) is padded with zeros; op is its number, packet_index its place in the train, deadline_us how many
 // datagrams the train has. The answer (phase 1) has the question's op and a PathAnswer as payload; answers are not answered, and are shorter than
-// questions. Sizes: methods/packet_loss.md 2.10.
+// questions. Sizes: docs/design/methods/packet_loss.md, "Rates".
 #pragma once
 
 #include <array>

@@ -156,12 +156,12 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   if (dropped) {
     decrease(0.7 * rate_);
   } else if (queue_us > target_us && now - judged_at_ >= answer) {
-    // Once, until a report can show what that has done (the specification has "once per round trip"; reports take a millisecond longer).
+    // Once, until a report can show what that has done (not once per round trip: reports take a millisecond longer).
     delayed(queue_us, target_us, answer, now);
   } else if (loses) {
     decrease(std::max(0.7 * rate_, std::min(delivered_, rate_)));
   } else if (latest_queue_us(now) - common_us < target_us / 2 && (held_back_ || static_cast<double>(sent_bytes_) >= rate_ * interval / 2)) {
-    // Only a rate that is used is raised (not in the specification): else pauses would raise it without end, for nothing has been tried. It is used, too,
+    // Only a rate that is used is raised: else pauses would raise it without end, for nothing has been tried. It is used, too,
     // where something waits for it although little goes out: beside other destinations, or where the process seldom gets a processor.
     increase(interval, all);
   }
@@ -173,7 +173,7 @@ void RateControl::update(const RttEstimator& rtt, Nanos now, const RateControl* 
   held_back_ = paused_ = false;
 }
 
-// The specification's decrease, with two bounds of what is known to go through (not in the specification). And while the queue gets shorter the last
+// The decrease by delay, with two bounds from what is known to go through. And while the queue gets shorter the last
 // decrease is enough: the delay of a long queue goes on for as long as it takes to empty, and a rate that is lowered all the while leaves the line idle then.
 void RateControl::delayed(double queue_us, double target_us, Nanos answer, Nanos now) {
   const bool shrinks = now - judged_at_ < 4 * answer && queue_us < 0.9 * judged_queue_us_;
@@ -202,7 +202,7 @@ double RateControl::known_rate() const { return line_.rate() * (used_ > 0 ? std:
 void RateControl::increase(double interval, const RateControl* all) {
   const double datagram = settings_.datagram_bytes / interval, known = known_rate();
   double rate = starting_ ? 2 * rate_ : rate_ + std::max(datagram, 0.02 * rate_);
-  // Where it is known what goes through (not in the specification): quickly up to that, slowly beyond it. A bucket of tokens lets more go through for a
+  // Where it is known what goes through: quickly up to that, slowly beyond it. A bucket of tokens lets more go through for a
   // while, and then nothing tells that it is empty but the queue of what was too much.
   if (known > 0 && rate_ < known) {
     rate = std::min(std::max(rate, (rate_ + known) / 2), known);
@@ -220,7 +220,7 @@ void RateControl::decrease(double rate) {
   set(rate);
 }
 
-// Loss more than five points above its minimum in two windows running. Three standard errors are added (not in the specification): the
+// Loss more than five points above its minimum in two windows running. Three standard errors are added: the
 // minimum over many windows is well below the mean, and a window of few datagrams well above it now and then.
 bool RateControl::losing(Nanos now) {
   const uint32_t sent = latest_.highest - at_loss_window_.highest;

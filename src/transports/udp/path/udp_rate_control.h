@@ -1,11 +1,11 @@
 // How fast to send to one destination, learnt from what it reports: the delay in queues is congestion, loss alone is not. And the receiver's part: what
 // it has to report. Pure: times and reports come in, a rate comes out.
 //
-// One of them is for each destination, and one for what goes to all of them together (not in the specification): what all destinations wait for alike is
+// One of them is for each destination, and one for what goes to all of them together: what all destinations wait for alike is
 // the way out of this host, which is one queue, and seven destinations that each learn of it by a seventh of its datagrams learn slowly, each for itself.
 //
 // The clocks of both ends differ by an unknown offset, which cancels: only how far delay_us is above its own minimum of the last 10 s counts.
-// Source of constants: methods/packet_loss.md 2.10; what is added to it says so.
+// Source of constants: docs/design/methods/packet_loss.md, "Rates".
 #pragma once
 
 #include <array>
@@ -71,12 +71,12 @@ class RateControl {
 
  private:
   // In these many of the latest reports, none older than max(10 ms, the round trip), the delay must have been too long, unless the rate is still being
-  // doubled. (Not in the specification.) A process that gets no processor for some milliseconds delays one report or two; a queue delays all.
+  // doubled. A process that gets no processor for some milliseconds delays one report or two; a queue delays all.
   static constexpr size_t reports_asked = 4;
   static constexpr Nanos report_age_max = 10 * millisecond;
   // So many destinations, where there are as many, tell a queue before all of them from one before one of them.
   static constexpr size_t reporters_asked = 3;
-  // Of one measurement of loss, which the specification leaves open: fewer datagrams say too little about five points.
+  // Datagrams of one measurement of loss: fewer say too little about five points.
   static constexpr uint32_t loss_window_datagrams = 256;
 
   struct Totals {
@@ -132,7 +132,7 @@ class ArrivalMeter {
  public:
   static constexpr uint32_t report_datagrams = 32;
   static constexpr Nanos report_interval = millisecond;
-  // Of fewer datagrams than these a report waits longer (not in the specification): among eight ranks that would be one for every datagram, 6 % of the line.
+  // A report of fewer datagrams than these waits longer: among eight ranks there would be one for every datagram, 6 % of the line.
   static constexpr uint32_t few_datagrams = 4;
   static constexpr Nanos few_interval = 3 * millisecond;
 

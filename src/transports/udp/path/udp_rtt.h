@@ -1,7 +1,7 @@
 // Round-trip time of one path: smoothed, its variation (RFC 6298, section 2), and the smallest seen. Samples come in as arguments.
 //
 // Unlike TCP's, the time to wait for an answer has no minimum of 200 ms: on a lossy network that minimum would be what every step takes
-// (methods/packet_loss.md 2.11).
+// (docs/design/methods/packet_loss.md, "What stays reliable").
 #pragma once
 
 #include <algorithm>
