@@ -20,7 +20,7 @@ LOSSES = ("0", "1", "5", "10", "20")
 LEAST_MS, MOST_MS, TICKS = 120, 6000, ((200, "0.2 s"), (500, "0.5 s"), (1000, "1 s"), (2000, "2 s"), (5000, "5 s"))
 LINES = (("over TCP, best of four settings", "#e0672f", ("tcp cubic", "tcp cubic tuned", "tcp bbr", "tcp bbr tuned")),
          ("over UDP, exact", "#2f86e0", ("udp frames",)),
-         ("over UDP, nothing repaired (sharded step)", "#2fa05c", ("lossy both",)))
+         ("over UDP, nothing repaired", "#2fa05c", ("lossy both",)))
 
 
 def read_rows():
