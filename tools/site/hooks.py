@@ -1,7 +1,8 @@
 """What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
 
-Pages say `docs/wire.md`, as it reads in any editor; on the site that becomes a link with the page's title. A picture plots/NAME.svg
-becomes part of the page, so that it follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
+Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages from outside of docs/
+link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg becomes part of the page, so that it
+follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
 """
 
 import os
@@ -13,8 +14,9 @@ from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
-         "bench/all-reduce.svg": "bench/results/all-reduce.svg", "bench/torch_methods.svg": "bench/results/torch_methods.svg"}
-NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:decisions/)?[\w-]+\.md)</code>(?!</a>)")
+         "bench/all-reduce.svg": "bench/results/all-reduce.svg", "bench/packet_loss.svg": "bench/results/packet_loss.svg",
+         "bench/torch_methods.svg": "bench/results/torch_methods.svg"}
+NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:[\w-]+/)*[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS = 20
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
@@ -35,6 +37,10 @@ def short_title(text):
     """The first heading, up to a colon."""
     match = re.search(r"^# (.+)$", text, re.MULTILINE)
     return match.group(1).split(":")[0] if match else None
+
+
+def on_page_markdown(markdown, page, **_):
+    return markdown.replace("](docs/", "](") if page.file.src_uri in ADDED else markdown
 
 
 def on_page_content(html, page, files, **_):
