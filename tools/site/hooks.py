@@ -13,9 +13,8 @@ from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
-         "bench/all-reduce.svg": "bench/results/all-reduce.svg", "bench/packet_loss.svg": "bench/results/packet_loss.svg",
-         "bench/torch_methods.svg": "bench/results/torch_methods.svg"}
+ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")}
+ADDED |= {"bench/" + name: "bench/results/" + name for name in os.listdir(os.path.join(ROOT, "bench", "results")) if name.endswith(".svg")}
 NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:[\w-]+/)*[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
 SHORT_LETTERS = 20
