@@ -15,7 +15,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RESULTS = os.path.join(ROOT, "bench", "results")
 TABLE, PLOT = os.path.join(RESULTS, "packet_loss.md"), os.path.join(RESULTS, "packet_loss.svg")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 330, 62, 24, 74, 46
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 540, 350, 48, 12, 98, 46
 LOSSES = ("0", "1", "5", "10", "20")
 LEAST_MS, MOST_MS, TICKS = 120, 6000, ((200, "0.2 s"), (500, "0.5 s"), (1000, "1 s"), (2000, "2 s"), (5000, "5 s"))
 LINES = (("over TCP, best of four settings", "#e0672f", ("tcp cubic", "tcp cubic tuned", "tcp bbr", "tcp bbr tuned")),
@@ -53,15 +53,13 @@ def text(x, y, words, anchor="middle", more=""):
 
 
 def draw(rows):
-    title = "Unisono's all-reduce of 1 MiB: 8 ranks on links of 100 Mbit/s that lose packets"
+    title = "Unisono's all-reduce of 1 MiB, 8 ranks, links of 100 Mbit/s"
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-           f'font-family="sans-serif" font-size="12" fill="#808080"><title>{title}</title>',
-           text(LEFT, 16, title, "start", ' font-size="14" font-weight="bold"'),
-           text(LEFT, 34, "time of one all-reduce: solid, the median; dashed, the 99th percentile", "start")]
-    x = LEFT
-    for name, colour, _ in LINES:
-        out.append(f'<line x1="{x}" y1="52" x2="{x + 24}" y2="52" stroke="{colour}" stroke-width="2.6"/>' + text(x + 30, 56, name, "start"))
-        x += 52 + 6.2 * len(name)
+           f'font-family="sans-serif" font-size="13" fill="#808080"><title>{title}</title>',
+           text(LEFT, 16, title, "start", ' font-size="15" font-weight="bold"'),
+           text(LEFT, 36, "time when packets are lost: solid, median; dashed, 99th percentile", "start")]
+    for (name, colour, _), (x, y) in zip(LINES, ((LEFT, 60), (LEFT, 82), (LEFT + 170, 82))):
+        out.append(f'<line x1="{x}" y1="{y - 4}" x2="{x + 24}" y2="{y - 4}" stroke="{colour}" stroke-width="2.6"/>' + text(x + 30, y, name, "start"))
     for ms, words in TICKS:
         out.append(f'<line x1="{LEFT}" y1="{y_of(ms):.1f}" x2="{WIDTH - RIGHT}" y2="{y_of(ms):.1f}" stroke="#808080" stroke-opacity="0.25"/>' + text(LEFT - 7, y_of(ms) + 4, words, "end"))
     out += [text(x_of(index), HEIGHT - BOTTOM + 18, loss + " %") for index, loss in enumerate(LOSSES)]
