@@ -2,7 +2,8 @@
 
 Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages from outside of docs/
 link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg becomes part of the page, so that it
-follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
+follows the page's colours. Short cells of tables are marked, so that numbers keep their units, and long ones, so that
+they are not narrow columns on a phone.
 """
 
 import os
@@ -17,7 +18,7 @@ ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTIN
 ADDED |= {"bench/" + name: "bench/results/" + name for name in os.listdir(os.path.join(ROOT, "bench", "results")) if name.endswith(".svg")}
 NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:[\w-]+/)*[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
-SHORT_LETTERS = 20
+SHORT_LETTERS, LONG_LETTERS = 20, 60
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
 
 
@@ -56,6 +57,7 @@ def on_page_content(html, page, files, **_):
 
     def mark(match):
         letters = len(re.sub(r"<[^>]*>|&\w+;", " ", match.group(1)))
-        return f'<td class="short">{match.group(1)}</td>' if letters <= SHORT_LETTERS else match.group(0)
+        kind = "short" if letters <= SHORT_LETTERS else "long" if letters >= LONG_LETTERS else ""
+        return f'<td class="{kind}">{match.group(1)}</td>' if kind else match.group(0)
 
     return CELL.sub(mark, PLOT.sub(inline, NAME_OF_PAGE.sub(link, html)))
