@@ -170,7 +170,7 @@ def marks_of(data):
 
 
 def summary_page(folder):
-    """README.md of the results: all marks of the suites that have been run in full, met or missed."""
+    """marks.md of the results: all marks of the suites that have been run in full, met or missed."""
     parts, counts = [], {True: 0, False: 0, None: 0}
     for suite in EVERY:
         path = os.path.join(folder, suite.name + ".json")
@@ -184,7 +184,7 @@ def summary_page(folder):
             counts[mark[4]] += 1
         off = sum(1 for probe in data["probes"] if probe["off"])
         parts += ["", f"## {suite.title}", "",
-                  f"[Table]({suite.name}.md), [plot]({suite.name}.svg), [everything]({suite.name}.json). "
+                  f"[Table]({suite.name}.md), [plot]({suite.name}.svg). "
                   f"{machine_text(data['machine'])} {off} of {len(data['probes'])} rounds disturbed."]
         if marks:
             words = {True: "met", False: "**missed**", None: "open"}

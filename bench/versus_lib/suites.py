@@ -111,7 +111,7 @@ EVERY = (
           (Comparison("unisono:8_parts", "unisono", "one ÷ eight", everywhere(1.0)),), all_reduces((32 * MIB,))),
     Suite("orders", "The order of additions",
           "fp32 all-reduce in place; our own in strict rank order and in any order, against our own default. On these "
-          "groups, all ranks on one host, the default is rank order (docs/decisions/0002-order-of-sums.md), so the first "
+          "groups, all ranks on one host, the default is rank order (docs/design/decisions/0002-order-of-sums.md), so the first "
           "ratio shows the noise.",
           ("unisono", "unisono:strict", "unisono:any"),
           (Comparison("unisono:strict", "unisono", "default ÷ strict"), Comparison("unisono:any", "unisono", "default ÷ any")),

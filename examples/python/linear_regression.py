@@ -2,7 +2,7 @@
 
   unisono launch -n 4 -- python3 examples/python/linear_regression.py
 
-or, by hand, the same program four times with RANK, WORLD_SIZE and UNISONO_RENDEZVOUS set (docs/joining.md).
+or, by hand, the same program four times with RANK, WORLD_SIZE and UNISONO_RENDEZVOUS set (docs/guides/operations.md).
 """
 
 import argparse

@@ -35,7 +35,7 @@ struct Arguments {
 };
 
 void declare_options(CLI::App& app, Arguments& a) {
-  app.add_option("--settings", a.settings, "how partial sums travel, in turn: exact, q80, or a codec as docs/codecs.md has them; compared with the first")
+  app.add_option("--settings", a.settings, "how partial sums travel, in turn: exact, q80, or a codec as docs/guides/thin_links.md has them; compared with the first")
       ->capture_default_str()
       ->delimiter(',');
   app.add_option("--blocks", a.shape.blocks, "transformer blocks")->capture_default_str();

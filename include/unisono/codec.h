@@ -3,7 +3,7 @@
 //   group->all_reduce(tensor, {.codec = Codec::quantized(4)});
 //   auto codec = unisono::Codec::parse("int8/int4:group=64");   // contributions with 8 bits, results with 4
 //
-// Source: Flash Communication (arXiv 2412.04964, 2508.03760). docs/codecs.md has what they cost and lose, docs/blocks.md the bytes.
+// Source: Flash Communication (arXiv 2412.04964, 2508.03760). docs/guides/thin_links.md has what they cost and lose, docs/reference/wire_format.md the bytes.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 // anybody; collectives are the same, in number, order and shape, whatever is left out. The threshold is chosen by itself: all ranks' times are
 // recorded for some steps, and the one that would have given the most micro-batches per second is taken.
 //
-// Source: N. Giladi et al., DropCompute, NeurIPS 2023 (arXiv:2306.10598). Data that every rank keeps the order of its own; see docs/drop_compute.md.
+// Source: N. Giladi et al., DropCompute, NeurIPS 2023 (arXiv:2306.10598). Data that every rank keeps the order of its own; see docs/guides/stragglers.md.
 #pragma once
 
 #include <cstddef>

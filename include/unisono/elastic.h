@@ -15,7 +15,7 @@
 //
 // Crash faults only: a peer that lies can do harm. A run key keeps strangers out.
 //
-// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass, clerks and verdicts are Unisono's. See docs/elastic.md.
+// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass, clerks and verdicts are Unisono's. See docs/guides/elastic.md.
 #pragma once
 
 #include <cstddef>

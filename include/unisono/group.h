@@ -106,7 +106,7 @@ class UNISONO_EXPORT Group {
   // What was done in this group so far. Empty if it keeps no record: after it has ended, with UNISONO_RECORD=0, or for sub-groups
   // beyond the 63rd.
   Counters counters() const;
-  // Writes the group's record (docs/observing.md) to a file, for `unisono explain` and `unisono trace`; a former file is replaced.
+  // Writes the group's record (docs/guides/troubleshooting.md) to a file, for `unisono explain` and `unisono trace`; a former file is replaced.
   // unavailable: there is no record, or the file cannot be written.
   Status dump_record(const std::string& path) const;
 
@@ -156,7 +156,7 @@ class UNISONO_EXPORT Group {
   Result<Report> recv(Tensor output, uint32_t from, uint32_t tag = 0, const CallOptions& options = {});
   Result<Report> recv_any(Tensor output, uint32_t tag = 0, const CallOptions& options = {});
 
-  // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/packet_loss.md): rank r's shard of the reduction goes to
+  // The two halves of an all-reduce for those who keep a shard of the tensor each (ShardedStep, docs/guides/packet_loss.md): rank r's shard of the reduction goes to
   // rank r, and every rank's shard to all. Sizes: shard_layout(). With Delivery::lossy a range (what a datagram carries) may be short of contributions; or
   // missing, and then output keeps what it had there: Report::delivery says which, and names ranks that were silent; no rank may be without a shard then.
   // output's own shard becomes what the others decode.

@@ -8,7 +8,7 @@
 //   sgd->finish(parameters), run->leave();
 //
 // Peers that take no part in a sweep, or lose it, go on with what they have; steps that were taken while it went on are kept. Source: M. Ryabinin et al., Moshpit SGD,
-// arXiv:2103.03239; outer optimizers over pseudo-gradients as in Douillard et al., DiLoCo, arXiv:2311.08105; how they survive sweeps that are not exact: docs/elastic.md.
+// arXiv:2103.03239; outer optimizers over pseudo-gradients as in Douillard et al., DiLoCo, arXiv:2311.08105; how they survive sweeps that are not exact: docs/guides/elastic.md.
 #pragma once
 
 #include <cstddef>

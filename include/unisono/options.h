@@ -17,7 +17,7 @@ namespace unisono {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Empty strings and negative numbers mean "from the environment, else the default": see docs/joining.md.
+// Empty strings and negative numbers mean "from the environment, else the default": see docs/guides/operations.md.
 struct Options {
   int32_t rank = -1;            // RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK
   int32_t world_size = -1;      // WORLD_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE
@@ -70,7 +70,7 @@ struct CallOptions {
   // Report::measured_error. Costs an exact sum beside the call's own, and memory for the input in fp32. Blocking all_reduce (sum, avg) of f32, f16
   // and bf16 tensors, without id; all ranks alike.
   bool measure_error = false;
-  // lossy: what does not arrive in time is replaced in expectation (docs/packet_loss.md). all_reduce, reduce_shards and gather_shards of f32, f16 and bf16, sum
+  // lossy: what does not arrive in time is replaced in expectation (docs/guides/packet_loss.md). all_reduce, reduce_shards and gather_shards of f32, f16 and bf16, sum
   // and avg, over links of the transport "udp"; without id, encode_error, measure_error and agreement. automatic: the same where that pays, else reliable;
   // all_reduce only. All ranks alike.
   Delivery delivery = Delivery::reliable;

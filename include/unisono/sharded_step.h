@@ -11,7 +11,7 @@
 // is newest. After a step in which everything arrived all of them are the same to the bit.
 //
 // Source: "Distributed Training under Packet Loss", arXiv 2507.07114; what is derived and chosen beside it, and what drift is to be expected:
-// docs/packet_loss.md.
+// docs/guides/packet_loss.md.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,7 @@ struct ShardedOptions {
   friend bool operator==(const ShardedOptions&, const ShardedOptions&) = default;
 };
 
-// Mean squared differences per element, as measured and as the formulae of docs/packet_loss.md have them, from the loss and the updates that were seen.
+// Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them, from the loss and the updates that were seen.
 struct ShardedDrift {
   double owner = 0, owner_expected = 0;   // a replica and the owner's values
   double pair = 0, pair_expected = 0;     // two replicas; NaN for two ranks

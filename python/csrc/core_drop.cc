@@ -116,7 +116,7 @@ class PythonDropCompute {
 using Drop = PythonDropCompute;
 
 void add_drop_options(py::module_& m) {
-  py::class_<DropOptions> options(m, "DropOptions", "When a rank leaves out micro-batches (docs/drop_compute.md). Times are in seconds.");
+  py::class_<DropOptions> options(m, "DropOptions", "When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds.");
   add_options(options, "DropOptions");
   add_word(options, "threshold", &DropOptions::threshold, thresholds);
   options.def_readwrite("seconds", &DropOptions::seconds);
@@ -205,7 +205,7 @@ void add_steps(py::class_<Drop>& drop) {
 void add_drop_compute(py::module_& m) {
   add_drop_options(m);
   add_drop_reports(m);
-  py::class_<Drop> drop(m, "DropCompute", "A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/drop_compute.md).");
+  py::class_<Drop> drop(m, "DropCompute", "A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/guides/stragglers.md).");
   drop.def(py::init<const Group&, uint32_t, py::handle, const Group*>(), py::arg("group"), py::arg("micro_batches"), py::arg("options") = "auto", py::arg("replica") = py::none(),
            "All ranks call it alike.\n\nmicro_batches: of each rank in a step. options: DropOptions, or their text. replica: the processes that compute one replica together, if that is not this process alone.\n"
            "Invalid: options make no sense, or differ between ranks.");

@@ -225,7 +225,7 @@ void add_elastic(py::module_& m) {
       .def("wait", &PythonSweep::wait, py::arg("timeout") = py::none(),
            "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
       .def("cancel", &PythonSweep::cancel, "Takes part no longer; what rounds had brought so far is in the result all the same.");
-  py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/elastic.md).");
+  py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/guides/elastic.md).");
   run.def_static("join", [](const py::kwargs& words) {
     auto joined = interruptibly([options = options_of(words)] {
       auto made = Elastic::join(options);

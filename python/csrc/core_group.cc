@@ -48,7 +48,7 @@ void add_group(py::module_& m) {
             "After PeerLost or Late: the living agree on who is left, take in who waits to join, and go on under new ranks. All living ranks call it. Operations in flight end with PeerLost.");
   group.def("__repr__", [](const Group& self) { return "<unisono.Group: " + text_of(self) + ">"; });
   add_collectives(group);
-  m.def("join", join, "Comes together with the others; returns when all links are up.\n\nWhat is not given is taken from the environment (docs/joining.md), as RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.\n"
+  m.def("join", join, "Comes together with the others; returns when all links are up.\n\nWhat is not given is taken from the environment (docs/guides/operations.md), as RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.\n"
         "Options: see unisono.JoinOptions. Errors: Late names who is missing and what was tried; Unavailable, Invalid.");
   m.def("group_from_capsule", from_capsule, py::arg("capsule"), "The group that a PyCapsule \"unisono.Group\" points at: a unisono::Group*, which is copied.");
   m.def("group_to_capsule", to_capsule, py::arg("group"), "The other way round, for extension modules that link the same library.");

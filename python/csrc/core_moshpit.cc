@@ -77,7 +77,7 @@ class PythonMoshpitSgd {
 using Sgd = PythonMoshpitSgd;
 
 void add_moshpit_options(py::module_& m) {
-  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/elastic.md).");
+  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/guides/elastic.md).");
   add_options(options, "MoshpitSgdOptions");
   options.def_readwrite("local_steps", &MoshpitSgdOptions::local_steps);
   options.def_readwrite("target_samples", &MoshpitSgdOptions::target_samples);
@@ -119,7 +119,7 @@ void add_moshpit_reports(py::module_& m) {
 void add_moshpit_sgd(py::module_& m) {
   add_moshpit_options(m);
   add_moshpit_reports(m);
-  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/elastic.md).");
+  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/guides/elastic.md).");
   sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"), py::arg("options") = MoshpitSgdOptions(),
           "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
   sgd.def("after_step", [](Sgd& self, py::handle parameters, uint64_t samples) {

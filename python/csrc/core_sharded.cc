@@ -166,7 +166,7 @@ void add_optimizers(py::module_& m) {
 }
 
 void add_sharded_options(py::module_& m) {
-  py::class_<ShardedOptions> options(m, "ShardedOptions", "How parameters and gradients travel, and what is repaired (docs/packet_loss.md).");
+  py::class_<ShardedOptions> options(m, "ShardedOptions", "How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md).");
   add_options(options, "ShardedOptions");
   add_word(options, "delivery", &ShardedOptions::delivery, deliveries);
   add_option(options, "lossy", &ShardedOptions::lossy);
@@ -183,7 +183,7 @@ void add_sharded_options(py::module_& m) {
 }
 
 void add_drift(py::module_& m) {
-  py::class_<ShardedDrift> drift(m, "ShardedDrift", "Mean squared differences per element, as measured and as the formulae of docs/packet_loss.md have them.");
+  py::class_<ShardedDrift> drift(m, "ShardedDrift", "Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them.");
   drift.def_readonly("owner", &ShardedDrift::owner);
   drift.def_readonly("owner_expected", &ShardedDrift::owner_expected);
   drift.def_readonly("pair", &ShardedDrift::pair);
@@ -244,7 +244,7 @@ void add_sharded_step(py::module_& m) {
   add_sharded_options(m);
   add_drift(m);
   add_sharded_report(m);
-  py::class_<Step> step(m, "ShardedStep", "Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/packet_loss.md).");
+  py::class_<Step> step(m, "ShardedStep", "Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md).");
   step.def(py::init<const Group&, py::handle, const py::object&, py::handle>(), py::arg("group"), py::arg("parameters"), py::arg("optimizer"), py::arg("options") = ShardedOptions(),
            "All ranks of the group call it alike; rank 0's parameters (float32) are taken by all.\n\noptimizer: SGD, AdamW, or a ShardOptimizer. options: ShardedOptions, or their text; lossy by default, which needs "
            "the transport udp (Unsupported otherwise).\nInvalid: options make no sense, or differ between ranks.");

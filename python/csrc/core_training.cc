@@ -120,7 +120,7 @@ class PythonReducer {
 };
 
 void add_compression(py::module_& m) {
-  py::class_<Compression> bound(m, "Compression", "How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/compression.md).");
+  py::class_<Compression> bound(m, "Compression", "How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/guides/thin_links.md).");
   add_options(bound, "Compression");
   add_word(bound, "method", &Compression::method, methods);
   bound.def_readwrite("ratio", &Compression::ratio);
@@ -228,7 +228,7 @@ void add_training(py::module_& m) {
   add_plan(m);
   add_compression_report(m);
   add_resumed(m);
-  py::class_<PythonReducer> reducer(m, "GradientReducer", "Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/compression.md).");
+  py::class_<PythonReducer> reducer(m, "GradientReducer", "Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/guides/thin_links.md).");
   reducer.def(py::init<const Group&, py::handle, py::handle>(), py::arg("group"), py::arg("parameters"), py::arg("compression") = Compression(),
               "All ranks of the group call it alike; a process that has joined a group which was re-formed while the others call resume().\n\n"
               "parameters: name -> shape, or what has a shape; or pairs. compression: a Compression, or its text.\nInvalid: options or parameters make no sense, or differ between ranks.");

@@ -1,4 +1,4 @@
-"""The programs that docs/python.md shows, and the example, run as they stand."""
+"""The programs that docs/start/python.md shows, and the example, run as they stand."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 import ranks
 
 ROOT = os.path.dirname(os.path.dirname(ranks.FOLDER))
-PAGE = os.path.join(ROOT, "docs", "python.md")
+PAGE = os.path.join(ROOT, "docs", "start", "python.md")
 
 
 def programs():

@@ -9,7 +9,7 @@
 
 Arrays are C-contiguous NumPy arrays, or anything else with the buffer protocol, of float32, float64, float16, bfloat16 (of ml_dtypes, or uint16 with
 dtype="bf16") and integers of 8 to 64 bits. Times are seconds, as floats; fields of reports say their unit in their name. Errors are subclasses of Error.
-Blocking calls release the GIL. docs/python.md says more.
+Blocking calls release the GIL. docs/start/python.md says more.
 """
 
 from unisono._core import (

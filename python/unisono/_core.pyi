@@ -21,7 +21,7 @@ _Shape: TypeAlias = Sequence[int] | NDArray[Any]
 # --- options ---------------------------------------------------------------------------------------------------------
 
 class StepCodec:
-    """What happens to the elements of one step of a collective (docs/codecs.md)."""
+    """What happens to the elements of one step of a collective (docs/guides/thin_links.md)."""
 
     def __init__(self, **fields: Any) -> None: ...
     kind: str
@@ -33,7 +33,7 @@ class StepCodec:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 class Codec:
-    """How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/codecs.md)."""
+    """How elements travel: as they are, as 16-bit floats, or as codes of 2 to 8 bits (docs/guides/thin_links.md)."""
 
     def __init__(self, text: str | Codec | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -61,7 +61,7 @@ class Codec:
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 class DeliveryOptions:
-    """What a collective makes of datagrams that do not arrive (docs/packet_loss.md). Times are in seconds."""
+    """What a collective makes of datagrams that do not arrive (docs/guides/packet_loss.md). Times are in seconds."""
 
     def __init__(self, text: str | DeliveryOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -421,7 +421,7 @@ def _kept() -> int: ...
 # --- compressed gradients --------------------------------------------------------------------------------------------
 
 class Compression:
-    """How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/compression.md)."""
+    """How gradients are made smaller on their way: which method, how much is kept, and what becomes of the rest (docs/guides/thin_links.md)."""
 
     def __init__(self, text: str | Compression | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -580,7 +580,7 @@ class Resumed:
 
 @final
 class GradientReducer:
-    """Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/compression.md)."""
+    """Gradients averaged over a group while they are compressed, from step to step: the rest of each step's gradients is kept and sent later (docs/guides/thin_links.md)."""
 
     @overload
     def __init__(self, group: Group, parameters: Mapping[str, _Shape], compression: Compression | str = ...) -> None: ...
@@ -602,7 +602,7 @@ class GradientReducer:
 # --- DropCompute -----------------------------------------------------------------------------------------------------
 
 class DropOptions:
-    """When a rank leaves out micro-batches (docs/drop_compute.md). Times are in seconds."""
+    """When a rank leaves out micro-batches (docs/guides/stragglers.md). Times are in seconds."""
 
     def __init__(self, text: str | DropOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -706,7 +706,7 @@ class DropReport:
 
 @final
 class DropCompute:
-    """A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/drop_compute.md)."""
+    """A compute threshold per step, so that nobody waits for the slowest of many micro-batches for long (docs/guides/stragglers.md)."""
 
     def __init__(self, group: Group, micro_batches: int, options: DropOptions | str = "auto", replica: Group | None = None) -> None: ...
     def begin_step(self) -> None: ...
@@ -795,7 +795,7 @@ class _Optimizer(Protocol):
     def update(self, task: ShardUpdate) -> None: ...
 
 class ShardedOptions:
-    """How parameters and gradients travel, and what is repaired (docs/packet_loss.md)."""
+    """How parameters and gradients travel, and what is repaired (docs/guides/packet_loss.md)."""
 
     def __init__(self, text: str | ShardedOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -826,7 +826,7 @@ class ShardedOptions:
 
 @final
 class ShardedDrift:
-    """Mean squared differences per element, as measured and as the formulae of docs/packet_loss.md have them."""
+    """Mean squared differences per element, as measured and as the formulae of docs/guides/packet_loss.md have them."""
 
     @property
     def owner(self) -> float: ...
@@ -920,7 +920,7 @@ class ShardedResumed:
 
 @final
 class ShardedStep:
-    """Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/packet_loss.md)."""
+    """Training with a sharded optimizer, over links that lose packets: every rank owns a shard of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md)."""
 
     def __init__(self, group: Group, parameters: _Floats, optimizer: SGD | AdamW | _Optimizer, options: ShardedOptions | str = ...) -> None: ...
     @property
@@ -1091,7 +1091,7 @@ class ElasticWork:
 
 @final
 class Elastic:
-    """Averaging that survives peers coming and going, without a master (docs/elastic.md)."""
+    """Averaging that survives peers coming and going, without a master (docs/guides/elastic.md)."""
 
     @staticmethod
     def join(**options: Unpack[ElasticOptions]) -> Elastic: ...
@@ -1108,7 +1108,7 @@ class Elastic:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /) -> None: ...
 
 class MoshpitSgdOptions:
-    """When a sweep begins, and what is averaged in it (docs/elastic.md)."""
+    """When a sweep begins, and what is averaged in it (docs/guides/elastic.md)."""
 
     def __init__(self, text: str | MoshpitSgdOptions | None = None, **fields: Any) -> None: ...
     @staticmethod
@@ -1171,7 +1171,7 @@ class MoshpitSgdReport:
 
 @final
 class MoshpitSgd:
-    """Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/elastic.md)."""
+    """Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/guides/elastic.md)."""
 
     def __init__(self, run: Elastic, parameters: _Tensors, options: MoshpitSgdOptions | str = ...) -> None: ...
     def after_step(self, parameters: _Tensors, samples: int) -> MoshpitStep: ...

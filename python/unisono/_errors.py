@@ -1,4 +1,4 @@
-"""What the library's calls raise. The class says what the caller should do, the text names the peer, the operation and the numbers (docs/errors.md)."""
+"""What the library's calls raise. The class says what the caller should do, the text names the peer, the operation and the numbers (docs/reference/errors.md)."""
 
 
 class Error(RuntimeError):

@@ -16,7 +16,7 @@ DType = Literal["f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u
 
 
 class JoinOptions(TypedDict, total=False):
-    """Of unisono.join(). What is missing, or None, comes from the environment, else it is the default (docs/joining.md). Times are in seconds."""
+    """Of unisono.join(). What is missing, or None, comes from the environment, else it is the default (docs/guides/operations.md). Times are in seconds."""
 
     rank: int | None
     world_size: int | None
@@ -73,7 +73,7 @@ class CallOptions(TypedDict, total=False):
     measure_error: bool
     """Report.measured_error. Blocking all_reduce only, which cannot be interrupted then; all ranks alike."""
     delivery: str
-    """"reliable", "lossy" or "automatic", the last two perhaps with options: "lossy:loss_budget=0.2" (docs/packet_loss.md). Needs the transport udp."""
+    """"reliable", "lossy" or "automatic", the last two perhaps with options: "lossy:loss_budget=0.2" (docs/guides/packet_loss.md). Needs the transport udp."""
     lossy: str | DeliveryOptions
     """The same options as an object."""
     shard_unit: int

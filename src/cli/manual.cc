@@ -165,7 +165,7 @@ std::string manual_page(std::span<const CommandSyntax> commands) {
   text += environment_section() + exit_section();
   text += ".SH EXAMPLES\n" + paragraphs(examples);
   text += ".SH SEE ALSO\n.BR ssh (1),\n.BR torchrun (1),\n.BR mpirun (1),\n.BR srun (1)\n";
-  return text + ".PP\nAmong the installed documents: docs/errors.md explains each error code, docs/observing.md what records tell, docs/joining.md how processes find each other.\n";
+  return text + ".PP\nAmong the installed documents: docs/reference/errors.md explains each error code, docs/guides/troubleshooting.md what records tell, docs/guides/operations.md how processes find each other.\n";
 }
 
 namespace {

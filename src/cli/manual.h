@@ -13,7 +13,7 @@ struct Variable {
   std::string_view name;
   std::string_view meaning;
 };
-// All that programs linked with Unisono read; tests hold them against the sources and docs/joining.md.
+// All that programs linked with Unisono read; tests hold them against the sources and docs/guides/operations.md.
 std::span<const Variable> variables();
 
 std::string manual_page(std::span<const CommandSyntax> commands);

@@ -1,7 +1,7 @@
 // What one step of a collective makes of elements: messages, and elements again; and the sum of messages.
 //
 // A WireCodec is a StepCodec with nothing left to choose. A message of no elements has no bytes. Messages of quantised elements begin with
-// eight bytes that say how they were made (docs/blocks.md); others are elements and nothing else.
+// eight bytes that say how they were made (docs/reference/wire_format.md); others are elements and nothing else.
 #pragma once
 
 #include <cstddef>

@@ -39,7 +39,7 @@ bool is_flat(std::span<const uint32_t> islands) {
 }
 
 // Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which is a
-// property of the group, not of the call (docs/decisions/0002-order-of-sums.md).
+// property of the group, not of the call (docs/design/decisions/0002-order-of-sums.md).
 Order order_of(const OperationRequest& q, const PlanContext& context) {
   if (!adds(q.collective) || !is_floating(q.dtype)) return Order::any;
   if (q.order != Order::automatic) return q.order;

@@ -1,4 +1,4 @@
-// Blocks: elements as codes of 2 to 8 bits, in groups that have a scale and a minimum each (docs/blocks.md has the layout and why).
+// Blocks: elements as codes of 2 to 8 bits, in groups that have a scale and a minimum each (docs/reference/wire_format.md has the layout and why).
 //
 // One block is the encoding of `count` consecutive elements; groups are consecutive, the last may be partial. All sizes and bits are
 // those of the format, on every machine: little-endian, nothing of this host. Any alignment, any count. Every target gives the

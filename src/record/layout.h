@@ -1,4 +1,4 @@
-// The bytes of a record: what one process says about one group while it runs, in memory that others may look into (docs/observing.md).
+// The bytes of a record: what one process says about one group while it runs, in memory that others may look into (docs/guides/troubleshooting.md).
 //
 // Little-endian, fixed for one layout_version; the structs are the layout. In this order: Header, Totals, Live, Collective for each
 // collective, Link for each rank, and the ring of the operations that ended last. All times are nanoseconds of the writer's

@@ -2,7 +2,7 @@
 //
 // resolve_options is a pure function of its arguments, so every launcher's variables are tested without touching the
 // process. Explicit options win, then UNISONO_*, then the launcher that gave the rank: torchrun, Open MPI, MPICH, Slurm
-// (docs/joining.md says why in this order).
+// (docs/guides/operations.md says why in this order).
 #pragma once
 
 #include <cstdint>

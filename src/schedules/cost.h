@@ -1,7 +1,7 @@
 // What a schedule costs: rounds, messages and bytes of its busiest rank, and from these and the links a time.
 //
 // The counts are exact (the tests count them in the schedules themselves); the time is an estimate for comparing schedules
-// with each other: a latency-bandwidth model with a price per message and per byte added. docs/algorithms.md has the table.
+// with each other: a latency-bandwidth model with a price per message and per byte added. docs/design/schedules.md has the table.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The datagram: 56 bytes of header, then payload; at most one per IP packet. What UDP links are made of.
 //
-// Layout is little-endian and fixed (docs/wire.md); the struct is the layout. A datagram is believed only after check_datagram and its tag; where its
+// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A datagram is believed only after check_datagram and its tag; where its
 // payload belongs is computed from what both ends agreed on before, never read from it. Source of layout and order of checks:
 // docs/reference/wire_format.md and docs/design/methods/packet_loss.md, "Keys and refusals".
 #pragma once
@@ -15,7 +15,7 @@ namespace unisono {
 
 enum class DatagramKind : uint8_t {
   data = 0, repair_request = 1, feedback = 2, end = 3, path_probe = 4, control = 5, control_ack = 6,
-  // Of links that carry whole frames, reliably (docs/wire.md). They belong to an epoch of the link's own.
+  // Of links that carry whole frames, reliably (docs/reference/wire_format.md). They belong to an epoch of the link's own.
   fragment = 7,      // op: number of the frame on this link; packet_index: of the fragment; slice: bytes of a full fragment of this frame;
                      // deadline_us: bytes of the whole frame, header included. See transports/udp/reliable/udp_fragments.h
   fragment_ack = 8,  // payload: see transports/udp/reliable/udp_loss_detector.h

@@ -1,6 +1,6 @@
 // The frame: 64 bytes of header, then payload_bytes of payload. The only unit that crosses a link between formed peers.
 //
-// Layout is little-endian and fixed (docs/wire.md); the struct is the layout. A header is valid only if magic, version,
+// Layout is little-endian and fixed (docs/reference/wire_format.md); the struct is the layout. A header is valid only if magic, version,
 // kind, payload bound and header_checksum hold (check_frame); nothing else in it may be trusted to be in range.
 #pragma once
 

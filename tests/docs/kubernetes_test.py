@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from support import ROOT, program, read, tool
+from support import ROOT, TOOLS, program, read, tool
 
 DOCS = program("tools/docs")
 try:
@@ -86,7 +86,7 @@ class Manifests(unittest.TestCase):
 
     def test_ranks_with_these_variables_meet(self):
         """The pod's name, number and the Job's identity are what the cluster would fill in; the port is one that is free here."""
-        held = subprocess.Popen([os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono")), "rendezvous", "--listen", "127.0.0.1:0", "--quiet"],
+        held = subprocess.Popen([TOOLS["unisono"], "rendezvous", "--listen", "127.0.0.1:0", "--quiet"],
                                 stdout=subprocess.PIPE, text=True)
         self.addCleanup(held.communicate)
         self.addCleanup(held.kill)

@@ -113,9 +113,8 @@ class Build(Folder):
             done = self.build(ROOT)
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertRegex(done.stdout, r"^\S+index\.html: \d\d pages\n$")
-        self.assertIn('<a href="wire.html">The wire format</a>', self.built("ARCHITECTURE.html"))
-        self.assertIn('<a href="decisions/0002-order-of-sums.html">0002 The order of sums</a>', self.built("index.html"))
-        self.assertIn('<svg class="plot"', self.built("algorithms.html"))
+        self.assertIn('<a href="design/schedules.html">Schedules</a>', self.built("ARCHITECTURE.html"))
+        self.assertIn('<svg class="plot"', self.built("design/schedules.html"))
         shutil.rmtree(os.path.join(self.folder, "site"))
         self.write("site/letter.txt", "mine")
         done = self.build(ROOT)
@@ -125,9 +124,9 @@ class Build(Folder):
 
     def test_links_that_lead_nowhere_and_a_page_that_is_not_in_the_navigation(self):
         self.copy()
-        self.append("docs/concepts.md", "\n[gone](gone.md) [gone](tuning.md#gone)\n")
+        self.append("docs/start/concepts.md", "\n[gone](gone.md) [gone](install.md#gone)\n")
         self.append("docs/forgotten.md", "# Forgotten\n")
-        self.refused("concepts.md", "'gone.md'", "tuning.md#gone", "forgotten.md")
+        self.refused("start/concepts.md", "'gone.md'", "install.md#gone", "forgotten.md")
 
     def test_example_that_is_missing(self):
         self.copy()

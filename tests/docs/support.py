@@ -8,12 +8,13 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TOOL = os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono"))
+TOOLS = {"unisono": os.environ.get("UNISONO_TOOL", os.path.join(ROOT, "build", "release", "unisono")),
+         "unisono-lab": os.environ.get("UNISONO_LAB", os.path.join(ROOT, "build", "release", "unisono-lab"))}
 
 
-def tool(*words):
-    """Standard output of the tool, which must succeed."""
-    return subprocess.run([TOOL, *words], stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+def tool(*words, name="unisono"):
+    """Standard output of a tool, which must succeed."""
+    return subprocess.run([TOOLS[name], *words], stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
 
 
 def program(path):

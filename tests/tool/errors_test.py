@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/errors.md has a section for each code of unisono::Code, and its examples are what the library says: each is produced here."""
+"""docs/reference/errors.md has a section for each code of unisono::Code, and its examples are what the library says: each is produced here."""
 
 import os
 import re
@@ -37,7 +37,7 @@ SHAPES = {
 
 def sections():
     """The page's sections by title."""
-    parts = re.split(r"^## (.+)$", read("docs/errors.md"), flags=re.MULTILINE)
+    parts = re.split(r"^## (.+)$", read("docs/reference/errors.md"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2]))
 
 
@@ -54,15 +54,15 @@ class Page(unittest.TestCase):
 
     def test_the_table_has_each_code_with_its_number_and_its_name_in_c(self):
         in_c = {name: int(number) for name, number in re.findall(r"(UNISONO_\w+) = (\d+)", read("include/unisono/unisono_c.h").split("unisono_code;")[0])}
-        rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| (\d+) \| `(\w+)` \|", read("docs/errors.md"), flags=re.MULTILINE)
+        rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| (\d+) \| `(\w+)` \|", read("docs/reference/errors.md"), flags=re.MULTILINE)
         self.assertEqual([(name, int(number)) for name, _, number, _ in rows], list(codes().items()))
         self.assertEqual({c_name: int(number) for _, _, number, c_name in rows}, in_c)
         self.assertTrue(all(name == link for name, link, _, _ in rows))
 
-    def test_each_section_says_who_raises_it_and_what_to_do(self):
+    def test_each_section_says_which_calls_raise_it_and_what_to_do(self):
         for name, text in sections().items():
             if name != "ok":
-                self.assertIn("**Who raises it.**", text, name)
+                self.assertIn("**Raised by**", text, name)
                 self.assertIn("**What to do.**", text, name)
 
     def test_each_example_stands_under_its_code_and_is_produced_below(self):

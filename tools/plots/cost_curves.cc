@@ -1,4 +1,4 @@
-// Prints, as JSON, the curves and the table of docs/algorithms.md: what the cost model predicts and `choose` takes, from the starting
+// Prints, as JSON, the curves and the table of docs/design/schedules.md: what the cost model predicts and `choose` takes, from the starting
 // values of src/schedules/cost.cc. tools/plots/draw makes pictures of them, and checks that the documents show this.
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,9 @@
 """What mkdocs does for our pages besides its own: pages from outside of docs/, links from names of pages, plots in the text's colour.
 
-Pages say `docs/wire.md`, as it reads in any editor; on the site that becomes a link with the page's title. A picture plots/NAME.svg
-becomes part of the page, so that it follows the page's colours. Short cells of tables are marked, so that numbers keep their units.
+Pages say `docs/design/schedules.md`, as it reads in any editor; on the site that becomes a link with the page's title. Pages from outside of docs/
+link to `docs/…` as they do in the source tree; on the site that is beside them. A picture plots/NAME.svg becomes part of the page, so that it
+follows the page's colours. Short cells of tables are marked, so that numbers keep their units, and long ones, so that
+they are not narrow columns on a phone.
 """
 
 import os
@@ -12,11 +14,11 @@ from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ADDED = {"ARCHITECTURE.md": "ARCHITECTURE.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "STYLE.md": "STYLE.md",
-         "bench/all-reduce.svg": "bench/results/all-reduce.svg", "bench/torch_methods.svg": "bench/results/torch_methods.svg"}
-NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:decisions/)?[\w-]+\.md)</code>(?!</a>)")
+ADDED = {name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")}
+ADDED |= {"bench/" + name: "bench/results/" + name for name in os.listdir(os.path.join(ROOT, "bench", "results")) if name.endswith(".svg")}
+NAME_OF_PAGE = re.compile(r"<code>(?:docs/)?((?:[\w-]+/)*[\w-]+\.md)</code>(?!</a>)")
 CELL = re.compile(r"<td>((?:[^<]|</?(?:em|sup|sub|code|strong)>)*)</td>")
-SHORT_LETTERS = 20
+SHORT_LETTERS, LONG_LETTERS = 20, 60
 PLOT = re.compile(r'<img alt="([^"]*)" src="[^"]*plots/([\w-]+\.svg)" />')
 
 
@@ -37,6 +39,10 @@ def short_title(text):
     return match.group(1).split(":")[0] if match else None
 
 
+def on_page_markdown(markdown, page, **_):
+    return markdown.replace("](docs/", "](") if page.file.src_uri in ADDED else markdown
+
+
 def on_page_content(html, page, files, **_):
     def link(match):
         target = files.get_file_from_path(match.group(1))
@@ -51,6 +57,7 @@ def on_page_content(html, page, files, **_):
 
     def mark(match):
         letters = len(re.sub(r"<[^>]*>|&\w+;", " ", match.group(1)))
-        return f'<td class="short">{match.group(1)}</td>' if letters <= SHORT_LETTERS else match.group(0)
+        kind = "short" if letters <= SHORT_LETTERS else "long" if letters >= LONG_LETTERS else ""
+        return f'<td class="{kind}">{match.group(1)}</td>' if kind else match.group(0)
 
     return CELL.sub(mark, PLOT.sub(inline, NAME_OF_PAGE.sub(link, html)))

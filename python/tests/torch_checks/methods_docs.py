@@ -1,4 +1,4 @@
-"""What docs/torch_methods.md shows runs as it is there."""
+"""What docs/start/pytorch.md and the guides show for PyTorch runs as it is there."""
 
 import itertools
 import pathlib
@@ -9,13 +9,14 @@ import torch
 from .ddp import batch, loss_of, model
 from .methods_common import check, ut
 
-PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "torch_methods.md"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
+PAGES = [DOCS / "start" / "pytorch.md", *sorted((DOCS / "guides").glob("*.md"))]
 
 
 def run_blocks(kind, **names):
     """How many there were."""
     fence = "{.python ." + kind + "}" if kind else "python"
-    blocks = re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [block for page in PAGES for block in re.findall(rf"^```{re.escape(fence)}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)]
     for block in blocks:
         if "init_process_group" in block:
             continue
@@ -28,14 +29,14 @@ def run_blocks(kind, **names):
 
 @check(ranks=(2,), timeout_s=90)
 def examples():
-    assert run_blocks("") > 0
+    assert run_blocks("") > 5
 
 
 @check(ranks=(2,), timeout_s=90, env={"UNISONO_TRANSPORT": "udp"})
 def examples_over_datagrams():
-    assert run_blocks("udp") > 0
+    assert run_blocks("udp") == 2
 
 
 @check(ranks=(1,), group=False)
 def examples_without_a_group():
-    assert run_blocks("elastic", first=True, seeds=[]) > 0
+    assert run_blocks("elastic", first=True, seeds=[]) == 1

@@ -147,7 +147,7 @@ def killed_before_a_barrier_then_a_new_group():
 
 @check(ranks=(3,), lost=(LOST,), group=False, timeout_s=90)
 def as_the_page_shows():
-    """docs/torch_methods.md"""
+    """docs/start/pytorch.md"""
     if is_gloo():
         return
     from .methods_docs import run_blocks

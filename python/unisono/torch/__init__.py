@@ -152,8 +152,8 @@ _settings = threading.local()  # what call_options() of this thread says, as the
 def call_options(*, codec: str = "", schedule: str = "", order: str = "", delivery: str = "") -> Iterator[None]:
     """Collectives that this thread starts inside go so, instead of as the group's Options say.
 
-    codec: "int8", "int4:group=64", "bf16", ... (docs/codecs.md); schedule: "ring", "two_step", ...; order: "rank" for the same bits whatever
-    the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/packet_loss.md). All ranks alike. What is not named is the
+    codec: "int8", "int4:group=64", "bf16", ... (docs/guides/thin_links.md); schedule: "ring", "two_step", ...; order: "rank" for the same bits whatever
+    the schedule; delivery: "lossy:loss_budget=0.1" for all_reduce over the transport udp (docs/guides/packet_loss.md). All ranks alike. What is not named is the
     default, whatever the Options or the environment say. Integers, broadcasts, messages and barriers go without a codec.
     """
     outer = getattr(_settings, "now", None)

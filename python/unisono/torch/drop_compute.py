@@ -1,4 +1,4 @@
-"""DropCompute: a rank that is late leaves out its remaining micro-batches, and nobody waits for long (docs/drop_compute.md).
+"""DropCompute: a rank that is late leaves out its remaining micro-batches, and nobody waits for long (docs/guides/stragglers.md).
 
     drop = unisono.torch.DropCompute(12)                         # micro-batches of each rank in a step
     for batch in drop.micro_batches(batches, network):           # network: DistributedDataParallel, or any module

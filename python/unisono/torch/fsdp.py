@@ -1,4 +1,4 @@
-"""FSDP2 with few bits: what is gathered and scattered travels with a codec (docs/codecs.md).
+"""FSDP2 with few bits: what is gathered and scattered travels with a codec (docs/guides/thin_links.md).
 
     fully_shard(layer)
     layer.set_custom_reduce_scatter(unisono.torch.LowBitReduceScatter("int8"))       # gradients

@@ -50,7 +50,7 @@ class _Residuals:
 
 
 class LowBitState:
-    """Gradients that travel with a codec (docs/codecs.md), for low_bit_hook.
+    """Gradients that travel with a codec (docs/guides/thin_links.md), for low_bit_hook.
 
     process_group: of the model; None: the default one. codec: "int8", "int4:group=64", "int8/int4", ...; all ranks alike.
     error_feedback: what encoding loses at this rank is kept (4 bytes per parameter), and added to its next gradient: the sum of what was delivered
@@ -176,7 +176,7 @@ def bf16_hook(state: Optional[dist.ProcessGroup], bucket: dist.GradBucket) -> to
 
 
 class ArcTopKState:
-    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/compression.md), for arc_top_k_hook.
+    """A part of each gradient's rows is sent, the rest is kept and sent later (docs/guides/thin_links.md), for arc_top_k_hook.
 
     model: whose parameters' names are used; they may be in any buckets. Parameters of one dimension, and small ones, are averaged whole.
     compression: "arc:ratio=0.2,rank=4,feedback=ef14", feedback=ef21m for SGD, "random-k:...", "dense"; all ranks alike. Steps before `start` (1000) are
@@ -280,7 +280,7 @@ def arc_top_k_hook(state: ArcTopKState, bucket: dist.GradBucket) -> torch.future
 
 
 class LossyState:
-    """Gradients over links that lose packets: what does not arrive in time is replaced in expectation (docs/packet_loss.md), for lossy_hook.
+    """Gradients over links that lose packets: what does not arrive in time is replaced in expectation (docs/guides/packet_loss.md), for lossy_hook.
 
     delivery: "lossy:loss_budget=0.1", "automatic", ...; codec, besides: "int8", ... All ranks have the same averages to the bit.
     The group's links must be datagrams: init_process_group("unisono", pg_options=unisono.torch.Options(transport="udp")), or UNISONO_TRANSPORT=udp.

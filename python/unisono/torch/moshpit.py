@@ -1,4 +1,4 @@
-"""Moshpit averaging: training in a run whose processes come and go, without a process group (docs/elastic.md).
+"""Moshpit averaging: training in a run whose processes come and go, without a process group (docs/guides/elastic.md).
 
     optimizer = unisono.torch.MoshpitOptimizer(torch.optim.AdamW(model.parameters()), run_id="demo", seeds=["10.0.0.1:4040"], every=8)
     while not optimizer.left:

@@ -1,4 +1,4 @@
-"""A sharded optimizer over links that lose packets: every rank owns a part of the parameters, updates it, and sends its values to all (docs/packet_loss.md).
+"""A sharded optimizer over links that lose packets: every rank owns a part of the parameters, updates it, and sends its values to all (docs/guides/packet_loss.md).
 
     optimizer = unisono.torch.ShardedOptimizer(model.parameters(), lr=3e-4, options="loss_budget=0.2,clip=1")
     for batch in loader:

@@ -1,4 +1,4 @@
-// Files of messages: elements as Unisono sends them, one message per 2^20 elements, one behind the other (docs/blocks.md, "Files").
+// Files of messages: elements as Unisono sends them, one message per 2^20 elements, one behind the other (docs/reference/wire_format.md, "Files").
 //
 // Quantised messages say themselves how they were made and how long they are, and the last one is shorter than the others, so a reader
 // needs to be told nothing and misses nothing. Plain, f16 and bf16 elements have no headers: such a file is its elements.

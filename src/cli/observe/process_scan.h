@@ -1,4 +1,4 @@
-// Records (docs/observing.md) as they are found: in the memory of processes that run on this host, and in files.
+// Records (docs/guides/troubleshooting.md) as they are found: in the memory of processes that run on this host, and in files.
 #pragma once
 
 #include <sys/types.h>

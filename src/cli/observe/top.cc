@@ -25,7 +25,7 @@ const CommandLineText top_text{
   unisono top --pid 4711               the groups of one process
   unisono top /var/run/unisono         records in a folder (UNISONO_RECORD_DIR), also of processes that are gone
 
-Nothing has to be prepared: each group keeps a record in memory that the same user's programs may read (docs/observing.md).
+Nothing has to be prepared: each group keeps a record in memory that the same user's programs may read (docs/guides/troubleshooting.md).
 A rank that others have waited for, for more than 100 ms, is marked with '!'. Rates are over the time between two frames; p50
 and p99 are of the operations in the record, at least the last 64. 'out' and 'in' are bytes to and from the other ranks.
 

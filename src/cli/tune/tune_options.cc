@@ -26,7 +26,7 @@ each collective and size every schedule there is, in turn, and then slices with 
 more than --gain, in rounds whose middle halves do not overlap, goes into the file; where nothing is, the model goes on choosing. Where ranks are on
 several hosts, an all-reduce of the largest size, up to 16 MiB, tells how many connections per pair of hosts are as few as are about as quick as the best.
 
-The file is text; docs/tuning.md says what its lines mean. It is for groups of as many ranks, placed
+The file is text; docs/guides/operations.md says what its lines mean. It is for groups of as many ranks, placed
 on hosts in the same way, with the same transport; one file can have several, and this command leaves the others as they are. Rank 0's file counts
 for schedules, each process's own for connections.
 

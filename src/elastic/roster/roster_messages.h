@@ -1,4 +1,4 @@
-// What processes tell each other about who is there: the messages of RosterKeeper, and their bytes (docs/wire.md).
+// What processes tell each other about who is there: the messages of RosterKeeper, and their bytes (docs/reference/wire_format.md).
 //
 // Every message carries what it costs nothing to carry: which layout is the newest, which sweep was opened, and a few entries
 // of the roster that changed lately. Decoders trust nothing: what is cut, too long or impossible is corrupt, and they allocate

@@ -14,7 +14,7 @@ namespace {
 constexpr Nanos survey_time_max = 10 * second;
 constexpr Nanos round_time_max = second;  // a probe ends sooner by itself
 
-// Starting points by the kind of links (docs/algorithms.md).
+// Starting points by the kind of links (docs/design/schedules.md).
 Topology initial_topology(Node& node) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
   Topology topology{.inside = node.options().transport == "tcp" || node.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),

@@ -5,7 +5,7 @@
 // frame that has begun arrives whole, also after cancel(), which copies what is still to be moved.
 //
 // A payload written into a slot by acquire and read there by the receiver crosses without any copy. Reading the sender's memory
-// from the receiver (process_vm_readv) was built, measured and left out: docs/decisions/0005-how-shared-memory-is-written.md.
+// from the receiver (process_vm_readv) was built, measured and left out: docs/design/decisions/0005-how-shared-memory-is-written.md.
 #pragma once
 
 #include <array>
