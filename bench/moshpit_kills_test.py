@@ -18,7 +18,7 @@ BUILD = pathlib.Path(os.environ.get("UNISONO_BUILD", HERE.parent / "build/releas
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE))
 
-from versus_lib import sweep_sums  # noqa: E402
+from versus_lib import step_sums  # noqa: E402
 
 LOADER = importlib.machinery.SourceFileLoader("moshpit_kills", str(HERE / "moshpit_kills"))
 SCRIPT = importlib.util.module_from_spec(importlib.util.spec_from_loader(LOADER.name, LOADER))
@@ -54,12 +54,12 @@ class Sums(unittest.TestCase):
     mean = kind({0: 0.5, 1: 0.5}, 0.4)
 
     def wrong_of(self, *peers):
-        return sweep_sums.check(peers)
+        return step_sums.check(peers)
 
     def test_an_exact_sweep_of_two_is_right(self):
         peers = [FakePeer(slot, enter(number), swept(3, number, self.mean, exact=True)) for slot, number in ((0, 0.3), (1, 0.5))]
         self.assertEqual(self.wrong_of(*peers), [])
-        self.assertEqual(sweep_sums.counts(peers), {"sweeps": 1, "results": 2, "exact": 2, "kinds": 2, "unknown": 0})
+        self.assertEqual(step_sums.counts(peers), {"sweeps": 1, "results": 2, "exact": 2, "kinds": 2, "unknown": 0})
 
     def test_a_number_that_is_not_the_mean_by_the_shares_is_wrong(self):
         peers = [FakePeer(slot, swept(3, number, kind({0: 0.5, 1: 0.5}, 0.41))) for slot, number in ((0, 0.3), (1, 0.5))]
@@ -96,7 +96,7 @@ class Sums(unittest.TestCase):
         dead = FakePeer(1, enter(0.5), killed_at=10.0)
         peers = [FakePeer(0, swept(3, 0.3, kind({0: 0.5, 1: 0.5}, 0.9))), FakePeer(1, swept(3, 0.7, kind({1: 1}, 0.7))), dead]
         self.assertEqual(self.wrong_of(*peers), [])
-        self.assertEqual(sweep_sums.counts(peers)["unknown"], 2)
+        self.assertEqual(step_sums.counts(peers)["unknown"], 2)
 
 
 class Page(unittest.TestCase):
@@ -124,13 +124,13 @@ class Page(unittest.TestCase):
 
     def test_lines_of_exact_sweeps_are_kept_in_brief_and_slow_ones_whole(self):
         line = swept(1, 0.3, kind({0: 1}, 0.3), exact=True)
-        self.assertEqual(sweep_sums.brief(line)["rounds"], [{"outcome": "averaged"}])
-        self.assertEqual(sweep_sums.brief({**line, "end": 5.0})["rounds"], line["rounds"])
-        self.assertEqual(sweep_sums.brief({**line, "exact": False})["rounds"], line["rounds"])
+        self.assertEqual(step_sums.brief(line)["rounds"], [{"outcome": "averaged"}])
+        self.assertEqual(step_sums.brief({**line, "end": 5.0})["rounds"], line["rounds"])
+        self.assertEqual(step_sums.brief({**line, "exact": False})["rounds"], line["rounds"])
 
     def test_what_was_kept_in_brief_is_not_told_round_by_round(self):
         alone = kind({0: 1}, 0.3)
-        quick = FakePeer(0, *(sweep_sums.brief(swept(number, 0.3, alone, exact=True, begin=number, end=number + 0.1)) for number in range(4)), swept(4, 0.3, alone, exact=True, begin=4, end=4.7))
+        quick = FakePeer(0, *(step_sums.brief(swept(number, 0.3, alone, exact=True, begin=number, end=number + 0.1)) for number in range(4)), swept(4, 0.3, alone, exact=True, begin=4, end=4.7))
         page = SCRIPT.page_of(self.result([quick]), self.facts)
         self.assertIn("Among the slowest: 0.70 s, peer0, sweep 4: averaged of 2", page)
         self.assertEqual(page.count("Among the slowest"), 1)

@@ -7,7 +7,7 @@
 #include "cli/bench/bench_ranks.h"
 #include "cli/bench/bench_results.h"
 #include "cli/common/result_writer.h"
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 #include "cli/bench/bench_table.h"
 #include "cli/common/commands.h"
 #include "cli/common/monotonic.h"

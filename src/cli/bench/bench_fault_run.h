@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cli/bench/bench_data.h"
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 #include "unisono/group.h"
 
 namespace unisono::cli {

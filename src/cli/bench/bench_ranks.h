@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/launch/injected_faults.h"
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 #include "cli/common/commands.h"
 #include "cli/launch/launch.h"
 #include "cli/launch/thin_links.h"

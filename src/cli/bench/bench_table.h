@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/bench/bench_run.h"
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 #include "cli/common/host_facts.h"
 #include "unisono/group.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 #include "cli/common/command_line.h"
 #include "cli/launch/job.h"
 #include "cli/launch/private_network.h"

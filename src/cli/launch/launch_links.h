@@ -1,5 +1,5 @@
 // --rate, --loss and --delay of `unisono launch` and `unisono bench`: ranks on this host, each in a network of its own, whose packets a
-// process beside the launcher carries (cli/launch/stage.h).
+// process beside the launcher carries (cli/launch/link_emulator.h).
 //
 // bench's ranks move there themselves. Another program is started in it: the launcher starts `unisono seat -- PROGRAM` as each rank, which
 // moves into its network and becomes PROGRAM.

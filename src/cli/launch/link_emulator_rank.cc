@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "cli/launch/stage_message.h"
+#include "cli/launch/link_emulator_message.h"
 #include "cli/common/monotonic.h"
 #include "cli/launch/private_network.h"
 

@@ -1,4 +1,4 @@
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "cli/launch/stage_message.h"
+#include "cli/launch/link_emulator_message.h"
 #include "cli/common/monotonic.h"
 #include "cli/launch/private_network.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "cli/launch/stage.h"
+#include "cli/launch/link_emulator.h"
 
 namespace unisono::cli {
 
