@@ -54,10 +54,10 @@ class Numbers(unittest.TestCase):
 
     def test_sums_are_over_all_processes_and_the_end_is_of_those_that_came_to_it(self):
         killed = [line("joined", 0, 50, loaded=True, load_s=0.5), line("progress", 10, 60)]
-        ended = [line("joined", 0, loaded=False, load_s=0.0), line("sweep", 8, exact=True), line("sweep", 16, exact=False), line("held_out", 20, held_out=1.5), line("ended", 20, why="seconds", hash="ab")]
+        ended = [line("joined", 0, loaded=False, load_s=0.0), line("averaging", 8, exact=True), line("averaging", 16, exact=False), line("held_out", 20, held_out=1.5), line("ended", 20, why="seconds", hash="ab")]
         told = [line("joined", 0, loaded=False, load_s=0.0), line("ended", 6, why="told", hash="cd")]
         found = SCRIPT.tally_of([killed, ended, told, []])
-        self.assertEqual((found["processes"], found["steps"], found["loads"], found["sweeps"], found["exact"], found["held_out"], found["hashes"]), (3, 36, 1, 2, 1, 1.5, ["ab"]))
+        self.assertEqual((found["processes"], found["steps"], found["loads"], found["averaging_steps"], found["exact"], found["held_out"], found["hashes"]), (3, 36, 1, 2, 1, 1.5, ["ab"]))
         self.assertAlmostEqual(found["useful_s"] / found["life_s"], 0.75)
         self.assertEqual([second for second, _ in found["curve"]], [0, 2, 8])
 
@@ -91,7 +91,7 @@ STAND_IN = '''
     while not told.wait(0.02) and steps < int(words.get("--steps", 10**9)) and time.monotonic() - begun < float(words.get("--seconds", 1e9)):
         steps += 1
         if steps % 5 == 0:
-            say("sweep", exact=True)
+            say("averaging step", exact=True)
             if "--checkpoint" in words:
                 open(words["--checkpoint"], "w").write(str(steps))
     if told.is_set() and "--checkpoint" in words:
@@ -165,18 +165,18 @@ class Processes(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         found = result["runs"][0]["ways"]["elastic"]
         self.assertEqual(found["processes"], 4)
-        self.assertGreater(found["sweeps"], 4)
+        self.assertGreater(found["averaging_steps"], 4)
         self.assertGreaterEqual(found["loads"], 1)
         self.assertLess(found["held_out"], 4.5)
-        # Those that end in the same sweep have the same parameters; after the same time one may end a few sweeps later, and has only trained a little longer.
+        # Those that end in the same averaging step have the same parameters; after the same time one may end a few averaging steps later, and has only trained a little longer.
         ends = {name: lines for name, lines in self.events().items() if lines[-1]["kind"] == "ended" and lines[-1]["why"] == "seconds"}
         self.assertEqual(sorted(ends), ["peer1-0", "peer2-1"])
-        last_sweeps = {name: [line["sweep"] for line in lines if line["kind"] == "sweep"][-1] for name, lines in ends.items()}
-        same = len(set(last_sweeps.values())) == 1
+        last_averaging_steps = {name: [line["averaging"] for line in lines if line["kind"] == "averaging"][-1] for name, lines in ends.items()}
+        same = len(set(last_averaging_steps.values())) == 1
         if same:
-            self.assertEqual(len(found["hashes"]), 1, last_sweeps)
+            self.assertEqual(len(found["hashes"]), 1, last_averaging_steps)
         losses = [[line["held_out"] for line in lines if line["kind"] == "held_out"][-1] for lines in ends.values()]
-        self.assertLess(max(losses) - min(losses), 0.0001 if same else 0.5, last_sweeps)
+        self.assertLess(max(losses) - min(losses), 0.0001 if same else 0.5, last_averaging_steps)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-// One peer of bench/moshpit and bench/moshpit_kills: averages sweep after sweep in an elastic run and prints a line of JSON for each, flushed at once, so that of a
-// peer that is killed everything is known up to then. With --flat the same processes are also a group, and a flat all-reduce goes before every sweep.
+// One peer of bench/moshpit and bench/moshpit_kills: averages averaging step after averaging step in an elastic run and prints a line of JSON for each, flushed at once, so that of a
+// peer that is killed everything is known up to then. With --flat the same processes are also a group, and a flat all-reduce goes before every averaging step.
 //
 // Tensors are made of tiles, equal ones all over. A tile says who is in an average and by how much: a place for each peer, where it alone has a one, then a one and a
-// zero of everybody, and a number that is the peer's own in this sweep. So whatever a sweep makes of absences, shares must add up to one, and the number must be
+// zero of everybody, and a number that is the peer's own in this averaging step. So whatever an averaging step makes of absences, shares must add up to one, and the number must be
 // the mean of the peers' numbers by those shares: the first is checked here, the second by who has the lines of all peers.
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -37,7 +37,7 @@ volatile std::sig_atomic_t told_to_end = 0;
 struct Settings {
   unisono::ElasticOptions run;
   uint32_t slot = 0;
-  uint64_t elements = 1 << 20, sweeps = 10, warmup = 0, check_every = 1, seed = 0, blob_bytes = 0;
+  uint64_t elements = 1 << 20, steps = 10, warmup = 0, check_every = 1, seed = 0, blob_bytes = 0;
   double seconds = 0;
   bool flat = false, load_only = false;
 };
@@ -159,7 +159,7 @@ std::string text_of(const Content& content) {
                      quoted(content.wrong), content.others, kinds);
 }
 
-// --- sweeps ---
+// --- averaging steps ---
 
 std::string text_of(const unisono::RoundSummary& round) {
   std::string absent;
@@ -205,10 +205,10 @@ class Peer {
     const auto& state = run.state();
     std::string endpoints;
     for (const auto& endpoint : run.status().endpoints) endpoints += (endpoints.empty() ? "" : ",") + quoted(endpoint);
-    // What donors give has come about by sweeps, or is a founder's first: empty of tiles.
+    // What donors give has come about by averaging steps, or is a founder's first: empty of tiles.
     const bool has_tiles = state.loaded && std::ranges::any_of(state.values, [](float value) { return value != 0; });
-    say(fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},\"mixed\":{},\"sweep\":{},\"note\":{},\"wrong\":{}", endpoints,
-                    text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed, state.sweep, quoted(state.note),
+    say(fmt::format("\"kind\":\"joined\",\"endpoints\":[{}],{},\"loaded\":{},\"load_s\":{:.9g},\"load_bytes\":{},\"donors\":{},\"mixed\":{},\"averaging step\":{},\"note\":{},\"wrong\":{}", endpoints,
+                    text_of(begin, end), state.loaded, state.seconds, state.bytes, state.donors, state.mixed, state.step, quoted(state.note),
                     quoted(has_tiles ? look_at(state.values).wrong : "")));
   }
 
@@ -220,18 +220,18 @@ class Peer {
       group = std::move(*joined);
     }
     const auto begun = now();
-    for (uint64_t turn = 0; turn < settings_.warmup + settings_.sweeps && told_to_end == 0; ++turn) {
+    for (uint64_t turn = 0; turn < settings_.warmup + settings_.steps && told_to_end == 0; ++turn) {
       if (settings_.seconds > 0 && now() - begun > settings_.seconds) break;
       const bool counts = turn >= settings_.warmup;
       if (group.has_value()) {
         if (auto flat = reduce_flat(*group, counts); !flat.ok()) return flat;
       }
-      if (auto swept = sweep(run, turn, counts); !swept.ok()) return swept;
+      if (auto swept = step(run, turn, counts); !swept.ok()) return swept;
     }
     return group.has_value() ? group->barrier().status() : Status();
   }
 
-  // All begin together, and again for the sweep after it.
+  // All begin together, and again for the averaging step after it.
   Status reduce_flat(unisono::Group& group, bool counts) {
     const auto number = own_number(settings_.seed, settings_.slot, 0);
     fill(values_, settings_.slot, number);
@@ -243,7 +243,7 @@ class Peer {
     return group.barrier().status();
   }
 
-  Status sweep(unisono::Elastic& run, uint64_t turn, bool counts) {
+  Status step(unisono::Elastic& run, uint64_t turn, bool counts) {
     const bool checked = settings_.flat || turn % settings_.check_every == 0;
     const auto number = own_number(settings_.seed, settings_.slot, turn);
     if (checked) fill(values_, settings_.slot, number);
@@ -256,8 +256,8 @@ class Peer {
     std::string rounds, dims;
     for (const auto& round : report->rounds) rounds += (rounds.empty() ? "" : ",") + text_of(round);
     for (const auto size : report->dims) dims += (dims.empty() ? "" : ",") + std::to_string(size);
-    say(fmt::format("\"kind\":\"sweep\",\"sweep\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},\"number\":{:.9g},{}\"rounds\":[{}]",
-                    report->sweep, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers, quoted(report->note), number,
+    say(fmt::format("\"kind\":\"averaging step\",\"averaging step\":{},\"exact\":{},{},\"seconds\":{:.9g},\"layout\":{},\"dims\":[{}],\"peers\":{},\"note\":{},\"number\":{:.9g},{}\"rounds\":[{}]",
+                    report->step, report->exact, text_of(begin, end), report->seconds, report->layout, dims, report->peers, quoted(report->note), number,
                     checked ? text_of(look_at(values_)) + "," : "", rounds));
     return {};
   }
@@ -277,19 +277,19 @@ Settings settings_of(int argc, char** argv) {
   app.add_flag("--found", s.run.found, "begin the run");
   app.add_option("--name", s.run.name, "of this peer");
   app.add_option("--interface", s.run.interface, "to listen at");
-  app.add_option("--peers", s.run.min_peers, "the first sweep waits for so many");
+  app.add_option("--peers", s.run.min_peers, "the first averaging step waits for so many");
   app.add_option("--max-group", s.run.max_group, "members of a group");
-  app.add_option("--rounds", s.run.rounds, "of a sweep; 0: one along each axis");
+  app.add_option("--rounds", s.run.rounds, "of an averaging step; 0: one along each axis");
   app.add_option("--gather-ms", gather_ms, "how long a group waits for members that do not come; 0: the profile's");
   app.add_option("--slot", s.slot, "this peer's place in tiles")->check(CLI::Range(size_t{0}, tile_slots - 1));
   app.add_option("--elements", s.elements, "fp32, of the tensor; a multiple of 32");
-  app.add_option("--sweeps", s.sweeps, "that count");
-  app.add_option("--warmup", s.warmup, "sweeps before");
-  app.add_option("--seconds", s.seconds, "after which no sweep begins; 0: none");
-  app.add_option("--check-every", s.check_every, "values are made anew, and looked at afterwards, in one of so many sweeps")->check(CLI::Range(1u, 1u << 30));
+  app.add_option("--averaging-steps", s.steps, "that count");
+  app.add_option("--warmup", s.warmup, "averaging steps before");
+  app.add_option("--seconds", s.seconds, "after which no averaging step begins; 0: none");
+  app.add_option("--check-every", s.check_every, "values are made anew, and looked at afterwards, in one of so many averaging steps")->check(CLI::Range(1u, 1u << 30));
   app.add_option("--seed", s.seed, "of the peers' own numbers");
   app.add_option("--blob-bytes", s.blob_bytes, "that joiners are given besides the values");
-  app.add_flag("--flat", s.flat, "a flat all-reduce before each sweep, of the group that the environment names");
+  app.add_flag("--flat", s.flat, "a flat all-reduce before each averaging step, of the group that the environment names");
   app.add_flag("--load-only", s.load_only, "loads what joiners are given, and leaves");
   try {
     app.parse(argc, argv);

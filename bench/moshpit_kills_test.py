@@ -33,8 +33,8 @@ def kind(shares, number, tiles=1):
     return {"tiles": tiles, "shares": {str(slot): share for slot, share in shares.items()}, "number": number}
 
 
-def swept(sweep, number, *kinds, exact=False, digest="aa", begin=0.0, end=0.1, wrong=""):
-    return {"kind": "sweep", "sweep": sweep, "number": number, "kinds": list(kinds), "exact": exact, "digest": digest, "begin": begin, "end": end, "wrong": wrong, "rss_mb": 5.0, "one_off": 0, "note": "",
+def swept(step, number, *kinds, exact=False, digest="aa", begin=0.0, end=0.1, wrong=""):
+    return {"kind": "step", "step": step, "number": number, "kinds": list(kinds), "exact": exact, "digest": digest, "begin": begin, "end": end, "wrong": wrong, "rss_mb": 5.0, "one_off": 0, "note": "",
             "rounds": [{"outcome": "averaged", "group": 2, "gather_s": 0, "contribute_s": 0, "result_s": 0, "verdict_s": 0, "absent": []}]}
 
 
@@ -56,10 +56,10 @@ class Sums(unittest.TestCase):
     def wrong_of(self, *peers):
         return step_sums.check(peers)
 
-    def test_an_exact_sweep_of_two_is_right(self):
+    def test_an_exact_step_of_two_is_right(self):
         peers = [FakePeer(slot, enter(number), swept(3, number, self.mean, exact=True)) for slot, number in ((0, 0.3), (1, 0.5))]
         self.assertEqual(self.wrong_of(*peers), [])
-        self.assertEqual(step_sums.counts(peers), {"sweeps": 1, "results": 2, "exact": 2, "kinds": 2, "unknown": 0})
+        self.assertEqual(step_sums.counts(peers), {"steps": 1, "results": 2, "exact": 2, "kinds": 2, "unknown": 0})
 
     def test_a_number_that_is_not_the_mean_by_the_shares_is_wrong(self):
         peers = [FakePeer(slot, swept(3, number, kind({0: 0.5, 1: 0.5}, 0.41))) for slot, number in ((0, 0.3), (1, 0.5))]
@@ -85,7 +85,7 @@ class Sums(unittest.TestCase):
     def test_what_the_peer_itself_found_is_wrong(self):
         self.assertIn("shares add up", self.wrong_of(FakePeer(0, swept(3, 0.3, kind({0: 1}, 0.3), wrong="shares add up to 0.9")))[0])
 
-    def test_what_a_killed_one_gave_may_be_in_sweeps_that_it_did_not_finish(self):
+    def test_what_a_killed_one_gave_may_be_in_steps_that_it_did_not_finish(self):
         dead = FakePeer(1, swept(2, 0.6, kind({1: 1}, 0.6)), enter(0.5, time=8.0), killed_at=10.0)
         self.assertEqual(self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=7.5, end=9.0)), dead), [])
         self.assertIn("slot 1", self.wrong_of(FakePeer(0, swept(3, 0.3, self.mean, begin=7.0, end=7.5)), dead)[0])
@@ -105,7 +105,7 @@ class Page(unittest.TestCase):
     def result(self, peers, trouble=""):
         run = types.SimpleNamespace(peers=peers)
         options = types.SimpleNamespace(peers=2, seed=1, elements=64)
-        return SCRIPT.result_of(options, types.SimpleNamespace(run=run, killed=[(1.0, "peer1", "in a sweep")]), trouble)
+        return SCRIPT.result_of(options, types.SimpleNamespace(run=run, killed=[(1.0, "peer1", "in an averaging step")]), trouble)
 
     def test_marks_are_met_or_missed(self):
         alone = kind({0: 1}, 0.3)
@@ -122,7 +122,7 @@ class Page(unittest.TestCase):
         self.assertEqual(page.count("**missed**"), 3)
         xml.etree.ElementTree.fromstring(SCRIPT.figure(self.result([calm])))
 
-    def test_lines_of_exact_sweeps_are_kept_in_brief_and_slow_ones_whole(self):
+    def test_lines_of_exact_steps_are_kept_in_brief_and_slow_ones_whole(self):
         line = swept(1, 0.3, kind({0: 1}, 0.3), exact=True)
         self.assertEqual(step_sums.brief(line)["rounds"], [{"outcome": "averaged"}])
         self.assertEqual(step_sums.brief({**line, "end": 5.0})["rounds"], line["rounds"])
@@ -132,7 +132,7 @@ class Page(unittest.TestCase):
         alone = kind({0: 1}, 0.3)
         quick = FakePeer(0, *(step_sums.brief(swept(number, 0.3, alone, exact=True, begin=number, end=number + 0.1)) for number in range(4)), swept(4, 0.3, alone, exact=True, begin=4, end=4.7))
         page = SCRIPT.page_of(self.result([quick]), self.facts)
-        self.assertIn("Among the slowest: 0.70 s, peer0, sweep 4: averaged of 2", page)
+        self.assertIn("Among the slowest: 0.70 s, peer0, averaging step 4: averaged of 2", page)
         self.assertEqual(page.count("Among the slowest"), 1)
 
 
@@ -165,7 +165,7 @@ class Program(unittest.TestCase):
             done = self.run_it(folder, pathlib.Path(folder) / "out")
             return done, json.loads((pathlib.Path(folder) / "out/moshpit_kills.json").read_text())
 
-    def test_a_sweep_that_does_not_end_is_a_hang(self):
+    def test_a_step_that_does_not_end_is_a_hang(self):
         done, result = self.with_stand_in("hangs")
         self.assertEqual(done.returncode, 1)
         self.assertIn("hung after 0 kills", result["trouble"])

@@ -33,11 +33,11 @@ def one_round(group=4, **more):
 
 
 def line(begin, end, *rounds, **more):
-    return {"kind": "sweep", "sweep": 1, "exact": True, "begin": begin, "end": end, "cpu_s": 0.1, "cpu_total_s": end / 10, "rss_mb": 5.0, "dims": [4, 4], "note": "", "digest": "aa", "wrong": "", "rounds": list(rounds), **more}
+    return {"kind": "step", "step": 1, "exact": True, "begin": begin, "end": end, "cpu_s": 0.1, "cpu_total_s": end / 10, "rss_mb": 5.0, "dims": [4, 4], "note": "", "digest": "aa", "wrong": "", "rounds": list(rounds), **more}
 
 
 def counts(**more):
-    return {"sweeps": 2, "with_all": 2, "exact": 2, "peer_rounds": 64, "incomplete": 0, "wrong": [], "notes": [], "dims": [4, 4], **more}
+    return {"steps": 2, "with_all": 2, "exact": 2, "peer_rounds": 64, "incomplete": 0, "wrong": [], "notes": [], "dims": [4, 4], **more}
 
 
 class FakePeer:
@@ -49,7 +49,7 @@ class FakePeer:
 
 
 class Numbers(unittest.TestCase):
-    def test_a_sweep_lasts_from_its_last_beginner_to_its_last_one_done(self):
+    def test_a_step_lasts_from_its_last_beginner_to_its_last_one_done(self):
         self.assertEqual(elastic_peers.together_seconds([line(1, 4), line(2, 3)]), 2)
 
     def test_rounds_that_lack_a_member_or_a_chunk_are_incomplete(self):
@@ -58,11 +58,11 @@ class Numbers(unittest.TestCase):
         for spoiled in ({"outcome": "alone"}, {"contributors_min": 3}, {"voided": 1}, {"lost": 1}, {"kept_local": 1}, {"undecided": 1}):
             self.assertEqual(SCRIPT.incomplete(line(0, 1, whole, one_round(**spoiled))), 1, spoiled)
 
-    def test_exact_results_of_one_sweep_must_be_equal(self):
+    def test_exact_results_of_one_step_must_be_equal(self):
         peers = [FakePeer("a", line(0, 1)), FakePeer("b", line(0, 1, digest="bb"))]
-        self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_sweep(peers)), ["sweep 1: 2 different results, all said to be exact"])
+        self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_step(peers)), ["averaging step 1: 2 different results, all said to be exact"])
         peers[1].lines[0].update(digest="aa", wrong="a one became 2")
-        self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_sweep(peers)), ["sweep 1, b: a one became 2"])
+        self.assertEqual(SCRIPT.wrong_in(elastic_peers.by_step(peers)), ["averaging step 1, b: a one became 2"])
 
     def test_a_group_is_formed_when_its_last_member_has_registered(self):
         first = [line(10.0, 11, one_round(2, gather_s=0.5)), line(10.4, 11, one_round(2, gather_s=0.11))]
@@ -74,17 +74,17 @@ class Numbers(unittest.TestCase):
         first[0]["rounds"][0]["gather_s"] = 0.6
         self.assertAlmostEqual(SCRIPT.formed_groups(first)[0][1], 0.2)
 
-    def test_time_per_round_is_of_all_that_lies_between_the_first_and_the_last_sweep(self):
-        peers = [FakePeer("a", *(line(number, number + 0.5, one_round(), one_round(), sweep=number) for number in range(5)))]
-        found = SCRIPT.rate_of_rounds(peers, elastic_peers.by_sweep(peers))
+    def test_time_per_round_is_of_all_that_lies_between_the_first_and_the_last_step(self):
+        peers = [FakePeer("a", *(line(number, number + 0.5, one_round(), one_round(), step=number) for number in range(5)))]
+        found = SCRIPT.rate_of_rounds(peers, elastic_peers.by_step(peers))
         self.assertAlmostEqual(found["round_s"], 0.5)
         self.assertAlmostEqual(found["cpu_s"], 0.05)
         self.assertEqual(found["rounds_s"], [0.25] * 5)
 
-    def test_sweeps_before_and_beside_a_joiner_are_told_apart(self):
-        peers = [FakePeer("a", *(line(number, number + 1, sweep=number) for number in range(10)))]
-        self.assertEqual(len(SCRIPT.sweeps_between(peers, 2, 5)), 3)
-        self.assertEqual(len(SCRIPT.sweeps_touching(peers, 5.5, 6.5)), 2)
+    def test_steps_before_and_beside_a_joiner_are_told_apart(self):
+        peers = [FakePeer("a", *(line(number, number + 1, step=number) for number in range(10)))]
+        self.assertEqual(len(SCRIPT.steps_between(peers, 2, 5)), 3)
+        self.assertEqual(len(SCRIPT.steps_touching(peers, 5.5, 6.5)), 2)
 
 
 class Page(unittest.TestCase):
@@ -95,8 +95,8 @@ class Page(unittest.TestCase):
         return {what: (got, met) for what, _, got, met in moshpit_page.marks(SETTINGS, measured)}
 
     def test_ratios_are_of_medians_of_passes(self):
-        measured = [["sweeps", number, {"sweep_s": [0.1 * factor] * 3, "flat_s": [0.05] * 3}] for number, factor in enumerate((1, 1.2, 2))]
-        self.assertEqual(self.found(measured), {"one sweep ÷ flat all-reduce of the same processes": ("2.40 (2.00 to 4.00)", True)})
+        measured = [["steps", number, {"step_s": [0.1 * factor] * 3, "flat_s": [0.05] * 3}] for number, factor in enumerate((1, 1.2, 2))]
+        self.assertEqual(self.found(measured), {"one averaging step ÷ flat all-reduce of the same processes": ("2.40 (2.00 to 4.00)", True)})
 
     def test_hivemind_counts_with_its_best_setting_and_in_the_same_pass(self):
         theirs = [{"matchmaking": "0.1", "failed": "no end in time"}, {"matchmaking": "0.5", "rounds_s": [3.0], "cpu_s": 0.2, "summary": ""}, {"matchmaking": "2", "rounds_s": [5.0], "cpu_s": 0.2, "summary": ""}]
@@ -121,7 +121,7 @@ class Page(unittest.TestCase):
         measured = [["join", 0, {"alone_bytes_per_s": 100.0, "shared_bytes_per_s": 80.0, "joins": [join], "wrong": []}]]
         found = self.found(measured)
         self.assertEqual(found["joiner: share of its line's goodput while it loads"], ("0.90 (0.90 to 0.90)", True))
-        self.assertEqual(found["donors' sweeps during ÷ before"], ("1.30 (1.30 to 1.30)", True))
+        self.assertEqual(found["donors' averaging steps during ÷ before"], ("1.30 (1.30 to 1.30)", True))
         xml.etree.ElementTree.fromstring(moshpit_page.figure(FACTS, measured))
 
     def test_a_line_carries_no_more_than_its_rate_if_it_has_one(self):
@@ -134,9 +134,9 @@ class Page(unittest.TestCase):
             SCRIPT.build.build_tool = build_tool
 
     def test_failures_are_on_the_page(self):
-        page = moshpit_page.page(SETTINGS, FACTS, [["sweeps", 0, {"failed": "peer3: status 1", "wrong": []}], ["rounds", 0, {**self.rounds(0.1), "wrong": ["sweep 3: bad"]}]])
-        self.assertIn("**Failed**: sweeps, pass 1: peer3: status 1", page)
-        self.assertIn("**Wrong result**: rounds, pass 1: sweep 3: bad", page)
+        page = moshpit_page.page(SETTINGS, FACTS, [["steps", 0, {"failed": "peer3: status 1", "wrong": []}], ["rounds", 0, {**self.rounds(0.1), "wrong": ["averaging step 3: bad"]}]])
+        self.assertIn("**Failed**: averaging steps, pass 1: peer3: status 1", page)
+        self.assertIn("**Wrong result**: rounds, pass 1: averaging step 3: bad", page)
 
 
 class Program(unittest.TestCase):
@@ -147,17 +147,17 @@ class Program(unittest.TestCase):
     def test_parts_are_measured_and_a_run_goes_on_where_it_was_ended(self):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out"
-            first = self.run_it(out, "--parts", "sweeps")
+            first = self.run_it(out, "--parts", "steps")
             self.assertEqual(first.returncode, 0, first.stdout + first.stderr)
-            again = self.run_it(out, "--parts", "sweeps,formation,long", "--resume")
+            again = self.run_it(out, "--parts", "averaging steps,formation,long", "--resume")
             self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
             self.assertEqual([words.split()[1] for words in again.stderr.splitlines()], ["formation", "long"])
             result = json.loads((out / "moshpit.json").read_text())
             (_, _, swept), (_, _, formed), (_, _, many) = result["measured"]
             self.assertEqual((swept["exact"], swept["dims"], swept["incomplete"], len(swept["flat_s"])), (4, [3, 2], 0, 4))
             self.assertEqual((len(formed["all"]["last_s"]), formed["fours"]["incomplete"]), (10, 0))
-            self.assertEqual((many["sweeps"], many["incomplete"]), (10, 0))
-            self.assertIn("| one sweep ÷ flat all-reduce of the same processes | <= 3 |", (out / "moshpit.md").read_text())
+            self.assertEqual((many["steps"], many["incomplete"]), (10, 0))
+            self.assertIn("| one averaging step ÷ flat all-reduce of the same processes | <= 3 |", (out / "moshpit.md").read_text())
             other = self.run_it(out, "--resume", "--peers", "5")
             self.assertIn("has peers=6, not 5", other.stderr)
 

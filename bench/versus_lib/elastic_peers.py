@@ -133,12 +133,12 @@ def group_environment(place, rank, world):
     return {"RANK": str(rank), "WORLD_SIZE": str(world), "UNISONO_TRANSPORT": "tcp", "UNISONO_INTERFACE": "lo", "UNISONO_RENDEZVOUS": f"file://{pathlib.Path(place).resolve()}/meet"}
 
 
-def by_sweep(peers):
-    """sweep -> {peer: its line}."""
+def by_step(peers):
+    """averaging step -> {peer: its line}."""
     found = {}
     for peer in peers:
-        for line in peer.of_kind("sweep"):
-            found.setdefault(line["sweep"], {})[peer] = line
+        for line in peer.of_kind("step"):
+            found.setdefault(line["step"], {})[peer] = line
     return found
 
 

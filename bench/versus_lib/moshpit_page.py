@@ -28,9 +28,9 @@ def best_hivemind(row):
     return min(whole, key=lambda one: statistics.median(one["rounds_s"]), default=None)
 
 
-def ratios_of_sweeps(rows):
-    """Sweep ÷ flat, medians, of each pass."""
-    return [statistics.median(row["sweep_s"]) / statistics.median(row["flat_s"]) for row in rows]
+def ratios_of_steps(rows):
+    """Averaging step ÷ flat, medians, of each pass."""
+    return [statistics.median(row["step_s"]) / statistics.median(row["flat_s"]) for row in rows]
 
 
 def ratios_to_hivemind(rows):
@@ -39,7 +39,7 @@ def ratios_to_hivemind(rows):
 
 
 def slowdowns(rows):
-    """Of donors' sweeps, by joins: median during ÷ median before."""
+    """Of donors' averaging steps, by joins: median during ÷ median before."""
     return [statistics.median(one["during_s"]) / statistics.median(one["before_s"]) for row in rows for one in row["joins"] if one["during_s"] and one["before_s"]]
 
 
@@ -59,10 +59,10 @@ def marks(settings, measured):
     if formed:
         waited = pooled([row["all"] for row in formed], "last_s")
         found.append(("formation: last REGISTER to descriptor, p50, one group of all", "<= 5 ms", f"{ms(quantile(waited, 0.5))} ms", quantile(waited, 0.5) <= 0.005))
-    swept = of_part(measured, "sweeps")
+    swept = of_part(measured, "steps")
     if swept:
-        ratios = ratios_of_sweeps(swept)
-        found.append(("one sweep ÷ flat all-reduce of the same processes", "<= 3", spread_words(ratios), statistics.median(ratios) <= 3))
+        ratios = ratios_of_steps(swept)
+        found.append(("one averaging step ÷ flat all-reduce of the same processes", "<= 3", spread_words(ratios), statistics.median(ratios) <= 3))
     compared = of_part(measured, "hivemind")
     ratios = ratios_to_hivemind(compared)
     rounds = [*of_part(measured, "rounds"), *(row["ours"] for row in compared)]
@@ -83,7 +83,7 @@ def marks(settings, measured):
         if lines:
             found.append(("joiner: share of its line's goodput while it loads", ">= 0.80", spread_words(lines), statistics.median(lines) >= 0.8))
         if slow:
-            found.append(("donors' sweeps during ÷ before", "<= 1.35", spread_words(slow), statistics.median(slow) <= 1.35))
+            found.append(("donors' averaging steps during ÷ before", "<= 1.35", spread_words(slow), statistics.median(slow) <= 1.35))
     return found
 
 
@@ -99,7 +99,7 @@ def phase_lines(name, rows):
 
 def time_lines(measured):
     rows = []
-    for part, title, name, cpu in (("sweeps", "flat all-reduce", "flat_s", "cpu_flat_s"), ("sweeps", "sweep", "sweep_s", "cpu_sweep_s"), ("rounds", "round", "rounds_s", "cpu_s"), ("long", "round, of many", "rounds_s", "cpu_s")):
+    for part, title, name, cpu in (("steps", "flat all-reduce", "flat_s", "cpu_flat_s"), ("steps", "step", "step_s", "cpu_step_s"), ("rounds", "round", "rounds_s", "cpu_s"), ("long", "round, of many", "rounds_s", "cpu_s")):
         found = of_part(measured, part)
         if found:
             rows.append((title, pooled(found, name), [row[cpu] for row in found]))
@@ -126,7 +126,7 @@ def join_lines(measured):
     rows = of_part(measured, "join")
     if not rows:
         return []
-    lines = ["| join | MB | seconds to load | with joining | donors | MB/s | line's goodput, MB/s | sweeps before, ms | during, ms (how many) |", "|---" * 9 + "|"]
+    lines = ["| join | MB | seconds to load | with joining | donors | MB/s | line's goodput, MB/s | averaging steps before, ms | during, ms (how many) |", "|---" * 9 + "|"]
     for row in rows:
         line = 1e-6 * max(row["alone_bytes_per_s"], row["shared_bytes_per_s"])
         for number, one in enumerate(row["joins"]):
@@ -151,7 +151,7 @@ def remarks(measured):
             if counts and "peer_rounds" in counts:
                 grid = "x".join(map(str, counts["dims"]))
                 exact = f", {counts['exact']} exact" if "exact" in counts else ""
-                lines.append(f"- {where}: grid {grid}; {counts['sweeps']} sweeps, {counts['with_all']} with all processes{exact}; {counts['incomplete']} of {counts['peer_rounds']} rounds of processes incomplete" + (f"; notes: {'; '.join(counts['notes'])}" if counts["notes"] else ""))
+                lines.append(f"- {where}: grid {grid}; {counts['steps']} averaging steps, {counts['with_all']} with all processes{exact}; {counts['incomplete']} of {counts['peer_rounds']} rounds of processes incomplete" + (f"; notes: {'; '.join(counts['notes'])}" if counts["notes"] else ""))
         if "rss_growth" in row:
             lines.append(f"- {where}: resident memory of the largest process {row['rss_early_mb']:.1f} MB early, {row['rss_late_mb']:.1f} MB at the end; largest growth {100 * row['rss_growth']:.1f} %")
         for one in row.get("theirs", []):
@@ -170,7 +170,7 @@ def page(settings, facts, measured):
     if found:
         lines += ["| mark | wanted | found | |", "|---" * 4 + "|", *(f"| {what} | {wanted} | {got} | {verdict[met]} |" for what, wanted, got, met in found), ""]
     lines += time_lines(measured)
-    waits = [line for part, name in (("sweeps", "sweep"), ("rounds", "rounds")) if of_part(measured, part) for line in phase_lines(name, of_part(measured, part))]
+    waits = [line for part, name in (("steps", "step"), ("rounds", "rounds")) if of_part(measured, part) for line in phase_lines(name, of_part(measured, part))]
     if waits:
         lines += ["| waited for, median, ms | gather | contribute | result | verdict |", "|---" * 5 + "|", *waits, ""]
     lines += [*join_lines(measured), *remarks(measured)]
@@ -180,12 +180,12 @@ def page(settings, facts, measured):
 def panels(measured):
     """(title, bars) each."""
     found = []
-    swept, formed, compared, joined = (of_part(measured, part) for part in ("sweeps", "formation", "hivemind", "join"))
+    swept, formed, compared, joined = (of_part(measured, part) for part in ("steps", "formation", "hivemind", "join"))
 
     def bar(name, colour, seconds):
         return name, colour, statistics.median(seconds), f"{ms(statistics.median(seconds))} ms"
     if swept:
-        found.append(("A sweep and a flat all-reduce", [bar("flat all-reduce", FLAT, pooled(swept, "flat_s")), bar("sweep", OURS, pooled(swept, "sweep_s"))]))
+        found.append(("An averaging step and a flat all-reduce", [bar("flat all-reduce", FLAT, pooled(swept, "flat_s")), bar("step", OURS, pooled(swept, "step_s"))]))
     if formed:
         found.append(("From the last REGISTER until all have the descriptor", [bar(title, OURS, pooled([row[name] for row in formed], "held_s")) for name, title in (("all", "one group of all"), ("fours", "groups of 4"))]))
     best = [one for one in map(best_hivemind, compared) if one]
@@ -195,7 +195,7 @@ def panels(measured):
         found.append(("A round in groups of 4", [*entries, bar("hivemind", THEIRS, pooled(best, "rounds_s"))] if best else entries))
     before, during = ([value for row in joined for one in row["joins"] for value in one[name]] for name in ("before_s", "during_s"))
     if before and during:
-        found.append(("Donors' sweeps", [bar("before", FLAT, before), bar("while one loads", OURS, during)]))
+        found.append(("Donors' averaging steps", [bar("before", FLAT, before), bar("while one loads", OURS, during)]))
     return found
 
 
@@ -217,13 +217,13 @@ def in_short(part, row):
         return row.get("failed") or row["unavailable"]
     if row["wrong"]:
         return f"WRONG: {row['wrong'][0]}"
-    if part == "sweeps":
-        return f"sweep {ms(statistics.median(row['sweep_s']))} ms, flat {ms(statistics.median(row['flat_s']))} ms, ratio {ratios_of_sweeps([row])[0]:.2f}"
+    if part == "steps":
+        return f"averaging step {ms(statistics.median(row['step_s']))} ms, flat {ms(statistics.median(row['flat_s']))} ms, ratio {ratios_of_steps([row])[0]:.2f}"
     if part == "formation":
         return ", ".join(f"{name} p50 {ms(quantile(row[name]['last_s'], 0.5))} ms of {len(row[name]['last_s'])}" for name in ("all", "fours") if row[name]["last_s"])
     if part == "hivemind":
         best = best_hivemind(row)
         return f"ours {ms(statistics.median(row['ours']['rounds_s']))} ms, " + (f"theirs {ms(statistics.median(best['rounds_s']))} ms" if best else "theirs: none came to an end")
     if part == "join":
-        return f"share of the line {', '.join(f'{one:.2f}' for one in shares_of_line([row]))}; sweeps slower by {', '.join(f'{one:.2f}' for one in slowdowns([row]))}"
+        return f"share of the line {', '.join(f'{one:.2f}' for one in shares_of_line([row]))}; averaging steps slower by {', '.join(f'{one:.2f}' for one in slowdowns([row]))}"
     return f"{ms(statistics.median(row['rounds_s']))} ms, {ms(row['cpu_s'])} ms of processor, {row['incomplete']} of {row['peer_rounds']} incomplete"

@@ -22,9 +22,9 @@ int main(int count, char** arguments) {
 
   std::vector<float> model(1000, 10.0f * static_cast<float>(place + 1));  // a real program trains here
   const int samples = place + 1;
-  auto sweep = run->average(std::span<float>(model), samples);  // the mean over all peers, weighted by samples
-  if (!sweep) return std::fprintf(stderr, "%s\n", sweep.status().to_string().c_str()), 1;
+  auto step = run->average(std::span<float>(model), samples);  // the mean over all peers, weighted by samples
+  if (!step) return std::fprintf(stderr, "%s\n", step.status().to_string().c_str()), 1;
   // --8<-- [end:body]
-  std::printf("%s: 1000 times %.3f\n", sweep->exact ? "exact" : sweep->to_string().c_str(), model[0]);
+  std::printf("%s: 1000 times %.3f\n", step->exact ? "exact" : step->to_string().c_str(), model[0]);
   return run->leave().ok() ? 0 : 1;  // says goodbye; the others would notice anyway
 }

@@ -74,7 +74,7 @@ void declare_training(CLI::App& app, Settings& s) {
   app.add_option("--validate-every", s.loop.validate_every, "own steps between losses on the held-out text; 0: at the end only")->capture_default_str();
   app.add_option("--validation-sequences", s.loop.final_validation_sequences, "of the held-out text, at the end")->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--held-out", s.held_out, "part of the text that is not learned")->capture_default_str();
-  app.add_option("--events", s.events, "a file for a JSON line about each sweep and what else happens; -: standard output");
+  app.add_option("--events", s.events, "a file for a JSON line about each averaging step and what else happens; -: standard output");
 }
 
 void declare_run(CLI::App& app, Settings& s) {
@@ -87,7 +87,7 @@ void declare_run(CLI::App& app, Settings& s) {
   auto* key = app.add_option("--run-key-file", s.key_file, "a file whose first line is a secret that all peers have")->check(CLI::ExistingFile);
   auto* profile = app.add_option("--profile", s.profile, "how long peers wait for each other: lan or wan")->capture_default_str()->check(CLI::IsMember({"lan", "wan"}));
   auto* group = app.add_option("--max-group", e.max_group, "peers that meet at once, at most")->capture_default_str();
-  auto* peers = app.add_option("--min-peers", e.min_peers, "the first sweep waits for so many")->capture_default_str();
+  auto* peers = app.add_option("--min-peers", e.min_peers, "the first averaging step waits for so many")->capture_default_str();
   auto* gather = app.add_option("--gather-ms", s.gather_ms, "how long a group waits for peers that do not come; 0: the profile's")->capture_default_str();
   auto* stall = app.add_option("--stall-ms", s.stall_ms, "how long one that says nothing is waited for; 0: the profile's")->capture_default_str();
   auto* sgd = app.add_option("--sgd", s.sgd, "what MoshpitSgdOptions::parse reads, such as local_steps=16,average=pseudo_gradients")->capture_default_str();
@@ -103,11 +103,11 @@ class Screen {
   Screen(const Settings& s, size_t tokens_per_step, unisono::Elastic& peer, const unisono::MoshpitSgd& sgd)
       : run_(s.elastic.run_id), name_(s.elastic.name.empty() ? "this process" : s.elastic.name), tokens_per_step_(tokens_per_step), peer_(peer), sgd_(sgd), out_(s.out()), terminal_(isatty(fileno(out_)) == 1) {}
 
-  void show(const TrainingTally& tally, const unisono::SweepReport* sweep, double now) {
+  void show(const TrainingTally& tally, const unisono::AveragingReport* averaging, double now) {
     if (now - drawn_s_ < (terminal_ ? 0.25 : 5.0)) return;
     const double rate = static_cast<double>((tally.steps - drawn_steps_) * tokens_per_step_) / std::max(1e-9, now - drawn_s_);
     drawn_s_ = now, drawn_steps_ = tally.steps;
-    const ElasticView view{.run = run_, .name = name_, .status = peer_.status(), .report = sgd_.report(), .sweep = sweep, .tally = tally, .tokens_per_s = rate};
+    const ElasticView view{.run = run_, .name = name_, .status = peer_.status(), .report = sgd_.report(), .averaging = averaging, .tally = tally, .tokens_per_s = rate};
     winsize size{};
     const bool known = terminal_ && ioctl(fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 10;
     if (terminal_) fmt::print(out_, "\033[H\033[J{}", page_of(view, known ? size.ws_col - 1u : 79u, known ? size.ws_row - 9u : 15u));
@@ -126,9 +126,9 @@ class Screen {
   uint64_t drawn_steps_ = 0;
 };
 
-class RealSweeps final : public Sweeps {
+class RealAveragingSteps final : public AveragingSteps {
  public:
-  explicit RealSweeps(unisono::MoshpitSgd& sgd) : sgd_(sgd) {}
+  explicit RealAveragingSteps(unisono::MoshpitSgd& sgd) : sgd_(sgd) {}
   Result<unisono::MoshpitStep> after_step(std::span<float> parameters, uint64_t samples) override { return sgd_.after_step(parameters, samples); }
   Result<unisono::MoshpitStep> finish(std::span<float> parameters) override { return sgd_.finish(parameters); }
   uint64_t steps() const override { return sgd_.steps(); }
@@ -174,9 +174,9 @@ Result<int> run_peer(Settings& s, const Text& text, EventLog& log) {
   log.joined(run->state(), {.run_steps = sgd->steps(), .life_s = s.loop.clock()});
   for (const auto& endpoint : run->status().endpoints) fmt::print(s.out(), "listening at {}\n", endpoint);
   std::fflush(s.out());
-  RealSweeps sweeps(*sgd);
+  RealAveragingSteps averaging_steps(*sgd);
   Screen screen(s, trainer.tokens_per_step(), *run, *sgd);
-  const auto outcome = train_elastic(trainer, sweeps, s.loop, log, [&](const TrainingTally& tally, const unisono::SweepReport* sweep) { screen.show(tally, sweep, s.loop.clock()); });
+  const auto outcome = train_elastic(trainer, averaging_steps, s.loop, log, [&](const TrainingTally& tally, const unisono::AveragingReport* averaging) { screen.show(tally, averaging, s.loop.clock()); });
   if (outcome.why == "told") sgd->abandon();
   if (auto left = run->leave(); !left.ok()) fmt::print(stderr, "language_model_elastic: leaving: {}\n", left.to_string());
   return tell(s, outcome, "; " + sgd->report().to_string());
@@ -188,7 +188,7 @@ Result<int> run_job(Settings& s, const Text& text, EventLog& log) {
   watch_signals();
   s.training.stream = (*exchange)->rank();
   LocalTrainer trainer(s.training, text);
-  const auto outcome = train_restartable(trainer, **exchange, {.loop = s.loop, .checkpoint = s.checkpoint, .checkpoint_every = s.checkpoint_every}, log, [](const TrainingTally&, const unisono::SweepReport*) {});
+  const auto outcome = train_restartable(trainer, **exchange, {.loop = s.loop, .checkpoint = s.checkpoint, .checkpoint_every = s.checkpoint_every}, log, [](const TrainingTally&, const unisono::AveragingReport*) {});
   if (!outcome.ok()) return outcome.status();
   return tell(s, *outcome, "");
 }

@@ -1,4 +1,4 @@
-// The training loop of one peer of an elastic run: steps of its own, and sweeps in between. What it asks of Unisono is behind Sweeps, so that tests need no network.
+// The training loop of one peer of an elastic run: steps of its own, and averaging steps in between. What it asks of Unisono is behind Averaging steps, so that tests need no network.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace language_model {
 
-class Sweeps {
+class AveragingSteps {
  public:
-  virtual ~Sweeps() = default;
+  virtual ~AveragingSteps() = default;
   // As MoshpitSgd's.
   virtual unisono::Result<unisono::MoshpitStep> after_step(std::span<float> parameters, uint64_t samples) = 0;
   virtual unisono::Result<unisono::MoshpitStep> finish(std::span<float> parameters) = 0;
@@ -41,9 +41,9 @@ struct ElasticOutcome {
   std::optional<float> held_out;  // of parameters that all have who end together; none where the process was told to go
 };
 
-// After each step; sweep: the last one, null before the first.
-using OnElasticStep = std::function<void(const TrainingTally& tally, const unisono::SweepReport* sweep)>;
+// After each step; averaging step: the last one, null before the first.
+using OnElasticStep = std::function<void(const TrainingTally& tally, const unisono::AveragingReport* averaging)>;
 
-ElasticOutcome train_elastic(LocalTrainer& trainer, Sweeps& sweeps, const ElasticLoopOptions& options, EventLog& log, const OnElasticStep& on_step);
+ElasticOutcome train_elastic(LocalTrainer& trainer, AveragingSteps& averaging_steps, const ElasticLoopOptions& options, EventLog& log, const OnElasticStep& on_step);
 
 }  // namespace language_model

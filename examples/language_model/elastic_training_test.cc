@@ -1,4 +1,4 @@
-// The loop of an elastic training with sweeps that tests make, its events, its page; and exact training that is started again from a checkpoint.
+// The loop of an elastic training with averaging steps that tests make, its events, its page; and exact training that is started again from a checkpoint.
 #include "language_model/elastic_training.h"
 
 #include <gtest/gtest.h>
@@ -20,23 +20,23 @@ using unisono::Code;
 using unisono::MoshpitStep;
 using unisono::Result;
 using unisono::Status;
-using unisono::SweepReport;
+using unisono::AveragingReport;
 
 const ModelShape tiny{.layers = 1, .width = 16, .heads = 2, .hidden = 24, .context = 16};
 
 LocalTrainerOptions training(uint64_t stream = 0) { return {.shape = tiny, .optimizer = {.steps = 1000, .warm_up_steps = 5}, .batch = 4, .seed = 3, .stream = stream}; }
 
-// Every fourth step ends a sweep that changes nothing.
-class NoSweeps final : public Sweeps {
+// Every fourth step ends an averaging step that changes nothing.
+class NoAveragingSteps final : public AveragingSteps {
  public:
   Result<MoshpitStep> after_step(std::span<float>, uint64_t samples) override {
     if (++steps_ > refused_after) return Status(Code::unavailable, "SHUTTING_DOWN");
     samples_ += samples;
     MoshpitStep step;
-    if (steps_ % 4 == 0) step.sweep = std::make_shared<SweepReport>();
+    if (steps_ % 4 == 0) step.averaging = std::make_shared<AveragingReport>();
     return step;
   }
-  Result<MoshpitStep> finish(std::span<float>) override { return ++finished, MoshpitStep{.began = true, .sweep = std::make_shared<SweepReport>()}; }
+  Result<MoshpitStep> finish(std::span<float>) override { return ++finished, MoshpitStep{.began = true, .averaging = std::make_shared<AveragingReport>()}; }
   uint64_t steps() const override { return steps_; }
   unisono::MoshpitSgdReport report() const override { return {}; }
 
@@ -55,10 +55,10 @@ class ElasticTraining : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(place_); }
 
-  ElasticOutcome train(Sweeps& sweeps, LocalTrainer& trainer, const std::string& events = "") {
+  ElasticOutcome train(AveragingSteps& averaging_steps, LocalTrainer& trainer, const std::string& events = "") {
     auto log = EventLog::open(events);
     EXPECT_TRUE(log.ok());
-    return train_elastic(trainer, sweeps, loop_, *log, [](const TrainingTally&, const SweepReport*) {});
+    return train_elastic(trainer, averaging_steps, loop_, *log, [](const TrainingTally&, const AveragingReport*) {});
   }
   std::vector<nlohmann::json> lines(const std::string& path) {
     std::vector<nlohmann::json> all;
@@ -74,45 +74,45 @@ class ElasticTraining : public testing::Test {
   bool told_ = false;
 };
 
-TEST_F(ElasticTraining, ends_after_the_runs_steps_with_a_last_sweep_and_the_held_out_loss) {
+TEST_F(ElasticTraining, ends_after_the_runs_steps_with_a_last_averaging_and_the_held_out_loss) {
   loop_.steps = 60;
   LocalTrainer trainer(training(), text_);
   const float before = trainer.held_out_loss(8);
-  NoSweeps sweeps;
-  sweeps.steps_ = 20;  // the donor's
-  const auto outcome = train(sweeps, trainer);
+  NoAveragingSteps averaging_steps;
+  averaging_steps.steps_ = 20;  // the donor's
+  const auto outcome = train(averaging_steps, trainer);
   EXPECT_EQ(outcome.why, "steps");
   EXPECT_EQ(outcome.tally.steps, 40u);
   EXPECT_EQ(outcome.tally.run_steps, 60u);
-  EXPECT_EQ(sweeps.samples_, 160u);
-  EXPECT_EQ(sweeps.finished, 1u);
+  EXPECT_EQ(averaging_steps.samples_, 160u);
+  EXPECT_EQ(averaging_steps.finished, 1u);
   ASSERT_TRUE(outcome.held_out);
   EXPECT_LT(*outcome.held_out, before - 0.3f);
 }
 
-TEST_F(ElasticTraining, who_is_told_to_go_goes_without_another_sweep) {
+TEST_F(ElasticTraining, who_is_told_to_go_goes_without_another_averaging) {
   LocalTrainer trainer(training(), text_);
-  NoSweeps sweeps;
+  NoAveragingSteps averaging_steps;
   auto log = EventLog::open("");
-  const auto outcome = train_elastic(trainer, sweeps, loop_, *log, [&](const TrainingTally& tally, const SweepReport*) { told_ = tally.steps == 3; });
+  const auto outcome = train_elastic(trainer, averaging_steps, loop_, *log, [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.steps == 3; });
   EXPECT_EQ(outcome.why, "told");
   EXPECT_EQ(outcome.tally.steps, 3u);
-  EXPECT_EQ(sweeps.finished, 0u);
+  EXPECT_EQ(averaging_steps.finished, 0u);
   EXPECT_FALSE(outcome.held_out);
 }
 
 TEST_F(ElasticTraining, a_run_that_was_left_ends_it_with_the_reason) {
   LocalTrainer trainer(training(), text_);
-  NoSweeps sweeps;
-  sweeps.refused_after = 2;
-  EXPECT_EQ(train(sweeps, trainer).why, "refused: unavailable: SHUTTING_DOWN");
+  NoAveragingSteps averaging_steps;
+  averaging_steps.refused_after = 2;
+  EXPECT_EQ(train(averaging_steps, trainer).why, "refused: unavailable: SHUTTING_DOWN");
 }
 
 TEST_F(ElasticTraining, ends_in_time_and_tells_useful_time_from_all_time) {
   loop_.seconds = 20;
   LocalTrainer trainer(training(), text_);
-  NoSweeps sweeps;
-  const auto outcome = train(sweeps, trainer);
+  NoAveragingSteps averaging_steps;
+  const auto outcome = train(averaging_steps, trainer);
   EXPECT_EQ(outcome.why, "seconds");
   // Each look at the clock takes a quarter of a second: one of them is within a step.
   EXPECT_DOUBLE_EQ(outcome.tally.useful_s, 0.25 * static_cast<double>(outcome.tally.steps));
@@ -125,12 +125,12 @@ TEST_F(ElasticTraining, events_are_whole_json_lines) {
   loop_.validate_every = 6;
   loop_.validation_sequences = 4;
   LocalTrainer trainer(training(), text_);
-  NoSweeps sweeps;
+  NoAveragingSteps averaging_steps;
   const auto path = (place_ / "events.jsonl").string();
-  train(sweeps, trainer, path);
+  train(averaging_steps, trainer, path);
   std::string kinds;
   for (const auto& line : lines(path)) kinds += line.at("kind").get<std::string>() + " ";
-  EXPECT_EQ(kinds, "sweep held_out sweep sweep held_out ended ");
+  EXPECT_EQ(kinds, "averaging step held_out averaging step averaging step held_out ended ");
   const auto last = lines(path).back();
   EXPECT_EQ(last.at("why"), "steps");
   EXPECT_EQ(last.at("steps"), 9);
@@ -171,7 +171,7 @@ TEST_F(ElasticTraining, a_job_that_is_started_again_from_a_checkpoint_ends_with_
       RestartableOptions options{.loop = loop_, .checkpoint = (place_ / checkpoint).string(), .checkpoint_every = 10};
       options.loop.steps = end;
       auto log = EventLog::open("");
-      const auto outcome = train_restartable(trainer, *exchange, options, *log, [](const TrainingTally&, const SweepReport*) {});
+      const auto outcome = train_restartable(trainer, *exchange, options, *log, [](const TrainingTally&, const AveragingReport*) {});
       EXPECT_TRUE(outcome.ok() && outcome->why == "steps" && outcome->tally.run_steps == end);
       hash = hash_of(trainer.parameters());
     }
@@ -186,7 +186,7 @@ TEST_F(ElasticTraining, a_job_that_is_told_to_end_loses_no_step) {
   LocalTrainer trainer(training(), text_);
   const auto path = (place_ / "checkpoint").string();
   auto log = EventLog::open("");
-  const auto outcome = train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log, [&](const TrainingTally& tally, const SweepReport*) { told_ = tally.run_steps == 7; });
+  const auto outcome = train_restartable(trainer, *exchange, {.loop = loop_, .checkpoint = path, .checkpoint_every = 1000}, *log, [&](const TrainingTally& tally, const AveragingReport*) { told_ = tally.run_steps == 7; });
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->why, "told");
   LocalTrainer again(training(), text_);
@@ -212,12 +212,12 @@ TEST_F(ElasticTraining, a_checkpoint_of_another_model_or_a_cut_one_is_refused) {
 }
 
 TEST(ElasticView, a_page_has_no_line_that_is_too_long_and_no_byte_that_a_terminal_obeys) {
-  ElasticView view{.run = "demo", .name = "a", .status = {}, .report = {}, .sweep = nullptr, .tally = {}, .tokens_per_s = 1234};
+  ElasticView view{.run = "demo", .name = "a", .status = {}, .report = {}, .averaging = nullptr, .tally = {}, .tokens_per_s = 1234};
   for (int i = 0; i < 20; ++i) view.status.peers.push_back({.name = "peer \x1b[2J" + std::to_string(i), .status = i < 3 ? "dead" : "alive", .address = "tcp://10.0.0.1:4040", .role = "peer"});
-  SweepReport sweep;
-  sweep.rounds.resize(1);
-  sweep.rounds[0].absent = {"worker 3\n(said nothing for 2.0 s)"};
-  view.sweep = &sweep;
+  AveragingReport averaging;
+  averaging.rounds.resize(1);
+  averaging.rounds[0].absent = {"worker 3\n(said nothing for 2.0 s)"};
+  view.averaging = &averaging;
   const auto page = page_of(view, 60, 5);
   EXPECT_EQ(page.find('\x1b'), std::string::npos);
   EXPECT_NE(page.find("17 peers"), std::string::npos) << page;

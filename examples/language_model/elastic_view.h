@@ -11,12 +11,12 @@ struct ElasticView {
   std::string run, name;
   unisono::ElasticStatus status;
   unisono::MoshpitSgdReport report;
-  const unisono::SweepReport* sweep = nullptr;  // the last one; null before the first
+  const unisono::AveragingReport* averaging = nullptr;  // the last one; null before the first
   TrainingTally tally;
   double tokens_per_s = 0;
 };
 
-// Run, training, last sweep with its rounds, and the peers: `rows` of them at most. Lines end with '\n', and none is longer than `width`.
+// Run, training, last averaging step with its rounds, and the peers: `rows` of them at most. Lines end with '\n', and none is longer than `width`.
 std::string page_of(const ElasticView& view, size_t width, size_t rows);
 std::string line_of(const ElasticView& view);
 

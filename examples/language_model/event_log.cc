@@ -43,20 +43,20 @@ void EventLog::write(const std::string& line) {
 
 void EventLog::joined(const unisono::ElasticState& state, const TrainingTally& tally) {
   auto line = line_of("joined", tally);
-  line.update({{"loaded", state.loaded}, {"mixed", state.mixed}, {"donors", state.donors}, {"sweep", state.sweep}, {"load_s", state.seconds}, {"bytes", state.bytes}, {"note", state.note}});
+  line.update({{"loaded", state.loaded}, {"mixed", state.mixed}, {"donors", state.donors}, {"averaging", state.averaging}, {"load_s", state.seconds}, {"bytes", state.bytes}, {"note", state.note}});
   write(line.dump());
 }
 
-void EventLog::sweep(const unisono::SweepReport& sweep, const unisono::MoshpitSgdReport& report, const TrainingTally& tally) {
-  auto line = line_of("sweep", tally);
+void EventLog::averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report, const TrainingTally& tally) {
+  auto line = line_of("averaging", tally);
   uint64_t committed = 0, not_applied = 0, absent = 0;
-  for (const auto& round : sweep.rounds) {
+  for (const auto& round : averaging.rounds) {
     committed += round.committed;
     not_applied += round.kept_local + round.voided + round.undecided + round.lost;
     absent += round.absent.size();
   }
-  line.update({{"sweep", sweep.sweep}, {"exact", sweep.exact}, {"layout", sweep.layout}, {"dims", sweep.dims}, {"peers", sweep.peers}, {"rounds", sweep.rounds.size()}, {"committed", committed}, {"not_applied", not_applied}, {"absent", absent},
-               {"sweep_s", sweep.seconds}, {"spread", report.spread}, {"exact_sweeps", report.exact}, {"sweeps", report.sweeps}, {"waited_s", report.waited_s}, {"handled_s", report.handled_s}, {"note", sweep.note}});
+  line.update({{"averaging", averaging.averaging}, {"exact", averaging.exact}, {"layout", averaging.layout}, {"dims", averaging.dims}, {"peers", averaging.peers}, {"rounds", averaging.rounds.size()}, {"committed", committed}, {"not_applied", not_applied}, {"absent", absent},
+               {"averaging_s", averaging.seconds}, {"spread", report.spread}, {"exact_averaging_steps", report.exact}, {"averaging_steps", report.averaging_steps}, {"waited_s", report.waited_s}, {"handled_s", report.handled_s}, {"note", averaging.note}});
   write(line.dump());
 }
 

@@ -31,7 +31,7 @@ class EventLog {
   ~EventLog();
 
   void joined(const unisono::ElasticState& state, const TrainingTally& tally);
-  void sweep(const unisono::SweepReport& sweep, const unisono::MoshpitSgdReport& report, const TrainingTally& tally);
+  void averaging(const unisono::AveragingReport& averaging, const unisono::MoshpitSgdReport& report, const TrainingTally& tally);
   void progress(const TrainingTally& tally);
   void held_out(double loss, const TrainingTally& tally);
   // why: "steps", "seconds", "told", or what was the matter. hash: of the parameters.

@@ -146,7 +146,7 @@ std::vector<std::byte> AdamW::save() const {
   const uint64_t head[] = {mean_.size(), step_, std::bit_cast<uint64_t>(beta_1_power_), std::bit_cast<uint64_t>(beta_2_power_)};
   std::vector<std::byte> saved;
   saved.reserve(sizeof head + 2 * mean_.size() * sizeof(float));
-  // Written once: this is done with each sweep.
+  // Written once: this is done with each averaging step.
   for (const std::span<const std::byte> part : {std::span<const std::byte>(std::as_bytes(std::span(head))), std::as_bytes(std::span(mean_)), std::as_bytes(std::span(square_))}) saved.insert(saved.end(), part.begin(), part.end());
   return saved;
 }

@@ -100,7 +100,7 @@ class Trained(unittest.TestCase):
         self.assertGreater(lost["dropped"], 0.01 * lost["arrived"])
         self.assertTrue(rows["lossy"]["same_on_all_ranks"] and rows["sharded"]["same_on_all_ranks"])
         self.assertGreater(rows["sharded"]["report"]["gradients_missing"], 0)
-        self.assertGreater(rows["Moshpit"]["report"]["sweeps"], 0)
+        self.assertGreater(rows["Moshpit"]["report"]["averaging_steps"], 0)
 
     def test_a_run_that_does_not_end_is_named_and_its_ranks_are_ended(self):
         answer = subprocess.run(self.command("--networks", "loopback", "--methods", "exact", "--steps", "1000000", "--limit", "15"), capture_output=True, text=True, timeout=200)

@@ -266,7 +266,7 @@ class Sharded:
 class Moshpit:
     """A peer of an elastic run, which any process may join or leave. (The process group is there to tell rank 0's address, and to compare at the end.)"""
 
-    spread_max = 0.05  # of the parameters' norm: peers that end at different times are in different last sweeps
+    spread_max = 0.05  # of the parameters' norm: peers that end at different times are in different last averaging steps
 
     def __init__(self, model: torch.nn.Module, options: argparse.Namespace, loss_of: Callable[..., torch.Tensor]) -> None:
         rank, every = dist.get_rank(), int(split(options.method)[1] or 8)
@@ -292,7 +292,7 @@ class Moshpit:
 
     def report(self) -> Dict[str, Any]:
         told = self.optimizer.report()
-        return {"sweeps": told.sweeps, "exact": told.exact, "sent_bytes": self.optimizer.status().sent_bytes, "words": f"{told.sweeps} sweeps, {told.exact} of them exact; waited {told.waited_s:.2f} of {told.total_s:.1f} s"}
+        return {"averaging_steps": told.averaging_steps, "exact": told.exact, "sent_bytes": self.optimizer.status().sent_bytes, "words": f"{told.averaging_steps} averaging steps, {told.exact} of them exact; waited {told.waited_s:.2f} of {told.total_s:.1f} s"}
 
 
 WAYS = {"drop_compute": DropCompute, "sharded": Sharded, "moshpit": Moshpit}

@@ -38,8 +38,8 @@ struct StepCodec {
 // f64; other operations than sum and avg), and, with an automatic schedule, where it does not pay: below 1,024 elements, and where plain
 // is predicted to take less than 1/0.95 of the time.
 struct Codec {
-  StepCodec reduce;         // contributions; in a hierarchical schedule inside islands
-  StepCodec across;         // contributions between islands; only there
+  StepCodec reduce;         // contributions; in a hierarchical schedule inside host groups
+  StepCodec across;         // contributions between host groups; only there
   StepCodec gather;         // results, and what is only moved
   bool own_exact = false;   // two_step: who adds up takes its own values as they are, not as it would have sent them
   bool poison = false;      // what is too large for the type of the scales becomes NaN with its group, instead of the largest that fits

@@ -4,18 +4,18 @@
 //   if (run->state().loaded) model = run->state().values;    // what the others had when this process came
 //   for (;;) {
 //     for (int step = 0; step < 8; ++step) train(model);
-//     auto sweep = run->average(model, samples);              // the weighted mean over all peers that took part
-//     if (!sweep.ok()) break;                                 // shutting down; anything else that goes wrong is in the report
+//     auto report = run->average(model, samples);              // the weighted mean over all peers that took part
+//     if (!report.ok()) break;                                 // shutting down; anything else that goes wrong is in the report
 //   }
 //   if (!run->leave().ok()) …                                 // or do not say goodbye: the others notice
 //
 // Peers meet in small groups, one after the other along each axis of a grid, so that a peer that vanishes spoils a part of one group's round and nothing
-// else. Without absences a sweep is exact for every number of peers, and equal to the bit on all of them. With absences nothing is lost or
-// counted twice: later sweeps even it out. No peer is special; any live one is enough to join by.
+// else. Without absences an averaging step is exact for every number of peers, and equal to the bit on all of them. With absences nothing is lost or
+// counted twice: later averaging steps even it out. No peer is special; any live one is enough to join by.
 //
-// Crash faults only: a peer that lies can do harm. A run key keeps strangers out.
+// Crash faults only: a peer that lies can do harm. A run key keeps unauthenticated peers out.
 //
-// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass, clerks and verdicts are Unisono's. See docs/guides/elastic.md.
+// Source: M. Ryabinin et al., Moshpit SGD, arXiv:2103.03239; the grid that fits any number of peers, conserved mass, coordinators and verdicts are Unisono's. See docs/guides/elastic.md.
 #pragma once
 
 #include <cstddef>
@@ -63,22 +63,22 @@ struct ElasticOptions {
   std::string run_key{};                 // a secret that all peers know: who does not show it is refused. Empty: none
   Profile profile = Profile::lan;        // lan: silence is noticed within seconds. wan: within tens of seconds
   uint32_t max_group = 32;               // 4 … 128
-  uint32_t rounds = 0;                   // of a sweep; 0: one along each axis
-  uint32_t min_peers = 1;                // the first sweep waits for so many
+  uint32_t rounds = 0;                   // of an averaging step; 0: one along each axis
+  uint32_t min_peers = 1;                // the first averaging step waits for so many
   uint32_t min_chunks = 0;               // who would own fewer owns none
   uint32_t max_peers = 4096;
   Grid grid = Grid::fitted;
   Commit commit = Commit::agreed;
-  StepCodec contribute{}, result{};      // plain unless said otherwise; a sweep encodes results once per axis, so results want at least 8 bits
+  StepCodec contribute{}, result{};      // plain unless said otherwise; an averaging step encodes results once per axis, so results want at least 8 bits
   Milliseconds join_timeout{60'000};
   Milliseconds gather_timeout{0};        // 0: the profile's. How long a group waits for members that do not come
   Milliseconds stall_timeout{0};         // 0: the profile's. How long one that says nothing is waited for inside a round
 };
 
-// One round of one sweep, at this peer.
+// One round of one averaging step, at this peer.
 struct RoundSummary {
   uint32_t round = 0;
-  std::string outcome{};                 // "averaged", "alone", "no clerk", "closed", "full", "undecided", "void"
+  std::string outcome{};                 // "averaged", "alone", "no coordinator", "closed", "full", "undecided", "void"
   uint32_t group = 0;                    // members
   uint32_t contributors_min = 0, contributors_max = 0;  // over chunks
   double contributors_mean = 0;
@@ -90,9 +90,9 @@ struct RoundSummary {
   double total_weight = 0;
 };
 
-// One sweep, at this peer. Whatever went wrong, the tensors hold either what they held, or averages, chunk by chunk.
-struct SweepReport {
-  uint64_t sweep = 0;
+// One averaging step, at this peer. Whatever went wrong, the tensors hold either what they held, or averages, chunk by chunk.
+struct AveragingReport {
+  uint64_t step = 0;
   bool exact = false;                    // the result lacks no peer's values
   uint64_t layout = 0;                   // version
   std::vector<uint32_t> dims;
@@ -109,7 +109,7 @@ struct ElasticPeer {
   std::string address;
   std::string role;
   double bytes_per_second = 0;           // measured; 0: not yet
-  int64_t finished_sweep = -1;
+  int64_t finished_step = -1;
   bool self = false;
 };
 
@@ -118,9 +118,9 @@ struct ElasticStatus {
   std::vector<ElasticPeer> peers;
   uint64_t layout = 0;
   std::vector<uint32_t> dims;
-  uint64_t sweeps = 0, exact_sweeps = 0; // finished here
+  uint64_t averaging_steps = 0, exact_averaging_steps = 0; // finished here
   uint64_t sent_bytes = 0, received_bytes = 0;
-  uint64_t refused = 0;                  // connections and messages of strangers, and what was damaged
+  uint64_t refused = 0;                  // connections and messages of unauthenticated peers, and what was damaged
   std::string last_refusal;
   uint32_t links = 0;
   uint32_t serving = 0;                  // joiners that load from this peer now
@@ -130,7 +130,7 @@ struct ElasticStatus {
 // What a process found when it joined.
 struct ElasticState {
   bool loaded = false;                   // false: it founded the run, or nobody had anything to give
-  int64_t sweep = -1;                    // the donors' last one
+  int64_t step = -1;                    // the donors' last one
   std::vector<float> values{};           // of all tensors, in order
   std::vector<std::pair<std::string, std::vector<std::byte>>> blobs{};
   bool mixed = false;                    // donors differed: one of them was taken
@@ -140,14 +140,14 @@ struct ElasticState {
   std::string note{};                    // why nothing was loaded
 };
 
-// A sweep that goes on while this process computes. The last copy to go does not end the sweep.
+// An averaging step that goes on while this process computes. The last copy to go does not end the averaging step.
 class UNISONO_EXPORT ElasticWork {
  public:
   ElasticWork() = default;
   bool done() const;
   // Waits, then brings the result into the tensors that were given to average_async: added as (mean - what was contributed), so that local steps taken meanwhile are kept; an element that nobody changed meanwhile, or that was given with weight 0, becomes the mean itself, to the bit.
-  // Once; 0: for as long as it takes (every sweep ends by its own time-outs). late: not done yet, call again.
-  Result<SweepReport> wait(Milliseconds timeout = Milliseconds{0});
+  // Once; 0: for as long as it takes (every averaging step ends by its own time-outs). late: not done yet, call again.
+  Result<AveragingReport> wait(Milliseconds timeout = Milliseconds{0});
   // Takes part no longer; what rounds had brought so far is in the result all the same.
   void cancel();
 
@@ -171,22 +171,22 @@ class UNISONO_EXPORT Elastic {
   // True once min_peers are there and have a layout.
   bool ready(Milliseconds timeout);
 
-  // One sweep over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, such as samples behind them; 0: takes the mean and gives nothing.
-  // invalid: wrong sizes, a weight that is neither 0 nor from 1e-96 to 1e96, or another sweep is running. unavailable (SHUTTING_DOWN): leave() was called.
-  Result<SweepReport> average(std::span<const std::span<float>> tensors, double weight = 1);
-  Result<SweepReport> average(std::span<float> tensor, double weight = 1);
+  // One averaging step over the tensors (sizes as in tensor_elements), in place. weight: how much this peer's values count, such as samples behind them; 0: takes the mean and gives nothing.
+  // invalid: wrong sizes, a weight that is neither 0 nor from 1e-96 to 1e96, or another averaging step is running. unavailable (SHUTTING_DOWN): leave() was called.
+  Result<AveragingReport> average(std::span<const std::span<float>> tensors, double weight = 1);
+  Result<AveragingReport> average(std::span<float> tensor, double weight = 1);
   // The same while this process computes on: a copy is averaged.
   Result<ElasticWork> average_async(std::vector<std::span<float>> tensors, double weight = 1);
 
-  // What joiners are given together with the values of the next sweep (or of offer_values): optimizer state, step numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
+  // What joiners are given together with the values of the next averaging step (or of offer_values): optimizer state, step numbers, … Replaces what was set before. At most 1 GiB in all and 64 blobs.
   Status set_state(std::vector<std::pair<std::string, std::vector<std::byte>>> blobs);
-  // For a process that joined as `joining` and has no values yet gave: until the first sweep, joiners are given these values.
+  // For a process that joined as `joining` and has no values yet gave: until the first averaging step, joiners are given these values.
   Status offer_values(std::span<const std::span<float>> tensors);
 
   ElasticStatus status() const;
-  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between sweeps: it has all that a group has, and re-forms
-  // like one when somebody is lost. All of them call it after the same sweep. options: of the group; rank, world size, rendezvous and job are filled in.
-  // unavailable: there is no layout, or it does not name this process (yet: try again after the next sweep); late: somebody did not come, who is named.
+  // An ordinary group of the peers that the newest layout names, in its order, for exact collectives between averaging steps: it has all that a group has, and re-forms
+  // like one when somebody is lost. All of them call it after the same averaging step. options: of the group; rank, world size, rendezvous and job are filled in.
+  // unavailable: there is no layout, or it does not name this process (yet: try again after the next averaging step); late: somebody did not come, who is named.
   Result<Group> group(Milliseconds timeout = Milliseconds{10'000}, const Options& options = {});
   // Says goodbye: finishes what others wait for, as far as it fits into the profile's grace (5 or 15 s), and ends. Safe to call twice.
   Status leave();

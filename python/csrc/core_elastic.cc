@@ -1,4 +1,4 @@
-// Elastic: runs whose peers come and go. Sweeps are waited for in slices, so that Ctrl-C ends the waiting.
+// Elastic: runs whose peers come and go. Averaging steps are waited for in slices, so that Ctrl-C ends the waiting.
 #include "core_elastic.h"
 #include "core_options.h"
 
@@ -61,14 +61,14 @@ bool poll_interruptibly(std::optional<double> seconds, const std::function<bool(
   }
 }
 
-// A sweep, with the arrays that its result is brought into by wait().
-class PythonSweep {
+// An averaging step, with the arrays that its result is brought into by wait().
+class PythonAveragingStep {
  public:
-  PythonSweep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
-  PythonSweep(PythonSweep&&) = default;
-  SweepReport wait(std::optional<double> seconds) {
+  PythonAveragingStep(ElasticWork work, std::vector<Buffer> buffers) : work_(std::move(work)), buffers_(std::move(buffers)) {}
+  PythonAveragingStep(PythonAveragingStep&&) = default;
+  AveragingReport wait(std::optional<double> seconds) {
     const auto use = busy_.call("ElasticWork.wait");
-    auto result = Result<SweepReport>(Status(Code::late, "the sweep is not done"));
+    auto result = Result<AveragingReport>(Status(Code::late, "the averaging step is not done"));
     poll_interruptibly(seconds, [&](Milliseconds left) {
       result = work_.wait(left);
       return result.ok() || result.status().code() != Code::late;
@@ -85,18 +85,18 @@ class PythonSweep {
   Exclusive busy_;
 };
 
-PythonSweep begin_sweep(PythonElastic& self, py::handle tensors, double weight) {
+PythonAveragingStep begin_step(PythonElastic& self, py::handle tensors, double weight) {
   auto buffers = float_buffers(tensors, "average: tensors", Access::write);
   auto work = without_gil([&] { return self.run().average_async(spans_of(buffers), weight); });
   return {std::move(work), std::move(buffers)};
 }
 
-SweepReport average(PythonElastic& self, py::handle tensors, double weight) {
-  auto sweep = begin_sweep(self, tensors, weight);
+AveragingReport average(PythonElastic& self, py::handle tensors, double weight) {
+  auto step = begin_step(self, tensors, weight);
   try {
-    return sweep.wait({});
+    return step.wait({});
   } catch (const py::error_already_set&) {
-    sweep.cancel();  // after KeyboardInterrupt: others need not wait for what nobody takes
+    step.cancel();  // after KeyboardInterrupt: others need not wait for what nobody takes
     throw;
   }
 }
@@ -116,8 +116,8 @@ ElasticOptions options_of(const py::kwargs& words) {
   return options;
 }
 
-void add_sweep_reports(py::module_& m) {
-  py::class_<RoundSummary> round(m, "RoundSummary", "One round of one sweep, at this peer. Times are in seconds.");
+void add_averaging_reports(py::module_& m) {
+  py::class_<RoundSummary> round(m, "RoundSummary", "One round of one averaging step, at this peer. Times are in seconds.");
   round.def_readonly("round", &RoundSummary::round);
   round.def_readonly("outcome", &RoundSummary::outcome);
   round.def_readonly("group", &RoundSummary::group);
@@ -140,17 +140,17 @@ void add_sweep_reports(py::module_& m) {
   round.def_readonly("variance", &RoundSummary::variance);
   round.def_readonly("total_weight", &RoundSummary::total_weight);
   add_fields_text(round);
-  py::class_<SweepReport, std::shared_ptr<SweepReport>> sweep(m, "SweepReport", "One sweep, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk.");
-  sweep.def_readonly("sweep", &SweepReport::sweep);
-  sweep.def_readonly("exact", &SweepReport::exact);
-  sweep.def_readonly("layout", &SweepReport::layout);
-  sweep.def_readonly("dims", &SweepReport::dims);
-  sweep.def_readonly("peers", &SweepReport::peers);
-  sweep.def_readonly("rounds", &SweepReport::rounds);
-  sweep.def_readonly("seconds", &SweepReport::seconds);
-  sweep.def_readonly("note", &SweepReport::note);
-  sweep.def("__str__", &SweepReport::to_string);
-  add_fields_text(sweep);
+  py::class_<AveragingReport, std::shared_ptr<AveragingReport>> step(m, "AveragingReport", "One averaging step, at this peer. Whatever went wrong, the arrays hold either what they held, or averages, chunk by chunk.");
+  step.def_readonly("step", &AveragingReport::step);
+  step.def_readonly("exact", &AveragingReport::exact);
+  step.def_readonly("layout", &AveragingReport::layout);
+  step.def_readonly("dims", &AveragingReport::dims);
+  step.def_readonly("peers", &AveragingReport::peers);
+  step.def_readonly("rounds", &AveragingReport::rounds);
+  step.def_readonly("seconds", &AveragingReport::seconds);
+  step.def_readonly("note", &AveragingReport::note);
+  step.def("__str__", &AveragingReport::to_string);
+  add_fields_text(step);
 }
 
 void add_status(py::module_& m) {
@@ -160,7 +160,7 @@ void add_status(py::module_& m) {
   peer.def_readonly("address", &ElasticPeer::address);
   peer.def_readonly("role", &ElasticPeer::role);
   peer.def_readonly("bytes_per_second", &ElasticPeer::bytes_per_second);
-  peer.def_readonly("finished_sweep", &ElasticPeer::finished_sweep);
+  peer.def_readonly("finished_step", &ElasticPeer::finished_step);
   peer.def_property_readonly("is_self", [](const ElasticPeer& self) { return self.self; });
   add_fields_text(peer);
   py::class_<ElasticStatus> status(m, "ElasticStatus", "Of this process in its run.");
@@ -168,8 +168,8 @@ void add_status(py::module_& m) {
   status.def_readonly("peers", &ElasticStatus::peers);
   status.def_readonly("layout", &ElasticStatus::layout);
   status.def_readonly("dims", &ElasticStatus::dims);
-  status.def_readonly("sweeps", &ElasticStatus::sweeps);
-  status.def_readonly("exact_sweeps", &ElasticStatus::exact_sweeps);
+  status.def_readonly("steps", &ElasticStatus::steps);
+  status.def_readonly("exact_averaging_steps", &ElasticStatus::exact_averaging_steps);
   status.def_readonly("sent_bytes", &ElasticStatus::sent_bytes);
   status.def_readonly("received_bytes", &ElasticStatus::received_bytes);
   status.def_readonly("refused", &ElasticStatus::refused);
@@ -183,7 +183,7 @@ void add_status(py::module_& m) {
 void add_state(py::module_& m) {
   py::class_<StateView> state(m, "ElasticState", "What a process found when it joined.");
   state.def_property_readonly("loaded", [](const StateView& self) { return self.state().loaded; }, "False: it founded the run, or nobody had anything to give.");
-  state.def_property_readonly("sweep", [](const StateView& self) { return self.state().sweep; }, "The donors' last one; -1: none.");
+  state.def_property_readonly("step", [](const StateView& self) { return self.state().step; }, "The donors' last one; -1: none.");
   state.def_property_readonly("values", [](const py::object& self) {
     const auto& values = py::cast<const StateView&>(self).state().values;
     return float_view(values.data(), values.size(), self, Access::read);
@@ -200,7 +200,7 @@ void add_state(py::module_& m) {
   state.def_property_readonly("note", [](const StateView& self) { return self.state().note; }, "Why nothing was loaded.");
   state.def("__repr__", [](const StateView& self) {
     const auto& s = self.state();
-    return "<unisono.ElasticState: " + (s.loaded ? std::to_string(s.values.size()) + " values of sweep " + std::to_string(s.sweep) + " from " + std::to_string(s.donors) + " donors" : "nothing loaded: " + s.note) + ">";
+    return "<unisono.ElasticState: " + (s.loaded ? std::to_string(s.values.size()) + " values of averaging step " + std::to_string(s.step) + " from " + std::to_string(s.donors) + " donors" : "nothing loaded: " + s.note) + ">";
   });
 }
 
@@ -217,14 +217,14 @@ Blobs blobs_of(const py::dict& given) {
 }
 
 void add_elastic(py::module_& m) {
-  add_sweep_reports(m);
+  add_averaging_reports(m);
   add_status(m);
   add_state(m);
-  py::class_<PythonSweep>(m, "ElasticWork", "A sweep that goes on while this process computes. The last reference to go does not end it.")
-      .def("done", &PythonSweep::done)
-      .def("wait", &PythonSweep::wait, py::arg("timeout") = py::none(),
+  py::class_<PythonAveragingStep>(m, "ElasticWork", "An averaging step that goes on while this process computes. The last reference to go does not end it.")
+      .def("done", &PythonAveragingStep::done)
+      .def("wait", &PythonAveragingStep::wait, py::arg("timeout") = py::none(),
            "Waits, then brings the result into the arrays that were given: local changes made meanwhile are kept. Once.\n\ntimeout: seconds; None: as long as it takes. Late: not done yet, call again.")
-      .def("cancel", &PythonSweep::cancel, "Takes part no longer; what rounds had brought so far is in the result all the same.");
+      .def("cancel", &PythonAveragingStep::cancel, "Takes part no longer; what rounds had brought so far is in the result all the same.");
   py::class_<PythonElastic, std::shared_ptr<PythonElastic>> run(m, "Elastic", "Averaging that survives peers coming and going, without a master (docs/guides/elastic.md).");
   run.def_static("join", [](const py::kwargs& words) {
     auto joined = interruptibly([options = options_of(words)] {
@@ -237,14 +237,14 @@ void add_elastic(py::module_& m) {
   run.def("ready", [](PythonElastic& self, double timeout) { return poll_interruptibly(timeout, [&](Milliseconds left) { return self.run().ready(left); }); }, py::arg("timeout"),
           "Waits until min_peers are there and have a layout; False: they are not, after so many seconds.");
   run.def("average", average, py::arg("tensors"), py::arg("weight") = 1.0,
-          "One sweep over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the weighted mean over all peers that took part.\n\n"
+          "One averaging step over the float32 arrays (one, or a sequence; sizes as in tensor_elements), in place: the weighted mean over all peers that took part.\n\n"
           "weight: how much this peer's values count; 0: takes the mean and gives nothing. After KeyboardInterrupt the arrays are as they were.");
-  run.def("average_async", begin_sweep, py::arg("tensors"), py::arg("weight") = 1.0, "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
+  run.def("average_async", begin_step, py::arg("tensors"), py::arg("weight") = 1.0, "The same while this process computes on: a copy is averaged, and ElasticWork.wait() brings the result in.");
   run.def("set_state", [](PythonElastic& self, const py::dict& blobs) { check(self.run().set_state(blobs_of(blobs))); }, py::arg("blobs"), "What joiners are given together with the values: name -> bytes. Replaces what was set before.");
   run.def("offer_values", [](PythonElastic& self, py::handle tensors) {
     const auto buffers = float_buffers(tensors, "offer_values: tensors", Access::read);
     check(self.run().offer_values(spans_of(buffers)));
-  }, py::arg("tensors"), "Until the first sweep joiners are given these values.");
+  }, py::arg("tensors"), "Until the first averaging step joiners are given these values.");
   run.def("status", [](PythonElastic& self) {
     const py::gil_scoped_release released;
     return self.run().status();
@@ -252,7 +252,7 @@ void add_elastic(py::module_& m) {
   run.def("group", [](PythonElastic& self, double form_timeout, const py::kwargs& words) {
     const auto options = join_options(words);
     return without_gil([&] { return self.run().group(milliseconds(form_timeout, "form_timeout"), options); });
-  }, py::arg("form_timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it after the same sweep. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
+  }, py::arg("form_timeout") = 10.0, "An ordinary Group of the peers that the newest layout names. form_timeout: seconds for all to come. All of them call it after the same averaging step. Options: as of join(). Unavailable: there is no layout, or it does not name this process; Late: somebody did not come.");
   run.def("leave", [](PythonElastic& self) { self.leave(); }, "Says goodbye: finishes what others wait for, and ends. Safe to call twice; called at exit, too.");
   run.def("__enter__", [](const std::shared_ptr<PythonElastic>& self) { return self; });
   run.def("__exit__", [](PythonElastic& self, const py::args&) { self.leave(); });

@@ -77,7 +77,7 @@ class PythonMoshpitSgd {
 using Sgd = PythonMoshpitSgd;
 
 void add_moshpit_options(py::module_& m) {
-  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When a sweep begins, and what is averaged in it (docs/guides/elastic.md).");
+  py::class_<MoshpitSgdOptions> options(m, "MoshpitSgdOptions", "When an averaging step begins, and what is averaged in it (docs/guides/elastic.md).");
   add_options(options, "MoshpitSgdOptions");
   options.def_readwrite("local_steps", &MoshpitSgdOptions::local_steps);
   options.def_readwrite("target_samples", &MoshpitSgdOptions::target_samples);
@@ -92,13 +92,13 @@ void add_moshpit_options(py::module_& m) {
 void add_moshpit_reports(py::module_& m) {
   py::class_<MoshpitStep> step(m, "MoshpitStep", "What one call of after_step(), drain() or finish() did.");
   step.def_readonly("began", &MoshpitStep::began);
-  step.def_property_readonly("sweep", [](const MoshpitStep& self) { return std::const_pointer_cast<SweepReport>(self.sweep); }, "That was brought into the parameters, or came to nothing; None: none ended.");
+  step.def_property_readonly("averaging", [](const MoshpitStep& self) { return std::const_pointer_cast<AveragingReport>(self.averaging); }, "That was brought into the parameters, or came to nothing; None: none ended.");
   step.def_readonly("waited_s", &MoshpitStep::waited_s);
   add_fields_text(step);
   py::class_<MoshpitSgdReport> report(m, "MoshpitSgdReport", "Since this process made its MoshpitSgd. Times are in seconds.");
   report.def_readonly("steps", &MoshpitSgdReport::steps);
   report.def_readonly("samples", &MoshpitSgdReport::samples);
-  report.def_readonly("sweeps", &MoshpitSgdReport::sweeps);
+  report.def_readonly("averaging_steps", &MoshpitSgdReport::averaging_steps);
   report.def_readonly("exact", &MoshpitSgdReport::exact);
   report.def_readonly("alone", &MoshpitSgdReport::alone);
   report.def_readonly("without_weight", &MoshpitSgdReport::without_weight);
@@ -109,7 +109,7 @@ void add_moshpit_reports(py::module_& m) {
   report.def_readonly("total_s", &MoshpitSgdReport::total_s);
   report.def_readonly("waited_s", &MoshpitSgdReport::waited_s);
   report.def_readonly("handled_s", &MoshpitSgdReport::handled_s);
-  report.def_readonly("sweep_s", &MoshpitSgdReport::sweep_s);
+  report.def_readonly("averaging_s", &MoshpitSgdReport::averaging_s);
   report.def("useful_share", &MoshpitSgdReport::useful_share);
   add_text(report);
 }
@@ -119,17 +119,17 @@ void add_moshpit_reports(py::module_& m) {
 void add_moshpit_sgd(py::module_& m) {
   add_moshpit_options(m);
   add_moshpit_reports(m);
-  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps a sweep averages what they have come to (docs/guides/elastic.md).");
+  py::class_<Sgd> sgd(m, "MoshpitSgd", "Training in an elastic run: every peer takes steps of its own, and every few steps an averaging step averages what they have come to (docs/guides/elastic.md).");
   sgd.def(py::init<std::shared_ptr<PythonElastic>, py::handle, py::handle>(), py::arg("run"), py::arg("parameters"), py::arg("options") = MoshpitSgdOptions(),
           "parameters: a float32 array, or a sequence of them, as the run's tensor_elements say. Where the run had values, they are written there.\n\nInvalid: options make no sense; the run's tensors have other sizes.");
   sgd.def("after_step", [](Sgd& self, py::handle parameters, uint64_t samples) {
     return self.step("MoshpitSgd.after_step", parameters, [samples](MoshpitSgd& s, Sgd::Tensors tensors) { return s.after_step(tensors, samples); });
-  }, py::arg("parameters"), py::arg("samples"), "After each step of the own optimizer: begins a sweep, or brings one in. With overlap it never waits; else it cannot be interrupted while it does.\n\nsamples: that the step was made of.");
-  sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(), "Waits for the sweep that goes on, if one does, and brings it in: before values are saved or evaluated. Late: it goes on still.");
+  }, py::arg("parameters"), py::arg("samples"), "After each step of the own optimizer: begins an averaging step, or brings one in. With overlap it never waits; else it cannot be interrupted while it does.\n\nsamples: that the step was made of.");
+  sgd.def("drain", &Sgd::drain, py::arg("parameters"), py::arg("timeout") = py::none(), "Waits for the averaging step that goes on, if one does, and brings it in: before values are saved or evaluated. Late: it goes on still.");
   sgd.def("finish", [](Sgd& self, py::handle parameters) { return self.step("MoshpitSgd.finish", parameters, [](MoshpitSgd& s, Sgd::Tensors tensors) { return s.finish(tensors); }); }, py::arg("parameters"),
-          "The same, then one more sweep, so that the last steps count, too (up to two more while others bring news in it).");
-  sgd.def("abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); }, "Takes part no longer in the sweep that goes on.");
-  sgd.def("give_state", &Sgd::give_state, py::arg("give"), "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each sweep; what it raises is raised by after_step().");
+          "The same, then one more averaging step, so that the last steps count, too (up to two more while others bring news in it).");
+  sgd.def("abandon", [](Sgd& self) { self.question("MoshpitSgd.abandon").abandon(); }, "Takes part no longer in the averaging step that goes on.");
+  sgd.def("give_state", &Sgd::give_state, py::arg("give"), "give() -> dict of name -> bytes: for joiners, besides the values. Called right before each averaging step; what it raises is raised by after_step().");
   sgd.def_property_readonly("steps", [](Sgd& self) { return self.question("MoshpitSgd.steps").steps(); }, "Since the run began, as this peer counts them.");
   sgd.def("report", [](Sgd& self) { return self.question("MoshpitSgd.report").report(); });
   sgd.def("save", [](Sgd& self) { return bytes_of(self.question("MoshpitSgd.save").save()); }, "The outer optimizer and the counters, to go on with after a restart of all peers, beside saved parameters. After drain().");

@@ -1,4 +1,4 @@
-"""Elastic runs of real processes: sweeps, joiners that load state, groups, and MoshpitSgd on top."""
+"""Elastic runs of real processes: averaging steps, joiners that load state, groups, and MoshpitSgd on top."""
 
 import os
 
@@ -19,7 +19,7 @@ def join(folder, place, count, **options):
     return run
 
 
-def sweeps(folder):
+def steps(folder):
     place, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     run = join(folder, place, count, tensor_elements=[1000, 10], name=f"worker {place}")
     assert run.ready(30)
@@ -38,7 +38,7 @@ def sweeps(folder):
     assert report.exact and work.done()
     np.testing.assert_allclose(one, np.average(10.0 * weights, weights=weights) + 1, rtol=1e-6)
     status = run.status()
-    assert status.sweeps == 2 and {peer.name for peer in status.peers} == {f"worker {i}" for i in range(count)}
+    assert status.steps == 2 and {peer.name for peer in status.peers} == {f"worker {i}" for i in range(count)}
     with pytest.raises(unisono.Invalid):
         run.average([one])
     with pytest.raises(ValueError, match="read-only"):
@@ -50,8 +50,8 @@ def sweeps(folder):
     return one.tobytes()
 
 
-def test_sweeps_give_all_peers_the_weighted_mean(tmp_path):
-    results = ranks.run(sweeps, 3, tmp_path, (str(tmp_path),))
+def test_steps_give_all_peers_the_weighted_mean(tmp_path):
+    results = ranks.run(steps, 3, tmp_path, (str(tmp_path),))
     assert len(set(results)) == 1
 
 
@@ -98,13 +98,13 @@ def local_sgd(folder):
     for _ in range(8):
         parameters -= 0.5 * (parameters - (place + 1))  # each one's own optimum
         step = sgd.after_step(parameters, samples=4)
-        swept += step.sweep is not None
+        swept += step.step is not None
     sgd.drain(parameters, timeout=60)
     assert sgd.save() and sgd.steps == 8
     sgd.load(sgd.save())
     step = sgd.finish(parameters)
     report = sgd.report()
-    assert asked and report.sweeps >= 1 and report.steps == 8 and 0 < report.useful_share() <= 1 and str(report) and "began=" in repr(step)
+    assert asked and report.steps >= 1 and report.steps == 8 and 0 < report.useful_share() <= 1 and str(report) and "began=" in repr(step)
     run.leave()
     return parameters.tobytes()
 

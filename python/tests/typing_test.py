@@ -45,8 +45,8 @@ def main() -> None:
         print(run.average([x], weight=2).rounds[0].outcome, run.average_async(x).wait().exact)
         sgd = unisono.MoshpitSgd(run, x, "local_steps=8")
         sgd.give_state(lambda: {"adam": b""})
-        sweep = sgd.after_step(x, samples=8).sweep
-        print(None if sweep is None else sweep.seconds)
+        averaged = sgd.after_step(x, samples=8).averaging
+        print(None if averaged is None else averaged.seconds)
     try:
         group.barrier()
     except unisono.PeerLost as error:

@@ -105,7 +105,7 @@ class ElasticOptions(TypedDict, total=False):
     max_group: int
     rounds: int
     min_peers: int
-    """The first sweep waits for so many."""
+    """The first averaging step waits for so many."""
     min_chunks: int
     max_peers: int
     grid: Literal["fitted", "published", "chunk_keys"]

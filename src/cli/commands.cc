@@ -36,7 +36,7 @@ constexpr Command table[] = {
     {"completion", "print what makes bash, zsh or fish complete words of this tool", run_completion, completion_syntax},
     {"man", "print the manual page", run_manual, manual_syntax},
     {"agent", "", [](const Arguments&) { return run_agent(); }, nullptr},  // what launch starts on each host
-    {"seat", "", run_seat, nullptr},                                      // and, with --rate, as each rank
+    {"seat", "", run_emulated_rank, nullptr},                                      // and, with --rate, as each rank
 };
 
 constexpr std::string_view first_steps = R"(

@@ -63,7 +63,7 @@ struct SimulateOptions {
   std::string progress = "auto";
   uint32_t ranks_per_host = 1;
   uint32_t message_us = 0;
-  uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
+  uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
   uint32_t jobs = 1;
   uint32_t failures_max = 20;
   bool json = false;
@@ -99,7 +99,7 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
   app.add_option("--message-us", o.message_us, "what handing a message over costs, for choosing schedules; dear messages of short sums are relayed [automatic]")->type_name("N");
   app.add_option("--fail-send", o.fail_send, "the N-th frame sent cuts its link [none]")->type_name("N");
   app.add_option("--fail-receive", o.fail_receive, "the N-th frame that arrives cuts its link [none]")->type_name("N");
-  app.add_option("--fail-room", o.fail_room, "the N-th question for room is answered with no [none]")->type_name("N");
+  app.add_option("--fail-credit", o.fail_credit, "the N-th question for room is answered with no [none]")->type_name("N");
   app.add_option("--fail-acquire", o.fail_acquire, "the N-th slot asked for is refused [none]")->type_name("N");
   app.add_option("--trace", o.trace, "write every frame there; one seed only")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
@@ -143,7 +143,7 @@ Result<sim::SettingsLine> make_line(const SimulateOptions& o) {
   s.message_us = o.message_us;
   s.fail_send = o.fail_send;
   s.fail_receive = o.fail_receive;
-  s.fail_room = o.fail_room;
+  s.fail_credit = o.fail_credit;
   s.fail_acquire = o.fail_acquire;
   return line;
 }

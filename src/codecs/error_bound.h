@@ -13,7 +13,7 @@ inline double encoding_error_bound(const StepCodec& step, DType dtype, double la
   return step.kind == StepCodec::Kind::plain && dtype == DType::f32 ? largest * 0x1p-20 : sixteen_bits;
 }
 
-// Of a sum over so many ranks, whatever the schedule: contributions, sums of islands, the result, its rounding to the tensor's type.
+// Of a sum over so many ranks, whatever the schedule: contributions, sums of host groups, the result, its rounding to the tensor's type.
 inline double sum_error_bound(const Codec& codec, DType dtype, double largest, double ranks) {
   const double sum = ranks * largest;
   return ranks * encoding_error_bound(codec.reduce, dtype, largest) + ranks * encoding_error_bound(codec.across, dtype, sum) +

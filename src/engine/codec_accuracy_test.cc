@@ -99,7 +99,7 @@ TEST_F(CodecAccuracy, sums_are_as_near_as_their_encodings_in_series_allow) {
                           {"two_step", 4, two_step, false, 41.6, 17.0},
                           {"own_exact", 2, two_step, true, 42.9, 18.2},
                           {"own_exact", 4, two_step, true, 42.2, 17.6},
-                          {"two islands of two", 4, hierarchical, false, 39.9, 15.2}};
+                          {"two host groups of two", 4, hierarchical, false, 39.9, 15.2}};
   for (const auto& e : all) {
     const auto inputs = independent(e.world);
     const double int8_db = snr_of_sum(inputs, e.schedule, codec_of(8, e.own_exact));

@@ -48,15 +48,15 @@ void Engine::remove_peer(PeerIndex peer) {
   if (peers_[peer].lost.ok()) peers_[peer].lost = Status(Code::peer_lost, peers_[peer].label + " was removed from the group");
 }
 
-GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands) {
+GroupCore& Engine::make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> host_groups) {
   auto& group = groups_[number];
   group = std::make_unique<GroupCore>();
   group->number = number;
   group->epoch = epoch;
-  group->islands = std::move(islands);
-  group->uneven = UnevenLinks::find(group->islands, topology_.links);
+  group->host_groups = std::move(host_groups);
+  group->uneven = UnevenLinks::find(group->host_groups, topology_.links);
   group->members = std::move(members);
-  awaited_.reserve(awaited_told_max);
+  pending_.reserve(pending_told_max);
   moved_.reserve(group->world());
   for (Rank rank = 0; rank < group->world(); ++rank) {
     const auto peer = group->members[rank];
@@ -237,7 +237,7 @@ Result<Engine::Chosen> Engine::plan_for(GroupCore& group, const OperationRequest
     }
     return Chosen{c.plan, c.chosen_slice_bytes, c.chosen_codec, c.codec_note};
   }
-  const PlanContext context{.self = group.self, .world = group.world(), .islands = group.islands, .topology = topology_, .uneven = group.uneven.get()};
+  const PlanContext context{.self = group.self, .world = group.world(), .host_groups = group.host_groups, .topology = topology_, .uneven = group.uneven.get()};
   auto choice = choose_plan(q, context);
   if (!choice) return choice.status();
   auto& plan = group.plans[choice->key];

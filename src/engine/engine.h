@@ -46,7 +46,7 @@ class Engine final : public Sink {
   std::string describe_link(PeerIndex peer) const { return peers_[peer].route->describe(peer); }
 
   // members by rank; self_peer marks this process. number and epoch are equal on all members.
-  GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> islands);
+  GroupCore& make_group(uint32_t number, uint32_t epoch, std::vector<PeerIndex> members, std::vector<uint32_t> host_groups);
   // Before make_group: groups whose links all carry datagrams can have lossy operations then.
   void set_datagrams(const std::optional<DatagramSecret>& secret) { datagrams_ = secret; }
   // Ends all its operations with `why` here, at the other members those and what needs this rank; refuses what comes after. The group stays.
@@ -60,11 +60,11 @@ class Engine final : public Sink {
   // An operation that may be so small that it needs no executor. False: submit it. Else look until all is found (then it is done, and
   // report says what happened), or give it to the executor, whose completion it then has: at the first look that finds something
   // else, or when the caller would rather not look on. No other call may come between.
-  bool begin_express(Express& express, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
-  Express::Found look(Express& express);
+  bool begin_fast_path(FastPath& fast_path, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now);
+  FastPath::Found look(FastPath& fast_path);
   // Of one that is done; to be asked for once, as it is written down then.
-  Result<Report> report(const Express& express, Nanos now) const;
-  std::shared_ptr<Completion> take_over(Express& express, Nanos now);
+  Result<Report> report(const FastPath& fast_path, Nanos now) const;
+  std::shared_ptr<Completion> take_over(FastPath& fast_path, Nanos now);
 
   // Writes down how far each operation is, where its group keeps a record. poll does so every 10 ms; who is about to sleep does it
   // before, but at most once a millisecond: a link may make it sleep much more often.
@@ -99,7 +99,7 @@ class Engine final : public Sink {
   Nanos next_deadline() const;
   size_t active() const;
   // What was sent is not known to have arrived and would be lost with this process, or members may still ask for it (lossy operations).
-  bool owes() const;
+  bool has_pending() const;
   void computed(uint64_t id, Nanos now);
 
   // Membership messages: opaque here.
@@ -127,7 +127,7 @@ class Engine final : public Sink {
   bool has_enough() const override { return settle_needed_; }
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
-  void room(PeerIndex peer) override;
+  void credit(PeerIndex peer) override;
 
  private:
   class OperationPort;
@@ -136,7 +136,7 @@ class Engine final : public Sink {
     Transport* route = nullptr;
     std::string label;
     Status lost;
-    bool pleaded = false;  // since there was room last
+    bool credit_requested = false;  // since there was room last
     std::list<std::pair<FrameHeader, std::shared_ptr<Bytes>>> waiting;  // control frames without room
   };
   struct Unexpected {
@@ -177,12 +177,12 @@ class Engine final : public Sink {
   std::shared_ptr<Completion> launch(GroupCore& group, OperationRequest&& request, const Launch& what, Nanos started, Nanos now);
   template <typename Start>
   std::shared_ptr<Completion> guarded(Start&& start);  // what memory that runs out ends with everything else
-  Transport* express_route(const GroupCore& group);
-  bool send_express(Express& express, std::span<const PeerIndex> others);
-  bool send_blocks(Express& express, std::span<const PeerIndex> others);
-  bool plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express);  // false: it needs the executor
-  void keep_block(Express& express, Rank rank, const void* values);
-  void add_up(Express& express);
+  Transport* fast_path_route(const GroupCore& group);
+  bool send_fast_path(FastPath& fast_path, std::span<const PeerIndex> others);
+  bool send_blocks(FastPath& fast_path, std::span<const PeerIndex> others);
+  bool plan_fast_path(GroupCore& group, const OperationRequest& request, FastPathPlan& fast_path);  // false: it needs the executor
+  void keep_block(FastPath& fast_path, Rank rank, const void* values);
+  void add_up(FastPath& fast_path);
   bool poll_all(Nanos now);
   // An event of one operation, which memory that runs out ends.
   template <typename Event>
@@ -240,7 +240,7 @@ class Engine final : public Sink {
   Nanos now_ = 0, wind_down_by_ = never;
   Status wind_down_why_;
   Nanos observe_at_ = 0, polled_ = 0;  // polled_: when news were last asked for
-  std::vector<Rank> awaited_;           // of observe and record_end; large enough for all groups, as is
+  std::vector<Rank> pending_;           // of observe and record_end; large enough for all groups, as is
   std::vector<record::Moved> moved_;
   uint64_t in_flight_bytes_ = 0;  // of active_: their memory_bytes
   bool settle_needed_ = false, must_give_up_ = false, gave_up_ = false;

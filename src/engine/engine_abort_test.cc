@@ -171,7 +171,7 @@ TEST_F(EngineAbort, is_the_reason_too_where_all_of_its_rank_is_there_and_another
   EXPECT_EQ(waits->status.message().find("gave up"), std::string::npos) << "a message from another has nothing to do with it: " << waits->status.to_string();
 }
 
-TEST_F(EngineAbort, is_told_on_a_link_without_room_before_that_ends) {
+TEST_F(EngineAbort, is_told_on_a_link_without_credit_before_that_ends) {
   const auto waits = exchange(2);
   cluster.settle();
   auto& link = cluster.hub().at(aborted);
@@ -179,8 +179,8 @@ TEST_F(EngineAbort, is_told_on_a_link_without_room_before_that_ends) {
   filler.kind = FrameKind::data;
   filler.payload_bytes = 8;
   const Bytes values(8);
-  for (filler.operation = 1000; filler.operation < 10'000 && link.room(2) > 0; ++filler.operation) link.send(2, filler, values, 0);
-  ASSERT_EQ(link.room(2), 0u);
+  for (filler.operation = 1000; filler.operation < 10'000 && link.credit(2) > 0; ++filler.operation) link.send(2, filler, values, 0);
+  ASSERT_EQ(link.credit(2), 0u);
   cluster.engine(aborted).abort_group(cluster.group(aborted), {Code::unavailable, "aborted: enough"}, cluster.now());
   link.close(2);
   cluster.settle();

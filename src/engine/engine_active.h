@@ -21,7 +21,7 @@ class Engine::OperationPort final : public Port {
  public:
   OperationPort(Engine& engine, Active& active) : engine_(engine), active_(active) {}
 
-  size_t room(Rank to) override;
+  size_t credit(Rank to) override;
   bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) override;
   size_t slot_bytes(Rank to) override;
   PortSlot acquire(std::span<const Rank> to, size_t bytes, bool result) override;
@@ -31,7 +31,7 @@ class Engine::OperationPort final : public Port {
   void release(const Piece& piece) override;
   std::byte* stage(size_t bytes) override;
   void grant(Rank to, uint64_t bytes) override;
-  void plead(Rank to, bool again) override;
+  void request_credit(Rank to, bool again) override;
   std::string place(Rank rank) const override;
   bool reduce(const kernels::Reduction& task, uint32_t lane) override;
   bool copy(void* destination, const void* source, size_t bytes, uint32_t lane) override;

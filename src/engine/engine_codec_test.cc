@@ -313,11 +313,11 @@ TEST(EngineCodec, what_encoding_loses_is_told_and_adds_up) {
   }
 }
 
-// An island of one has nobody to send to inside, yet its values are rounded as the others' are.
-TEST(EngineCodec, a_lone_rank_counts_as_its_island_would) {
+// A host group of one has nobody to send to inside, yet its values are rounded as the others' are.
+TEST(EngineCodec, a_lone_rank_counts_as_its_host_group_would) {
   const size_t count = 1000;
   const auto coarse = step(2, 32, Metadata::bf16), fine = step(8, 128, Metadata::f32);
-  TestCluster cluster(3);  // islands of two and of one
+  TestCluster cluster(3);  // host groups of two and of one
   Vectors values(3, std::vector<float>(count));
   values[2] = gold(count, 3);
   auto wanted = values[2];
@@ -330,7 +330,7 @@ TEST(EngineCodec, a_lone_rank_counts_as_its_island_would) {
   const auto outcome = all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = fine, .gather = {}}});
   digest(outcome);
   EXPECT_EQ(outcome.values[0], wanted);
-  // Where islands exchange plain sums, its values are the sum: everybody has the same.
+  // Where host groups exchange plain sums, its values are the sum: everybody has the same.
   digest(all_reduce(cluster, values, {.schedule = hierarchical, .codec = Codec{.reduce = coarse, .across = {}, .gather = fine}}));
 }
 

@@ -171,17 +171,17 @@ void Engine::computed(uint64_t id, Nanos now) try {
   give_up();
 }
 
-void Engine::room(PeerIndex peer) try {
+void Engine::credit(PeerIndex peer) try {
   auto& p = peers_[peer];
-  p.pleaded = false;
-  while (!p.waiting.empty() && p.route->room(peer) > 0) {
+  p.credit_requested = false;
+  while (!p.waiting.empty() && p.route->credit(peer) > 0) {
     auto [header, payload] = std::move(p.waiting.front());
     p.waiting.pop_front();
     send_owned(peer, header, std::move(payload));
   }
   for (size_t i = 0; i < active_.size(); ++i) {
     const auto rank = active_[i]->group->rank_of(peer);
-    if (rank >= 0) attempt(active_[i]->operation, [&] { active_[i]->operation.room(static_cast<Rank>(rank), now_); });
+    if (rank >= 0) attempt(active_[i]->operation, [&] { active_[i]->operation.credit(static_cast<Rank>(rank), now_); });
   }
 } catch (const std::bad_alloc&) {
   must_give_up_ = true;
@@ -204,7 +204,7 @@ void Engine::send_removed(PeerIndex to) {
 void Engine::send_owned(PeerIndex to, FrameHeader header, std::shared_ptr<Bytes> payload) {
   auto& p = peers_[to];
   if (!p.lost.ok()) return;
-  if (p.route->room(to) == 0) {
+  if (p.route->credit(to) == 0) {
     // The peer may hold all that can be lent to it, and wait for just this: why it waits in vain. It is asked to keep copies instead.
     if (header.kind != FrameKind::failed) return void(p.waiting.emplace_back(header, std::move(payload)));
     if (p.route->slot_bytes() != 0) {

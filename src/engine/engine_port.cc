@@ -6,11 +6,11 @@ PeerIndex Engine::OperationPort::peer(Rank rank) const { return active_.group->m
 
 Transport& Engine::OperationPort::route(Rank rank) const { return *engine_.peers_[peer(rank)].route; }
 
-size_t Engine::OperationPort::room(Rank to) {
+size_t Engine::OperationPort::credit(Rank to) {
   const auto& p = engine_.peers_[peer(to)];
-  const size_t room = p.lost.ok() ? p.route->room(peer(to)) : 0;
-  if (room == 0 && active_.group->record != nullptr) active_.group->record->stalled(to);
-  return room;
+  const size_t credit = p.lost.ok() ? p.route->credit(peer(to)) : 0;
+  if (credit == 0 && active_.group->record != nullptr) active_.group->record->stalled(to);
+  return credit;
 }
 
 bool Engine::OperationPort::send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) {
@@ -58,10 +58,10 @@ void Engine::OperationPort::grant(Rank to, uint64_t bytes) {
   route(to).send(peer(to), header, {}, 0);
 }
 
-void Engine::OperationPort::plead(Rank to, bool again) {
+void Engine::OperationPort::request_credit(Rank to, bool again) {
   auto& p = engine_.peers_[peer(to)];
-  if (again && p.pleaded) return;
-  p.pleaded = true;
+  if (again && p.credit_requested) return;
+  p.credit_requested = true;
   grant(to, 0);
 }
 

@@ -56,7 +56,7 @@ void Engine::observe(Nanos now) {
   for (const auto* active : active_) {
     if (active->group->record == nullptr || active->operation.done()) continue;
     const auto& operation = active->operation;
-    const auto progress = operation.progress(awaited_);
+    const auto progress = operation.progress(pending_);
     auto shown = shown_of(operation.setup(), active->number, operation.times().started);
     shown.progress = std::max(progress.since, shown.started);
     shown.sent_bytes = progress.sent_bytes;
@@ -65,8 +65,8 @@ void Engine::observe(Nanos now) {
     shown.received_total = progress.received_total;
     shown.phase = static_cast<uint8_t>(phase_of(progress.phase));
     shown.round = static_cast<uint16_t>(progress.round);
-    shown.awaited_count = static_cast<uint32_t>(awaited_.size());
-    std::copy_n(awaited_.begin(), std::min<size_t>(awaited_.size(), record::awaited_max), shown.awaited);
+    shown.pending_count = static_cast<uint32_t>(pending_.size());
+    std::copy_n(pending_.begin(), std::min<size_t>(pending_.size(), record::pending_max), shown.pending);
     active->group->record->show(shown);
   }
 }
@@ -75,11 +75,11 @@ void Engine::record_end(const Active& active) {
   const auto& operation = active.operation;
   const auto times = operation.times();
   const bool ok = operation.status().ok();
-  auto awaited = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
+  auto pending = operation.last_rank() == UINT32_MAX ? -1 : static_cast<int32_t>(operation.last_rank());
   if (!ok && operation.is_prepared()) {
-    operation.progress(awaited_);
-    const auto lost = std::find_if(awaited_.begin(), awaited_.end(), [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
-    if (!awaited_.empty()) awaited = static_cast<int32_t>(lost == awaited_.end() ? awaited_.front() : *lost);
+    operation.progress(pending_);
+    const auto lost = std::find_if(pending_.begin(), pending_.end(), [&](Rank rank) { return !peers_[active.group->members[rank]].lost.ok(); });
+    if (!pending_.empty()) pending = static_cast<int32_t>(lost == pending_.end() ? pending_.front() : *lost);
   }
   moved_.clear();
   for (const auto rank : operation.setup().plan->partners) {
@@ -101,7 +101,7 @@ void Engine::record_end(const Active& active) {
                             .code = static_cast<uint8_t>(operation.status().code()),
                             .numbering = numbering_of(active.number),
                             .reserved = 0,
-                            .awaited = awaited};
+                            .pending = pending};
   active.group->record->ended(entry, (ok ? times.last_first_arrival : times.ended) - times.started, moved_);
 }
 

@@ -64,7 +64,7 @@ TEST(EngineRecord, an_operation_is_written_down_with_its_times_and_bytes) {
     EXPECT_EQ(messages, done[rank]->report.sent_messages);
     EXPECT_EQ(record.links[rank].sent_messages, 0u);
   }
-  EXPECT_EQ(cluster.written(0).operations[0].awaited, 2);
+  EXPECT_EQ(cluster.written(0).operations[0].pending, 2);
   EXPECT_GE(cluster.written(0).links[2].waited_ns, 2 * static_cast<uint64_t>(millisecond));
 }
 
@@ -93,14 +93,14 @@ TEST(EngineRecord, who_is_waited_for_is_seen_while_it_is_so) {
   ASSERT_EQ(record.running.size(), 1u);
   EXPECT_EQ(record.running[0].name.to_string(), "all_reduce 0");
   EXPECT_EQ(record.running[0].phase, record::Phase::contributions);
-  EXPECT_EQ(record.running[0].awaited, (std::vector<Rank>{2}));
-  EXPECT_EQ(record.running[0].awaited_count, 1u);
+  EXPECT_EQ(record.running[0].pending, (std::vector<Rank>{2}));
+  EXPECT_EQ(record.running[0].pending_count, 1u);
   EXPECT_GT(record.running[0].received_total, record.running[0].received_bytes);
   auto third = cluster.sum(2);
   cluster.finish({first, second_, third});
   record = cluster.written(0);
   EXPECT_TRUE(record.running.empty());
-  EXPECT_EQ(record.operations.back().awaited, 2);
+  EXPECT_EQ(record.operations.back().pending, 2);
 }
 
 TEST(EngineRecord, who_sleeps_has_said_before_whom_it_waits_for) {
@@ -109,7 +109,7 @@ TEST(EngineRecord, who_sleeps_has_said_before_whom_it_waits_for) {
   cluster.engine(0).observe(cluster.now());
   const auto record = cluster.written(0);
   ASSERT_EQ(record.running.size(), 1u);
-  EXPECT_EQ(record.running[0].awaited, (std::vector<Rank>{1}));
+  EXPECT_EQ(record.running[0].pending, (std::vector<Rank>{1}));
   auto other = cluster.sum(1);
   cluster.finish({waits, other});
 }
@@ -122,7 +122,7 @@ TEST(EngineRecord, an_operation_that_is_late_names_whom_it_waited_for) {
     const auto record = cluster.written(rank);
     ASSERT_EQ(record.operations.size(), 1u);
     EXPECT_EQ(record.operations[0].code, Code::late);
-    EXPECT_EQ(record.operations[0].awaited, 2);
+    EXPECT_EQ(record.operations[0].pending, 2);
     EXPECT_EQ(record.collectives[0].late, 1u);
     EXPECT_EQ(record.collectives[0].failed, 1u);
     EXPECT_TRUE(record.running.empty());

@@ -108,7 +108,7 @@ TEST(EngineRelay, is_for_few_bytes_of_many_ranks) {
 // A tuning file knows only what can be asked for.
 TEST(EngineRelay, is_how_a_tuned_one_shot_is_made_quicker) {
   const auto schedule_of = [](ScheduleKind tuned) {
-    TunedGroup group{.islands = {0, 1, 2, 3, 4, 5, 6, 7}, .calls = {{.kind = tuned}}};
+    TunedGroup group{.host_groups = {0, 1, 2, 3, 4, 5, 6, 7}, .calls = {{.kind = tuned}}};
     const auto cluster = cluster_of(8, {.groups = {group}});
     std::vector<std::vector<float>> data(8, std::vector<float>(10, 1));
     std::vector<std::shared_ptr<Completion>> done;

@@ -11,7 +11,7 @@ namespace {
 
 // Each blocked operation asks for what is lent to be given back, but not each of them again whenever one of them could go on: the
 // frames would fill the ring that the payloads need.
-TEST(EngineRoom, is_asked_for_about_once_by_each_operation_that_lacks_it) {
+TEST(EngineCredit, is_asked_for_about_once_by_each_operation_that_lacks_it) {
   constexpr size_t count = 400, elements = 100;
   TestCluster cluster(2);
   std::vector<std::vector<int32_t>> data[2];
@@ -60,7 +60,7 @@ size_t held_while_waiting(uint64_t first_id, uint64_t second_id) {
   return held;
 }
 
-TEST(EngineRoom, what_waits_in_operations_that_all_begin_in_one_order_stays_where_it_was_lent) {
+TEST(EngineCredit, what_waits_in_operations_that_all_begin_in_one_order_stays_where_it_was_lent) {
   EXPECT_EQ(held_while_waiting(0, 0), 0u);
   EXPECT_GE(held_while_waiting(7, 8), 2 * 1000 * sizeof(int32_t)) << "others may have begun 8 first, and nothing more fits before it is through";
 }

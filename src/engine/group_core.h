@@ -25,8 +25,8 @@ namespace unisono {
 inline constexpr PeerIndex self_peer = UINT32_MAX;  // this process in a member list
 
 // What the latest call of its kind without the executor had in common with the next one like it (engine/fast_path/fast_path.h).
-struct ExpressPlan {
-  static constexpr uint32_t world_max = exchange_ranks_max;  // bits of Express::missing
+struct FastPathPlan {
+  static constexpr uint32_t world_max = exchange_ranks_max;  // bits of FastPath::missing
   bool serves(const OperationRequest& q) const {
     return plan != nullptr && q.count == count && q.dtype == dtype && q.op == op && q.order == order && q.schedule == schedule && q.slice_bytes == asked_slice_bytes &&
            q.collective == collective && q.in_place_blocks == in_place_blocks && q.root == root && q.send_counts.empty() && q.recv_counts.empty() && q.codec->is_plain() && q.encode_error == nullptr && q.agreement == 0;
@@ -46,7 +46,7 @@ struct ExpressPlan {
   uint64_t tensor_bytes = 0;   // as in the record
   FrameHeader header;          // but for the operation's number and the chunk
   Report report;               // but for number, times and last rank
-  uint32_t awaited = 0;        // ranks that send to this one, as bits
+  uint32_t pending = 0;        // ranks that send to this one, as bits
   std::array<PeerIndex, world_max> others{};  // that this rank sends to, or receives from, or both; if all of them, from the next rank on
   size_t sends = 0, receives = 0;  // of others: all of them, or none
 };
@@ -56,7 +56,7 @@ struct GroupCore {
   uint32_t epoch = 0;                // as in frames
   std::vector<PeerIndex> members;    // by rank; self_peer for this process
   Rank self = 0;
-  std::vector<uint32_t> islands;     // island (host) of each rank
+  std::vector<uint32_t> host_groups;     // host group (host) of each rank
   std::unique_ptr<UnevenLinks> uneven;  // null where links between hosts are alike
   uint64_t next_operation = 0;       // of those numbered by order of calls
   std::map<uint64_t, uint32_t> next_message;  // point-to-point sequence by (source, destination, tag)
@@ -84,7 +84,7 @@ struct GroupCore {
   };
   std::array<Chosen, 16> chosen{};
   size_t chosen_at = 0;
-  std::array<ExpressPlan, record::collective_count> express;  // by collective
+  std::array<FastPathPlan, record::collective_count> fast_path;  // by collective
   std::vector<int32_t> rank_of_peer; // by PeerIndex; -1 = not a member
   Status ended;                      // not ok: no more operations
   std::vector<Status> gave_up;       // by rank; empty: nobody has aborted the group

@@ -61,7 +61,7 @@ class InlineCompute final : public Compute {
   }
 
   // Threads beside the driving one.
-  void hire(uint32_t helpers) { crew_.hire(helpers); }
+  void hire(uint32_t helpers) { thread_pool_.hire(helpers); }
   void share_cache(uint32_t processes, uint32_t processors) { results_.share(read_shared_cache(), processes, processors); }
 
  private:
@@ -70,8 +70,8 @@ class InlineCompute final : public Compute {
 
   template <typename F>
   void in_parts(size_t count, size_t times, kernels::BlockCounts& counts, F&& work) {
-    if (crew_.helpers() == 0 || count * times < shared_min || count <= piece) return work(counts, {});
-    crew_.share(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
+    if (thread_pool_.helpers() == 0 || count * times < shared_min || count <= piece) return work(counts, {});
+    thread_pool_.share(static_cast<uint32_t>((count + piece - 1) / piece), [&](uint32_t i) {
       kernels::BlockCounts found;
       work(found, {.first = i * piece, .count = piece});
       const std::lock_guard lock(counting_);
@@ -95,7 +95,7 @@ class InlineCompute final : public Compute {
   Nanos (*const clock_)();
   SlotStores stores_;
   ResultStores results_;
-  Crew crew_;
+  ThreadPool thread_pool_;
   std::mutex counting_;
 };
 

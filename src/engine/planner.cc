@@ -33,9 +33,9 @@ Plan message_plan(Collective direction, Rank other) {
 bool is_message(const OperationRequest& q) { return q.collective == Collective::send || q.collective == Collective::recv; }
 
 // All ranks on one host, or every rank on a host of its own: there sums in rank order need no more bytes on any link.
-bool is_flat(std::span<const uint32_t> islands) {
-  const std::set<uint32_t> hosts(islands.begin(), islands.end());
-  return hosts.size() <= 1 || hosts.size() == islands.size();
+bool is_flat(std::span<const uint32_t> host_groups) {
+  const std::set<uint32_t> hosts(host_groups.begin(), host_groups.end());
+  return hosts.size() <= 1 || hosts.size() == host_groups.size();
 }
 
 // Where the order of additions cannot change a bit, any will do. Else rank order is the default where it costs nothing, which is a
@@ -43,7 +43,7 @@ bool is_flat(std::span<const uint32_t> islands) {
 Order order_of(const OperationRequest& q, const PlanContext& context) {
   if (!adds(q.collective) || !is_floating(q.dtype)) return Order::any;
   if (q.order != Order::automatic) return q.order;
-  return is_flat(context.islands) ? Order::in_rank_order : Order::any;
+  return is_flat(context.host_groups) ? Order::in_rank_order : Order::any;
 }
 
 uint64_t key_of(const OperationRequest& q, const PlanChoice& choice) {
@@ -99,7 +99,7 @@ static bool sizes_are_known(const OperationRequest& q) {
 
 // As a file says in which the group found it, else as rates and latencies of the links predict. Both are equal on all ranks.
 static Result<Choice> choose_plain(const ChooseRequest& request, const PlanContext& context) {
-  const auto* group = request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.islands, context.world) : nullptr;
+  const auto* group = request.kind == ScheduleKind::automatic ? context.topology.tuning.find(context.host_groups, context.world) : nullptr;
   const auto* tuned = group == nullptr ? nullptr : group->find(request.collective, request.bytes);
   if (tuned == nullptr) return choose(request);
   if (tuned->kind == ScheduleKind::one_shot) {
@@ -118,7 +118,7 @@ static Result<Choice> choose_schedule(const OperationRequest& q, const PlanConte
                         .bytes = schedule_bytes(q, context.world),
                         .is_16_bit_float = q.dtype == DType::f16 || q.dtype == DType::bf16,
                         .world = context.world,
-                        .islands = context.islands,
+                        .host_groups = context.host_groups,
                         .order = order_of(q, context),
                         .kind = q.schedule,
                         .slice_bytes = q.slice_bytes,
@@ -175,7 +175,7 @@ Result<Plan> make_plan(const OperationRequest& q, const PlanChoice& choice, cons
                                  .world = context.world,
                                  .rank = context.self,
                                  .root = q.root,
-                                 .islands = context.islands,
+                                 .host_groups = context.host_groups,
                                  .inner = choice.inner,
                                  .outer = choice.outer,
                                  .around = choice.fitted && choice.kind == ScheduleKind::ring ? std::span<const Rank>(context.uneven->around()) : std::span<const Rank>()});

@@ -28,7 +28,7 @@ struct PlanChoice {
 struct PlanContext {
   Rank self = 0;
   uint32_t world = 1;
-  std::span<const uint32_t> islands;
+  std::span<const uint32_t> host_groups;
   const Topology& topology;
   const UnevenLinks* uneven = nullptr;  // where the links between hosts differ
 };

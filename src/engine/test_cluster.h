@@ -17,10 +17,10 @@ namespace unisono {
 
 class TestCluster {
  public:
-  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {}, uint32_t ranks_per_island = 2, Nanos (*clock)() = nullptr) : world_(world), compute_(clock) {
+  explicit TestCluster(uint32_t world, const FaultPlan& faults = {}, EngineLimits limits = {}, uint32_t ranks_per_host_group = 2, Nanos (*clock)() = nullptr) : world_(world), compute_(clock) {
     hub_ = std::move(LoopbackHub::make({.count = world}).value());
-    std::vector<uint32_t> islands(world);
-    for (Rank r = 0; r < world; ++r) islands[r] = r / ranks_per_island;
+    std::vector<uint32_t> host_groups(world);
+    for (Rank r = 0; r < world; ++r) host_groups[r] = r / ranks_per_host_group;
     for (Rank r = 0; r < world; ++r) {
       auto plan = faults;
       plan.seed = faults.seed * 1000 + r;
@@ -32,7 +32,7 @@ class TestCluster {
       for (Rank peer = 0; peer < world; ++peer) {
         if (peer != r) engine.add_peer(peer, *transports_.back(), "process " + std::to_string(peer));
       }
-      groups_.push_back(&make_group(r, 1, all(), islands));
+      groups_.push_back(&make_group(r, 1, all(), host_groups));
     }
   }
 
@@ -41,10 +41,10 @@ class TestCluster {
     std::iota(ranks.begin(), ranks.end(), 0u);
     return ranks;
   }
-  GroupCore& make_group(Rank rank, uint32_t number, const std::vector<Rank>& members, std::vector<uint32_t> islands = {}) {
+  GroupCore& make_group(Rank rank, uint32_t number, const std::vector<Rank>& members, std::vector<uint32_t> host_groups = {}) {
     std::vector<PeerIndex> peers;
     for (const auto member : members) peers.push_back(member == rank ? self_peer : member);
-    return engines_[rank]->make_group(number, 7, std::move(peers), std::move(islands));
+    return engines_[rank]->make_group(number, 7, std::move(peers), std::move(host_groups));
   }
   Caller caller(Rank rank) const { return {rank, world_, 10 * second}; }
   Engine& engine(Rank rank) { return *engines_[rank]; }

@@ -21,14 +21,14 @@ void pause() {
 
 }  // namespace
 
-Crew::~Crew() {
+ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_relaxed);
   calls_.fetch_add(1);
   calls_.notify_all();
   for (auto& thread : threads_) thread.join();
 }
 
-void Crew::hire(uint32_t helpers) {
+void ThreadPool::hire(uint32_t helpers) {
   // Signals are for the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -44,7 +44,7 @@ void Crew::hire(uint32_t helpers) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void Crew::share(const Job& job) {
+void ThreadPool::share(const Job& job) {
   job_ = job;
   undone_.store(job.pieces, std::memory_order_relaxed);
   left_.store(job.pieces, std::memory_order_release);
@@ -60,7 +60,7 @@ void Crew::share(const Job& job) {
   }
 }
 
-bool Crew::do_a_piece() {
+bool ThreadPool::do_a_piece() {
   auto left = left_.load(std::memory_order_acquire);
   do {
     if (left == 0) return false;
@@ -70,7 +70,7 @@ bool Crew::do_a_piece() {
   return true;
 }
 
-void Crew::help() {
+void ThreadPool::help() {
   for (;;) {
     // In this order: who ends it sets that before it calls for the last time.
     const auto seen = calls_.load(std::memory_order_seq_cst);

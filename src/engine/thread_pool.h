@@ -11,14 +11,14 @@
 
 namespace unisono {
 
-class Crew {
+class ThreadPool {
  public:
   static constexpr const char* thread_name = "unisono-compute";  // as top -H and debuggers show it
 
-  Crew() = default;
-  ~Crew();
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  ThreadPool() = default;
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Not while work is shared. Fewer than asked for where the system gives no more threads.
   void hire(uint32_t helpers);

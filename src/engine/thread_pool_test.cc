@@ -20,15 +20,15 @@
 namespace unisono {
 namespace {
 
-TEST(Crew, does_every_piece_once_before_it_returns) {
+TEST(ThreadPool, does_every_piece_once_before_it_returns) {
   for (const uint32_t helpers : {0u, 1u, 3u, 15u}) {
-    Crew crew;
-    crew.hire(helpers);
-    EXPECT_EQ(crew.helpers(), helpers);
+    ThreadPool thread_pool;
+    thread_pool.hire(helpers);
+    EXPECT_EQ(thread_pool.helpers(), helpers);
     std::vector<uint32_t> done(100);  // not atomic: a thread sanitizer sees what is not waited for
     for (uint32_t call = 1; call <= 300; ++call) {
       const uint32_t pieces = call % 100;
-      crew.share(pieces, [&](uint32_t piece) { ++done[piece]; });
+      thread_pool.share(pieces, [&](uint32_t piece) { ++done[piece]; });
       uint32_t sum = 0;
       for (auto& count : done) sum += std::exchange(count, 0);
       ASSERT_EQ(sum, pieces) << helpers << " helpers, call " << call;
@@ -36,13 +36,13 @@ TEST(Crew, does_every_piece_once_before_it_returns) {
   }
 }
 
-TEST(Crew, helpers_that_sleep_are_woken) {
-  Crew crew;
-  crew.hire(1);
+TEST(ThreadPool, helpers_that_sleep_are_woken) {
+  ThreadPool thread_pool;
+  thread_pool.hire(1);
   // Both threads have to be in a piece at once.
   for (int call = 0; call < 20; ++call) {
     std::atomic<int> inside{0};
-    crew.share(2, [&](uint32_t) {
+    thread_pool.share(2, [&](uint32_t) {
       ++inside;
       while (inside < 2) std::this_thread::yield();
     });
@@ -52,9 +52,9 @@ TEST(Crew, helpers_that_sleep_are_woken) {
   }
 }
 
-TEST(Crew, may_be_let_go_without_having_worked) {
-  Crew crew;
-  crew.hire(4);
+TEST(ThreadPool, may_be_let_go_without_having_worked) {
+  ThreadPool thread_pool;
+  thread_pool.hire(4);
 }
 
 // Threads of other kinds do not count: a sanitizer has one of its own from the first thread on.
@@ -63,12 +63,12 @@ size_t helpers_here() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
-    if (name == Crew::thread_name) ++helpers;
+    if (name == ThreadPool::thread_name) ++helpers;
   }
   return helpers;
 }
 
-TEST(Crew, is_as_large_as_the_options_say_the_calling_thread_included) {
+TEST(ThreadPool, is_as_large_as_the_options_say_the_calling_thread_included) {
   for (const uint32_t compute_threads : {1u, 4u}) {
     Options options;
     options.rank = 0;
@@ -99,7 +99,7 @@ Coded coded(InlineCompute& compute, const StepCodec& step, const std::vector<flo
   return c;
 }
 
-TEST(Crew, coded_elements_are_the_same_bits_with_any_number_of_threads) {
+TEST(ThreadPool, coded_elements_are_the_same_bits_with_any_number_of_threads) {
   Random random(17);
   for (const uint8_t bits : {2, 3, 4, 5, 6, 7, 8}) {
     std::vector<float> values(200'000 + bits);

@@ -18,7 +18,7 @@ void write(ByteWriter& writer, const LinkProfile& link, bool is_measured) {
   uint8_t flags = is_measured ? measured : 0;
   if (link.copied_by_cores) flags |= copied_by_cores;
   if (link.shares_payloads) flags |= shares_payloads;
-  writer.write(link.cores).write(link.islands_sharing).write(flags);
+  writer.write(link.cores).write(link.host_groups_sharing).write(flags);
 }
 
 bool not_negative(double field) { return std::isfinite(field) && field >= 0; }
@@ -27,7 +27,7 @@ LinkProfile read(ByteReader& reader, bool& is_measured) {
   LinkProfile link;
   for (const auto number : numbers) link.*number = reader.read<double>();
   link.cores = reader.read<uint32_t>();
-  link.islands_sharing = reader.read<uint32_t>();
+  link.host_groups_sharing = reader.read<uint32_t>();
   const auto flags = reader.read<uint8_t>();
   is_measured = (flags & measured) != 0;
   link.copied_by_cores = (flags & copied_by_cores) != 0;

@@ -10,7 +10,7 @@ namespace {
 TEST(Topology, arrives_as_it_was_sent_to_the_last_bit) {
   Topology topology{.inside = shared_memory_profile(3), .between = network_tcp_profile(5), .inside_measured = true};
   topology.inside.latency_us = 0.1 + 0.2;
-  topology.inside.islands_sharing = 3;
+  topology.inside.host_groups_sharing = 3;
   topology.between.bytes_per_us = 1.0 / 3;
   EXPECT_EQ(decode_topology(encode(topology)), topology);
   std::swap(topology.inside, topology.between);
@@ -71,7 +71,7 @@ TEST(Topology, with_numbers_that_no_link_has_is_none) {
   EXPECT_FALSE(sound([](LinkProfile& link) { link.reduce_bytes_per_us = std::numeric_limits<double>::quiet_NaN(); }));
   EXPECT_FALSE(sound([](LinkProfile& link) { link.slice_bytes = std::numeric_limits<double>::infinity(); }));
   EXPECT_FALSE(sound([](LinkProfile& link) { link.cores = 0; }));
-  EXPECT_FALSE(sound([](LinkProfile& link) { link.islands_sharing = 0; }));
+  EXPECT_FALSE(sound([](LinkProfile& link) { link.host_groups_sharing = 0; }));
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ struct Flow {
   uint64_t recv_total = 0, recv_arrived = 0, recv_consumed = 0, recv_granted = 0;
   Nanos first_arrival = never;
   bool opened = false;   // the partner runs the operation: it has granted something
-  bool pleaded = false;  // it was asked to give back what is lent to it, and no room came since
-  bool pleaded_ever = false;
+  bool credit_requested = false;  // it was asked to give back what is lent to it, and no room came since
+  bool credit_requested_ever = false;
   bool copies = false;   // it has asked for that
 
   void open(const FlowLimits& limits) {

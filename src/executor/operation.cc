@@ -129,7 +129,7 @@ void Operation::pump(Rank to) {
       if (!flow.may_send(bytes) && !(flow.may_overdraw() && bring_oldest_forward(*queue))) break;
       const auto item = items_[static_cast<size_t>(queue->head)];
       if (!send_queued(to, item)) {
-        if (queue == &flow.contributions) plead(to);
+        if (queue == &flow.contributions) request_credit(to);
         break;
       }
       queue->head = item.next;
@@ -154,7 +154,7 @@ bool Operation::send_queued(Rank to, const SendItem& item) {
     port_->fill(slot, message_of(item.lane, stage), bytes);
     port_->commit(slot, header);
   } else {
-    if (port_->room(to) == 0) return false;
+    if (port_->credit(to) == 0) return false;
     const auto* payload = message_of(item.lane, stage);
     if (!port_->send(to, header, {payload, payload == nullptr ? 0 : bytes}, item.lane)) return true;
   }
@@ -179,17 +179,17 @@ bool Operation::bring_oldest_forward(SendQueue& queue) {
 // what is to be sent now; or of another operation, which must not block this one. Then it is asked, once until there is room, to keep
 // copies instead, also of what is on its way. What all ranks begin in one order they mostly finish in that order: there the first one
 // pleads, and the others wait for its room, if it does not take too long.
-void Operation::plead(Rank to) {
+void Operation::request_credit(Rank to) {
   auto& flow = flows_[to];
-  if (flow.pleaded || port_->slot_bytes(to) == 0) return;
+  if (flow.credit_requested || port_->slot_bytes(to) == 0) return;
   if (!setup_.is_next) {
     if (becomes_next_at_ == never) becomes_next_at_ = now_ + std::min(setup_.request.timeout / patience_part, patience_max);
     return;
   }
   const bool another = flow.send_used == 0 || !setup_.hold_lent;
   if (!bring_oldest_forward(flow.contributions) && !another) return;
-  flow.pleaded = true;
-  port_->plead(to, std::exchange(flow.pleaded_ever, true));
+  flow.credit_requested = true;
+  port_->request_credit(to, std::exchange(flow.credit_requested_ever, true));
 }
 
 void Operation::becomes_next(Nanos now) {
@@ -459,13 +459,13 @@ void Operation::granted(Rank from, uint64_t bytes, Nanos now) {
   auto& flow = flows_[from];
   flow.opened = true;
   flow.send_allowed = std::min(flow.send_total, std::max(flow.send_allowed, bytes));
-  room(from, now);
+  credit(from, now);
 }
 
-void Operation::room(Rank to, Nanos now) {
+void Operation::credit(Rank to, Nanos now) {
   if (done_ || to >= flows_.size() || !flows_[to].waits_to_send()) return;
   now_ = now;
-  flows_[to].pleaded = false;
+  flows_[to].credit_requested = false;
   pump(to);
   run(now);
 }

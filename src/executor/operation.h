@@ -43,7 +43,7 @@ class Operation {
   void granted(Rank from, uint64_t bytes, Nanos now);
   // The rank has run out of memory to lend to this one: gives it back, and keeps copies of what has to wait, from now on.
   void copy_out(Rank from);
-  void room(Rank to, Nanos now);
+  void credit(Rank to, Nanos now);
   void sent(uint32_t lane, Nanos now);
   void computed(uint32_t lane, Nanos now);
   // before: what had ended the group already, though not this operation; ok: nothing.
@@ -72,8 +72,8 @@ class Operation {
   Nanos deadline_at() const { return inquiring_ ? inquiry_ends_ : started_ + setup_.request.timeout; }
   Report report(Nanos now) const;
   const OperationSetup& setup() const { return setup_; }
-  // awaited: the first awaited_told_max ranks that it waits for, ascending; also of one that has failed.
-  Progress progress(std::vector<Rank>& awaited) const;
+  // awaited: the first pending_told_max ranks that it waits for, ascending; also of one that has failed.
+  Progress progress(std::vector<Rank>& pending) const;
   OperationTimes times() const { return {started_, first_send_, last_first_arrival_, last_receive_, ended_}; }
   bool is_prepared() const { return prepared_; }  // false: there was no memory to begin with it, and neither flows nor progress are its own
   const Flow& flow(Rank partner) const { return flows_[partner]; }  // to and from one of the plan's partners
@@ -176,7 +176,7 @@ class Operation {
   bool is_result(const Lane& lane, const Stage& stage) const;
   SendQueue& queue_for(Flow& flow, const Lane& lane, const Stage& stage) const;
   bool bring_oldest_forward(SendQueue& queue);
-  void plead(Rank to);
+  void request_credit(Rank to);
   void pass_oldest();
   void consume(Rank from, uint64_t bytes);
   void grant_more(Rank from);

@@ -50,7 +50,7 @@ ErrorUse Operation::begin_error(Lane& lane) const {
   return setup_.request.error_feedback ? ErrorUse::carried : ErrorUse::set;
 }
 
-// In a hierarchical schedule a lone rank's own values stand for its island's sum: they go through what inside islands is used, too.
+// In a hierarchical schedule a lone rank's own values stand for its host group's sum: they go through what inside host groups is used, too.
 static bool is_alone(MessageStep step, bool has_output, const WireCodec& inside) { return step == MessageStep::across && !has_output && !inside.is_plain(); }
 
 void Operation::encode(uint32_t index, const Stage& stage, std::byte* message) {

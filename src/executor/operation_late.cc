@@ -30,9 +30,9 @@ bool Operation::needs(Rank peer) const {
   return false;
 }
 
-Progress Operation::progress(std::vector<Rank>& awaited) const {
+Progress Operation::progress(std::vector<Rank>& pending) const {
   Progress progress{.since = now_};
-  awaited.clear();
+  pending.clear();
   for (const auto rank : plan_->partners) {
     const auto& flow = flows_[rank];
     progress.sent_bytes += flow.send_used;
@@ -47,23 +47,23 @@ Progress Operation::progress(std::vector<Rank>& awaited) const {
     const auto& stage = plan_->stages[lane.stage];
     const std::pair at(stage.round, lane.slice);
     if (at > first || lane.got >= stage.recv_end - stage.recv_begin) continue;
-    if (at < first) awaited.clear();
+    if (at < first) pending.clear();
     first = at;
     progress.phase = stage.reduces ? Progress::Phase::contributions : Progress::Phase::results;
     progress.round = stage.round;
     const auto ranks = plan_->receives(stage);
-    for (size_t r = 0; r < ranks.size() && awaited.size() < awaited_told_max; ++r) {
-      const bool told = std::find(awaited.begin(), awaited.end(), ranks[r]) != awaited.end();
-      if (!told && !arrivals_.arrived(lane.arrivals + stage.recv_before + r)) awaited.push_back(ranks[r]);
+    for (size_t r = 0; r < ranks.size() && pending.size() < pending_told_max; ++r) {
+      const bool told = std::find(pending.begin(), pending.end(), ranks[r]) != pending.end();
+      if (!told && !arrivals_.arrived(lane.arrivals + stage.recv_before + r)) pending.push_back(ranks[r]);
     }
   }
-  std::sort(awaited.begin(), awaited.end());
-  if (!awaited.empty()) return progress;
-  for (size_t i = oldest_; i < lanes_.size() && awaited.empty(); ++i) {
+  std::sort(pending.begin(), pending.end());
+  if (!pending.empty()) return progress;
+  for (size_t i = oldest_; i < lanes_.size() && pending.empty(); ++i) {
     const auto& lane = lanes_[i];
     if (lane.finished || lane.sends_pending == 0 || lane.stage == plan_->chunks[lane.chunk].stage_end) continue;
     const auto sends = plan_->sends(plan_->stages[lane.stage]);
-    awaited.assign(sends.begin(), sends.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(sends.size(), awaited_told_max)));
+    pending.assign(sends.begin(), sends.begin() + static_cast<std::ptrdiff_t>(std::min<size_t>(sends.size(), pending_told_max)));
     progress.phase = Progress::Phase::sending;
     progress.round = plan_->stages[lane.stage].round;
   }

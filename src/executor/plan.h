@@ -17,7 +17,7 @@
 
 namespace unisono {
 
-// What a round's messages carry: contributions, sums of islands, or what is final.
+// What a round's messages carry: contributions, sums of host groups, or what is final.
 enum class MessageStep : uint8_t { reduce, across, gather };
 
 struct Stage {

@@ -36,7 +36,7 @@ class Port {
  public:
   virtual ~Port() = default;
   // Messages that may be sent to the rank now.
-  virtual size_t room(Rank to) = 0;
+  virtual size_t credit(Rank to) = 0;
   // Sends; true if the payload's memory is free again already, else Operation::sent(lane) follows. Needs room.
   virtual bool send(Rank to, FrameHeader header, std::span<const std::byte> payload, uint32_t lane) = 0;
   // The largest message to this rank that can be written straight into memory that it reads; 0: none.
@@ -55,7 +55,7 @@ class Port {
   virtual void grant(Rank to, uint64_t bytes) = 0;
   // Asks a rank to give back, of all operations, what is lent to it. again: this operation did so before; then it is enough if one of
   // all operations does since there was room last.
-  virtual void plead(Rank to, bool again) = 0;
+  virtual void request_credit(Rank to, bool again) = 0;
   // "host b, pid 42": what lies behind a rank, for messages.
   virtual std::string place(Rank rank) const = 0;
   // Arithmetic: true if done at once, else Operation::computed(lane) follows. The task's sources are valid until then.

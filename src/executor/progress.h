@@ -8,7 +8,7 @@
 
 namespace unisono {
 
-inline constexpr size_t awaited_told_max = 64;  // ranks that progress() names
+inline constexpr size_t pending_told_max = 64;  // ranks that progress() names
 
 // What an operation does just now: what is missing of the earliest round and, there, of the first slice.
 struct Progress {

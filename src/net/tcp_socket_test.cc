@@ -19,21 +19,21 @@ std::string congestion_control(const Descriptor& socket) {
 
 struct Connection {
   explicit Connection(int family) {
-    const Descriptor door(::socket(family, SOCK_STREAM, 0));
+    const Descriptor acceptor(::socket(family, SOCK_STREAM, 0));
     sockaddr_storage address{};
     socklen_t bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     address.ss_family = static_cast<sa_family_t>(family);
     if (family == AF_INET) reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     else reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_loopback;
     auto* where = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(door.get(), where, bytes), 0);
-    begin_without_pacing(door.get());
-    EXPECT_EQ(::listen(door.get(), 1), 0);
-    EXPECT_EQ(::getsockname(door.get(), where, &bytes), 0);
+    EXPECT_EQ(::bind(acceptor.get(), where, bytes), 0);
+    begin_without_pacing(acceptor.get());
+    EXPECT_EQ(::listen(acceptor.get(), 1), 0);
+    EXPECT_EQ(::getsockname(acceptor.get(), where, &bytes), 0);
     dialled = Descriptor(::socket(family, SOCK_STREAM, 0));
     begin_without_pacing(dialled.get());
     EXPECT_EQ(::connect(dialled.get(), where, bytes), 0);
-    accepted = Descriptor(::accept(door.get(), nullptr, nullptr));
+    accepted = Descriptor(::accept(acceptor.get(), nullptr, nullptr));
   }
   Descriptor dialled, accepted;
 };

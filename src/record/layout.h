@@ -18,7 +18,7 @@ inline constexpr uint32_t layout_version = 1;
 inline constexpr uint32_t collective_count = 11;
 inline constexpr uint32_t bucket_count = 32;
 inline constexpr uint32_t shown_max = 8;            // operations in flight that Live tells about
-inline constexpr uint32_t awaited_max = 8;          // ranks that one of them is told to wait for
+inline constexpr uint32_t pending_max = 8;          // ranks that one of them is told to wait for
 inline constexpr uint32_t world_max = 4096;
 inline constexpr uint64_t ring_min = 64, ring_max = 1u << 20;  // operations; always a power of two
 inline constexpr uint64_t uncounted_max = 32;
@@ -59,8 +59,8 @@ struct Totals {
   uint64_t begun;
   uint64_t ended;             // likewise where the ring's next entry goes
   uint64_t counted;           // at least ended - uncounted_max
-  uint64_t express_messages;
-  uint64_t express_bytes;
+  uint64_t fast_path_messages;
+  uint64_t fast_path_bytes;
   int64_t left_at;            // 0: the process has not left the group
   uint64_t left_code;         // a Code: why
 };
@@ -76,7 +76,7 @@ struct Kind {
 static_assert(sizeof(Kind) == 8);
 
 // What an express operation of so many bytes sends to each other rank, and receives from it, without headers: all of them, or one of its equal blocks.
-constexpr uint64_t express_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
+constexpr uint64_t fast_path_payload(unisono::Collective collective, uint64_t bytes, uint32_t world) {
   return has_blocks(collective) ? bytes / world : bytes;
 }
 
@@ -103,8 +103,8 @@ struct Shown {
   uint8_t numbering;
   uint8_t phase;
   uint16_t round;             // of the schedule
-  uint32_t awaited_count;     // ranks that are waited for; the first awaited_max of them:
-  uint32_t awaited[awaited_max];
+  uint32_t pending_count;     // ranks that are waited for; the first pending_max of them:
+  uint32_t pending[pending_max];
   uint64_t reserved[2];
 };
 static_assert(sizeof(Shown) == 128);
@@ -160,7 +160,7 @@ struct Entry {
   uint8_t code;               // a Code
   uint8_t numbering;
   uint16_t reserved;
-  int32_t awaited;            // the rank that was waited for longest; -1: none
+  int32_t pending;            // the rank that was waited for longest; -1: none
 };
 static_assert(sizeof(Entry) == 64);
 

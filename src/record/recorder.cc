@@ -129,9 +129,9 @@ void Recorder::count(const Entry& entry, Nanos waited) {
   c.buckets[bucket_of(took)] += 1;
   c.late += code == Code::late;
   c.failed += code != Code::ok;
-  if (entry.awaited < 0) return;
-  links_[entry.awaited].waited_ns += static_cast<uint64_t>(waited);
-  links_[entry.awaited].waited += 1;
+  if (entry.pending < 0) return;
+  links_[entry.pending].waited_ns += static_cast<uint64_t>(waited);
+  links_[entry.pending].waited += 1;
 }
 
 // What is not counted yet are express operations that ended with ok.
@@ -141,17 +141,17 @@ void Recorder::count_uncounted() {
     const auto& entry = ring_[i & ring_mask_];
     const auto took = entry.ended - entry.started;
     auto& c = collectives_[entry.kind.collective];
-    bytes += express_payload(static_cast<unisono::Collective>(entry.kind.collective), entry.bytes, world_);
+    bytes += fast_path_payload(static_cast<unisono::Collective>(entry.kind.collective), entry.bytes, world_);
     c.ended += 1;
     c.bytes += entry.bytes;
     c.total_ns += static_cast<uint64_t>(took);
     c.buckets[bucket_of(took)] += 1;
-    links_[entry.awaited].waited_ns += static_cast<uint64_t>(took);
-    links_[entry.awaited].waited += 1;
+    links_[entry.pending].waited_ns += static_cast<uint64_t>(took);
+    links_[entry.pending].waited += 1;
   }
   const auto operations = ended_ - counted_;
-  totals_->express_messages += operations;
-  totals_->express_bytes += bytes + operations * sizeof(FrameHeader);
+  totals_->fast_path_messages += operations;
+  totals_->fast_path_bytes += bytes + operations * sizeof(FrameHeader);
   totals_->counted = counted_ = ended_;
 }
 

@@ -59,8 +59,8 @@ class Recorder {
   static Result<std::unique_ptr<Recorder>> make(const Identity& identity, const Placement& placement);
   Recorder(const Recorder&) = delete;
 
-  // An express operation: nothing is in flight, and nothing may come before express_ended or show.
-  void express_begun(uint64_t number, uint64_t bytes, Kind kind, Nanos started) {
+  // An express operation: nothing is in flight, and nothing may come before fast_path_ended or show.
+  void fast_path_begun(uint64_t number, uint64_t bytes, Kind kind, Nanos started) {
     if (ended_ - counted_ >= uncounted_max) count_all();
     auto& entry = *next_;
     entry.number = number;
@@ -70,11 +70,11 @@ class Recorder {
     store(totals_->begun, ended_ + 1);
   }
   // It is done; `last` came last.
-  void express_ended(Rank last, Nanos ended) {
+  void fast_path_ended(Rank last, Nanos ended) {
     auto& entry = *next_;
     entry.last_receive = entry.ended = ended;
-    std::memcpy(&entry.code, &express_outcome, sizeof(express_outcome));
-    entry.awaited = static_cast<int32_t>(last);
+    std::memcpy(&entry.code, &fast_path_outcome, sizeof(fast_path_outcome));
+    entry.pending = static_cast<int32_t>(last);
     publish();
   }
 
@@ -92,7 +92,7 @@ class Recorder {
   ByteView bytes() const { return {area_.data(), area_.bytes()}; }
 
  private:
-  static constexpr uint32_t express_outcome = 0;  // code ok, numbered by order
+  static constexpr uint32_t fast_path_outcome = 0;  // code ok, numbered by order
   Recorder(Area area, Status status, uint32_t world, uint64_t capacity);
 
   // What was stored before is seen before what is stored after.

@@ -44,7 +44,7 @@ TEST(Recorder, keeps_an_operation_with_its_outcome_and_counts_it) {
   EXPECT_EQ(operation.name.to_string(), "all_reduce 17");
   EXPECT_EQ(operation.name.call(), "all_reduce(f32 sum, 4000 bytes)");
   EXPECT_EQ(operation.code, Code::late);
-  EXPECT_EQ(operation.awaited, 2);
+  EXPECT_EQ(operation.pending, 2);
   EXPECT_EQ(operation.ended - operation.started, microsecond);
   ASSERT_EQ(record.collectives.size(), 1u);
   EXPECT_EQ(record.collectives[0].late, 1u);
@@ -57,13 +57,13 @@ TEST(Recorder, keeps_an_operation_with_its_outcome_and_counts_it) {
   EXPECT_EQ(record.links[2].waited, 1u);
 }
 
-TEST(Recorder, counts_express_operations_whenever_it_is_read) {
+TEST(Recorder, counts_fast_path_operations_whenever_it_is_read) {
   const auto recorder = recorder_of_three();
   for (uint64_t i = 1; i <= 3 * uncounted_max + 5; ++i) {
     const auto at = start + static_cast<Nanos>(i) * 1000;
-    recorder->express_begun(i, 1024, all_reduce_kind(), at);
+    recorder->fast_path_begun(i, 1024, all_reduce_kind(), at);
     EXPECT_EQ(snapshot_of(*recorder).begun, i);
-    recorder->express_ended(i % 2 == 0 ? 0 : 2, at + 500);
+    recorder->fast_path_ended(i % 2 == 0 ? 0 : 2, at + 500);
     const auto record = snapshot_of(*recorder);
     ASSERT_EQ(record.ended, i);
     ASSERT_EQ(record.collectives.size(), 1u);
@@ -79,13 +79,13 @@ TEST(Recorder, counts_express_operations_whenever_it_is_read) {
   }
 }
 
-TEST(Recorder, counts_express_operations_by_their_collective) {
+TEST(Recorder, counts_fast_path_operations_by_their_collective) {
   const auto recorder = recorder_of_three();
   const Kind kinds[] = {all_reduce_kind(), {.collective = static_cast<uint8_t>(unisono::Collective::barrier), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0}};
   for (uint64_t i = 0; i < 2 * uncounted_max + 6; ++i) {
     const auto at = start + static_cast<Nanos>(i) * 1000;
-    recorder->express_begun(i, i % 2 == 0 ? 1024 : 0, kinds[i % 2], at);
-    recorder->express_ended(0, at + 500);
+    recorder->fast_path_begun(i, i % 2 == 0 ? 1024 : 0, kinds[i % 2], at);
+    recorder->fast_path_ended(0, at + 500);
   }
   const auto record = snapshot_of(*recorder);
   ASSERT_EQ(record.collectives.size(), 2u);
@@ -96,12 +96,12 @@ TEST(Recorder, counts_express_operations_by_their_collective) {
   }
 }
 
-TEST(Recorder, counts_of_an_express_all_gather_what_crosses_each_link) {
+TEST(Recorder, counts_of_an_fast_path_all_gather_what_crosses_each_link) {
   const auto recorder = recorder_of_three();
   const Kind kind{.collective = static_cast<uint8_t>(unisono::Collective::all_gather), .dtype = 0, .reduce_op = 0, .schedule = 0, .root = 0};
   for (uint64_t i = 1; i <= 2 * uncounted_max; ++i) {
-    recorder->express_begun(i, 3 * 1024, kind, start);
-    recorder->express_ended(0, start + 500);
+    recorder->fast_path_begun(i, 3 * 1024, kind, start);
+    recorder->fast_path_ended(0, start + 500);
     const auto record = snapshot_of(*recorder);
     ASSERT_EQ(record.collectives[0].bytes, i * 3 * 1024);
     for (const Rank other : {0u, 2u}) {
@@ -111,9 +111,9 @@ TEST(Recorder, counts_of_an_express_all_gather_what_crosses_each_link) {
   }
 }
 
-TEST(Recorder, an_express_operation_that_was_taken_over_is_counted_once) {
+TEST(Recorder, an_fast_path_operation_that_was_taken_over_is_counted_once) {
   const auto recorder = recorder_of_three();
-  recorder->express_begun(1, 1024, all_reduce_kind(), start);
+  recorder->fast_path_begun(1, 1024, all_reduce_kind(), start);
   recorder->ended(entry_of(1, start), 500, {});
   const auto record = snapshot_of(*recorder);
   EXPECT_EQ(record.begun, 1u);
@@ -147,14 +147,14 @@ TEST(Recorder, shows_what_is_in_flight_until_it_ends) {
   recorder->show(shown_of(6));
   shown.phase = static_cast<uint8_t>(Phase::results);
   shown.round = 1;
-  shown.awaited_count = 2;
-  shown.awaited[0] = 0;
-  shown.awaited[1] = 2;
+  shown.pending_count = 2;
+  shown.pending[0] = 0;
+  shown.pending[1] = 2;
   recorder->show(shown);
   auto record = snapshot_of(*recorder);
   ASSERT_EQ(record.running.size(), 2u);
   EXPECT_EQ(record.running[0].phase, Phase::results);
-  EXPECT_EQ(record.running[0].awaited, (std::vector<Rank>{0, 2}));
+  EXPECT_EQ(record.running[0].pending, (std::vector<Rank>{0, 2}));
   EXPECT_EQ(record.running[1].phase, Phase::begun);
   recorder->ended(entry_of(5, start), 0, {});
   record = snapshot_of(*recorder);

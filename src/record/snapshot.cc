@@ -59,7 +59,7 @@ bool name_of(const Raw& raw, uint32_t world, CallName& name) {
 
 bool read_entry(const Entry& raw, uint32_t world, EndedOperation& out) {
   if (!name_of(raw, world, out.name) || raw.code > static_cast<uint8_t>(Code::internal)) return false;
-  if (raw.awaited < -1 || raw.awaited >= static_cast<int32_t>(world)) return false;
+  if (raw.pending < -1 || raw.pending >= static_cast<int32_t>(world)) return false;
   const auto inside = [&](Nanos time) { return time == 0 || (time >= raw.started && time <= raw.ended); };
   if (!is_time(raw.started) || !is_time(raw.ended) || raw.ended < raw.started || !inside(raw.first_send) || !inside(raw.last_receive)) return false;
   out.started = raw.started;
@@ -67,12 +67,12 @@ bool read_entry(const Entry& raw, uint32_t world, EndedOperation& out) {
   out.last_receive = raw.last_receive;
   out.ended = raw.ended;
   out.code = static_cast<Code>(raw.code);
-  out.awaited = raw.awaited;
+  out.pending = raw.pending;
   return true;
 }
 
 bool read_shown(const Shown& raw, uint32_t world, RunningOperation& out) {
-  if (!name_of(raw, world, out.name) || raw.phase > static_cast<uint8_t>(Phase::working) || raw.awaited_count > world) return false;
+  if (!name_of(raw, world, out.name) || raw.phase > static_cast<uint8_t>(Phase::working) || raw.pending_count > world) return false;
   if (!is_time(raw.started) || !is_time(raw.progress) || raw.progress < raw.started) return false;
   out.started = raw.started;
   out.progress = raw.progress;
@@ -82,9 +82,9 @@ bool read_shown(const Shown& raw, uint32_t world, RunningOperation& out) {
   out.received_total = raw.received_total;
   out.phase = static_cast<Phase>(raw.phase);
   out.round = raw.round;
-  out.awaited_count = raw.awaited_count;
-  out.awaited.assign(raw.awaited, raw.awaited + std::min(raw.awaited_count, awaited_max));
-  return std::all_of(out.awaited.begin(), out.awaited.end(), [&](Rank rank) { return rank < world; });
+  out.pending_count = raw.pending_count;
+  out.pending.assign(raw.pending, raw.pending + std::min(raw.pending_count, pending_max));
+  return std::all_of(out.pending.begin(), out.pending.end(), [&](Rank rank) { return rank < world; });
 }
 
 Status read_header(ByteView bytes, Snapshot& out, uint64_t& capacity) {
@@ -138,12 +138,12 @@ void read_collectives(ByteView bytes, Snapshot& out) {
 void read_links(ByteView bytes, const Totals& totals, Snapshot& out) {
   for (Rank rank = 0; rank < out.world; ++rank) {
     const auto raw = at<Link>(bytes, links_at + rank * sizeof(Link));
-    const uint64_t messages = rank == out.rank ? 0 : totals.express_messages, express = rank == out.rank ? 0 : totals.express_bytes;
+    const uint64_t messages = rank == out.rank ? 0 : totals.fast_path_messages, fast_path = rank == out.rank ? 0 : totals.fast_path_bytes;
     out.links.push_back({.transport = text(raw.transport),
                          .place = text(raw.place),
-                         .sent_bytes = raw.sent_bytes + express,
+                         .sent_bytes = raw.sent_bytes + fast_path,
                          .sent_messages = raw.sent_messages + messages,
-                         .received_bytes = raw.received_bytes + express,
+                         .received_bytes = raw.received_bytes + fast_path,
                          .received_messages = raw.received_messages + messages,
                          .waited_ns = raw.waited_ns,
                          .waited = raw.waited,
@@ -161,7 +161,7 @@ void count_late(const EndedOperation& operation, Snapshot& out) {
   at->bytes += operation.name.bytes;
   at->total_ns += took;
   at->buckets[bucket_of(operation.ended - operation.started)] += 1;
-  const auto payload = express_payload(operation.name.kind.collective, operation.name.bytes, out.world);
+  const auto payload = fast_path_payload(operation.name.kind.collective, operation.name.bytes, out.world);
   for (auto& link : out.links) {
     if (&link == &out.links[out.rank]) continue;
     link.sent_messages += 1;
@@ -169,9 +169,9 @@ void count_late(const EndedOperation& operation, Snapshot& out) {
     link.sent_bytes += payload + sizeof(FrameHeader);
     link.received_bytes += payload + sizeof(FrameHeader);
   }
-  if (operation.awaited < 0) return;
-  out.links[static_cast<size_t>(operation.awaited)].waited_ns += took;
-  out.links[static_cast<size_t>(operation.awaited)].waited += 1;
+  if (operation.pending < 0) return;
+  out.links[static_cast<size_t>(operation.pending)].waited_ns += took;
+  out.links[static_cast<size_t>(operation.pending)].waited += 1;
 }
 
 void read_ring(ByteView bytes, uint64_t capacity, uint64_t overwritten, uint64_t counted, Snapshot& out) {

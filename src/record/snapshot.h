@@ -45,7 +45,7 @@ struct EndedOperation {
   CallName name = {};
   Nanos started = 0, first_send = 0, last_receive = 0, ended = 0;  // 0: never
   Code code = Code::ok;
-  int32_t awaited = -1;  // the rank that was waited for longest
+  int32_t pending = -1;  // the rank that was waited for longest
 };
 
 struct RunningOperation {
@@ -54,8 +54,8 @@ struct RunningOperation {
   uint64_t sent_bytes = 0, sent_total = 0, received_bytes = 0, received_total = 0;
   Phase phase = Phase::begun;
   uint32_t round = 0;
-  std::vector<Rank> awaited = {};  // the first of them
-  uint32_t awaited_count = 0;  // all of them
+  std::vector<Rank> pending = {};  // the first of them
+  uint32_t pending_count = 0;  // all of them
 };
 
 struct CollectiveCount {

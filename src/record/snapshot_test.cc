@@ -23,8 +23,8 @@ Bytes sound() {
   shown.number = 2;
   shown.started = shown.progress = start;
   shown.kind = all_reduce_kind();
-  shown.awaited_count = 1;
-  shown.awaited[0] = 2;
+  shown.pending_count = 1;
+  shown.pending[0] = 2;
   recorder->begun();
   recorder->show(shown);
   const auto bytes = recorder->bytes();
@@ -100,14 +100,14 @@ TEST(Snapshot, an_unknown_schedule_is_left_out) { expect_damaged(with(entry_at +
 TEST(Snapshot, a_root_outside_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, kind) + 4, uint32_t{3})); }
 TEST(Snapshot, an_unknown_code_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, code), uint8_t{8})); }
 TEST(Snapshot, an_unknown_numbering_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, numbering), uint8_t{3})); }
-TEST(Snapshot, an_awaited_rank_outside_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, awaited), int32_t{3})); }
+TEST(Snapshot, an_pending_rank_outside_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, pending), int32_t{3})); }
 TEST(Snapshot, an_end_before_the_start_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), start - 1)); }
 TEST(Snapshot, an_end_after_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, ended), INT64_MAX)); }
 TEST(Snapshot, a_start_before_time_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, started), INT64_MIN)); }
 TEST(Snapshot, a_message_outside_its_operation_is_left_out) { expect_damaged(with(entry_at + offsetof(Entry, last_receive), start + second)); }
 TEST(Snapshot, an_unknown_phase_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, phase), uint8_t{5})); }
-TEST(Snapshot, more_awaited_ranks_than_there_are_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, awaited_count), uint32_t{4})); }
-TEST(Snapshot, an_operation_that_waits_for_a_rank_outside_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, awaited), uint32_t{3})); }
+TEST(Snapshot, more_pending_ranks_than_there_are_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, pending_count), uint32_t{4})); }
+TEST(Snapshot, an_operation_that_waits_for_a_rank_outside_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, pending), uint32_t{3})); }
 TEST(Snapshot, progress_before_the_start_is_left_out) { expect_damaged(with(shown_at + offsetof(Shown, progress), start - 1)); }
 
 TEST(Snapshot, a_count_of_operations_in_flight_that_is_too_large_reads_no_further) {
@@ -166,8 +166,8 @@ TEST(Snapshot, read_while_it_is_written_is_true_in_itself) {
         recorder->begun();
         recorder->ended(entry_of(i, at), 500, std::vector<Moved>{{.rank = 0, .sent_bytes = 1024 + 64, .sent_messages = 1}, {.rank = 2, .sent_bytes = 1024 + 64, .sent_messages = 1}});
       } else {
-        recorder->express_begun(i, 1024, all_reduce_kind(), at);
-        recorder->express_ended(0, at + 500);
+        recorder->fast_path_begun(i, 1024, all_reduce_kind(), at);
+        recorder->fast_path_ended(0, at + 500);
       }
     }
   });

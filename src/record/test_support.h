@@ -47,7 +47,7 @@ inline Entry entry_of(uint64_t number, Nanos started, Code code = Code::ok) {
           .code = static_cast<uint8_t>(code),
           .numbering = 0,
           .reserved = 0,
-          .awaited = 2};
+          .pending = 2};
 }
 
 inline Snapshot snapshot_of(const Recorder& recorder) {

@@ -32,7 +32,7 @@ void Client::received(ByteView bytes, Nanos) {
       continue;
     }
     if (stream_.fault() == StreamFault::magic && phase_ == Phase::greeting) {
-      give_up(Phase::stranger, {Code::unavailable, guess_program(stream_.start())});
+      give_up(Phase::unauthenticated, {Code::unavailable, guess_program(stream_.start())});
     } else if (stream_.fault() != StreamFault::none) {
       give_up(Phase::refused,
               {Code::corrupt, std::string("the stream from the rendezvous server broke: ") + name(stream_.fault())});
@@ -83,7 +83,7 @@ void Client::on_message(const Message& message) {
     joiners_.erase(*id);
     return;
   }
-  give_up(phase_ == Phase::greeting ? Phase::stranger : Phase::refused,
+  give_up(phase_ == Phase::greeting ? Phase::unauthenticated : Phase::refused,
           {Code::corrupt,
            "a rendezvous message of kind " + std::to_string(static_cast<int>(message.kind)) + " that no server sends now"});
 }
@@ -94,7 +94,7 @@ void Client::give_up(Phase phase, Status why) {
 }
 
 bool Client::disconnected() {
-  if (phase_ != Phase::met && phase_ != Phase::refused && phase_ != Phase::stranger) phase_ = Phase::apart;
+  if (phase_ != Phase::met && phase_ != Phase::refused && phase_ != Phase::unauthenticated) phase_ = Phase::apart;
   joiners_.clear();
   return heard_;
 }

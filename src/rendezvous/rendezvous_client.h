@@ -26,7 +26,7 @@ class Client {
     attending,  // told of joiners
     met,        // has the table and needs no connection any more
     refused,    // the server turned this process away: error() says why
-    stranger,   // what answers there is not a rendezvous server: error() says what it is
+    unauthenticated,   // what answers there is not a rendezvous server: error() says what it is
   };
 
   // hello.remaining_ms is filled in from the deadline at each greeting.

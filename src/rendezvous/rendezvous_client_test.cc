@@ -43,15 +43,15 @@ TEST(RendezvousClient, names_a_program_that_is_no_rendezvous_server) {
   Client client(make_hello(0, 2), 100 * second);
   (void)client.connected(0);
   receive_text(client, "HTTP/1.1 400 Bad Request");
-  EXPECT_EQ(client.phase(), Phase::stranger);
+  EXPECT_EQ(client.phase(), Phase::unauthenticated);
   EXPECT_EQ(client.error().message(), "an HTTP server");
 }
 
-TEST(RendezvousClient, takes_its_own_hello_coming_back_for_a_stranger) {
+TEST(RendezvousClient, takes_its_own_hello_coming_back_for_a_unauthenticated) {
   Client client(make_hello(0, 2), 100 * second);
   const Bytes hello = client.connected(0);
   client.received(hello, 0);
-  EXPECT_EQ(client.phase(), Phase::stranger);
+  EXPECT_EQ(client.phase(), Phase::unauthenticated);
 }
 
 TEST(RendezvousClient, refuses_a_table_without_itself_at_its_rank) {

@@ -195,7 +195,7 @@ void MessageStream::append(ByteView bytes) {
 std::optional<Message> MessageStream::next(size_t limit) {
   if (fault_ != StreamFault::none) return std::nullopt;
   const ByteView rest = ByteView(buffer_).subspan(at_);
-  // The magic is compared as far as it has come: a stranger is known by its first byte.
+  // The magic is compared as far as it has come: an unauthenticated peer is known by its first byte.
   const size_t known = std::min(rest.size(), sizeof(message_magic));
   if (known > 0 && std::memcmp(rest.data(), &message_magic, known) != 0) {
     fault_ = StreamFault::magic;

@@ -26,7 +26,7 @@ inline constexpr size_t version_bytes_max = 64;
 inline constexpr size_t job_bytes_max = 255;
 inline constexpr size_t transport_bytes_max = 16;
 inline constexpr size_t text_bytes_max = 64 << 10;
-inline constexpr size_t hello_bytes_max = 16 << 10;                   // from strangers
+inline constexpr size_t hello_bytes_max = 16 << 10;                   // from unauthenticated peers
 inline constexpr size_t message_bytes_max = roster_bytes_max + 1024;  // from those who have registered
 
 enum class Kind : uint16_t {

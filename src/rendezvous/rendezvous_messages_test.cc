@@ -42,7 +42,7 @@ TEST(RendezvousMessages, hello_survives_encoding) {
   EXPECT_EQ(hello->version, library_version);
 }
 
-TEST(RendezvousMessages, the_longest_hello_fits_what_a_stranger_may_send) {
+TEST(RendezvousMessages, the_longest_hello_fits_what_a_unauthenticated_may_send) {
   Hello hello = sample_hello();
   hello.version = std::string(version_bytes_max, 'v');
   hello.host = hello.member.host = std::string(host_bytes_max, 'h');
@@ -159,7 +159,7 @@ TEST(MessageStream, puts_messages_together_byte_by_byte) {
   EXPECT_EQ(stream.fault(), StreamFault::none);
 }
 
-TEST(MessageStream, knows_a_stranger_by_the_first_wrong_byte) {
+TEST(MessageStream, knows_a_unauthenticated_by_the_first_wrong_byte) {
   MessageStream stream;
   const Bytes one(1, std::byte{'G'});
   EXPECT_FALSE(read_one(stream, one));

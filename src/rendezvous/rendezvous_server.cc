@@ -6,7 +6,7 @@ namespace unisono::rendezvous {
 
 namespace {
 
-// Readable by a person with a browser or curl; nothing else is said to strangers.
+// Readable by a person with a browser or curl; nothing else is said to unauthenticated peers.
 constexpr std::string_view http_reply =
     "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nThis is the rendezvous port of a Unisono "
     "job.\n";
@@ -33,7 +33,7 @@ void Server::connected(Connection connection, std::string from, Nanos now) {
   ++counters_.connections;
   Peer peer;
   peer.from = std::move(from);
-  peer.deadline = now + settings_.stranger_timeout;
+  peer.deadline = now + settings_.unauthenticated_timeout;
   const bool crowded = peers_.size() >= settings_.connections_max;
   peers_.emplace(connection, std::move(peer));
   if (crowded) {
@@ -64,7 +64,7 @@ void Server::on_fault(Connection connection, Peer& peer) {
   ++(http ? counters_.http : counters_.garbage);
   say(ServerNews::Kind::refused, peer.job,
       peer.from + ": " + (http ? "an HTTP client" : std::string("not our protocol (") + name(peer.stream.fault()) + ")"));
-  if (peer.kind != Peer::Kind::stranger) {
+  if (peer.kind != Peer::Kind::unauthenticated) {
     refuse(connection, {Code::corrupt, std::string("the stream broke at the rendezvous server: ") + name(peer.stream.fault())});
     return;
   }
@@ -106,7 +106,7 @@ void Server::on_hello(Connection connection, Peer& peer, const Hello& hello, Nan
                                          "' at this address: two jobs need two ports (or a standalone `unisono rendezvous`)"});
   }
   const bool again = peer.kind == Peer::Kind::attender && hello.role == Role::attender && hello.job == peer.job;
-  if (peer.kind != Peer::Kind::stranger && !again)
+  if (peer.kind != Peer::Kind::unauthenticated && !again)
     return refuse(connection, {Code::corrupt, "a second hello on one connection"});
   switch (hello.role) {
     case Role::member: return on_member(connection, peer, hello, now);
@@ -310,10 +310,10 @@ void Server::take_back_joiner(Job& job, Connection connection, const PeerId& id)
 
 void Server::woke(Nanos now) {
   for (auto& [connection, peer] : peers_) {
-    if (peer.kind != Peer::Kind::stranger || peer.deadline > now) continue;
+    if (peer.kind != Peer::Kind::unauthenticated || peer.deadline > now) continue;
     ++counters_.silent;
     peer.kind = Peer::Kind::closing;
-    say(ServerNews::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.stranger_timeout));
+    say(ServerNews::Kind::refused, "", peer.from + ": said nothing for " + seconds_text(settings_.unauthenticated_timeout));
     send_shared(connection, nullptr, true);
   }
   std::vector<std::string> touched;
@@ -343,7 +343,7 @@ void Server::woke(Nanos now) {
 Nanos Server::next_deadline() const {
   Nanos deadline = never;
   for (const auto& [connection, peer] : peers_) {
-    if (peer.kind == Peer::Kind::stranger) deadline = std::min(deadline, peer.deadline);
+    if (peer.kind == Peer::Kind::unauthenticated) deadline = std::min(deadline, peer.deadline);
   }
   for (const auto& [name, job] : jobs_) {
     if (job.phase == Job::Phase::forming) deadline = std::min(deadline, job.deadline());

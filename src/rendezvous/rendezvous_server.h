@@ -1,7 +1,7 @@
 // The rendezvous server as a state machine: connections and bytes in, bytes out, time as an argument. No sockets.
 //
-// Serves one job (inside rank 0) or any number of them (standing alone). What a stranger can do is bounded: connections,
-// jobs, joiners and message sizes have limits, a connection that has not said hello in stranger_timeout is dropped, and
+// Serves one job (inside rank 0) or any number of them (standing alone). What an unauthenticated peer can do is bounded: connections,
+// jobs, joiners and message sizes have limits, a connection that has not said hello in unauthenticated_timeout is dropped, and
 // bytes that are not ours end the connection and are counted. A connection that goes away frees its rank.
 #pragma once
 
@@ -25,8 +25,8 @@ struct ServerSettings {
   std::string label = {};                    // who serves: "rank 0 (host a, pid 1)"
   std::function<RosterKey()> make_key = {};  // from the operating system's random source
   bool keep_verdicts = false;                // a failed job's late members are told the same (a server that serves one run)
-  Nanos stranger_timeout = 5 * second;
-  size_t connections_max = 2 * world_size_max;  // a world, and as many of another job or strangers
+  Nanos unauthenticated_timeout = 5 * second;
+  size_t connections_max = 2 * world_size_max;  // a world, and as many of another job or unauthenticated peers
   size_t jobs_max = 1024;
   size_t joiners_max = 256;  // per job: what one re-forming takes in
 };
@@ -75,8 +75,8 @@ class Server {
 
  private:
   struct Peer {
-    enum class Kind : uint8_t { stranger, member, joiner, attender, closing };
-    Kind kind = Kind::stranger;
+    enum class Kind : uint8_t { unauthenticated, member, joiner, attender, closing };
+    Kind kind = Kind::unauthenticated;
     std::string from;
     std::string job;
     PeerId id;  // joiner

@@ -4,7 +4,7 @@
 namespace unisono::rendezvous {
 namespace {
 
-TEST(Rendezvous, silent_strangers_are_dropped_after_a_while_and_counted) {
+TEST(Rendezvous, silent_unauthenticated_are_dropped_after_a_while_and_counted) {
   Place place;
   place.server.connected(1, "10.0.0.8:1", place.now);
   place.clients.emplace_back(nullptr);
@@ -15,7 +15,7 @@ TEST(Rendezvous, silent_strangers_are_dropped_after_a_while_and_counted) {
   EXPECT_EQ(place.server.next_deadline(), never);
 }
 
-TEST(Rendezvous, a_stranger_that_sends_a_byte_now_and_then_is_dropped_too) {
+TEST(Rendezvous, a_unauthenticated_that_sends_a_byte_now_and_then_is_dropped_too) {
   Place place;
   place.server.connected(1, "10.0.0.8:1", place.now);
   place.clients.emplace_back(nullptr);
@@ -44,7 +44,7 @@ TEST(Rendezvous, garbage_is_dropped_and_counted_and_harms_nobody) {
   EXPECT_EQ(place.phase(1), Phase::attending);
 }
 
-TEST(Rendezvous, a_stranger_cannot_announce_a_large_message) {
+TEST(Rendezvous, a_unauthenticated_cannot_announce_a_large_message) {
   Place place;
   ByteWriter head;
   head.write(message_magic).write(protocol_version).write(uint16_t{1}).write(uint32_t{hello_bytes_max + 1}).write(uint32_t{0});

@@ -75,7 +75,7 @@ Nanos monotonic_now() {
 
 RosterKey random_roster_key() {
   RosterKey key{};
-  // Without a random source the key is zero and the group still works: it keeps strangers apart and is no secret.
+  // Without a random source the key is zero and the group still works: it keeps unauthenticated peers apart and is no secret.
   (void)random_bytes(key.data(), key.size());
   return key;
 }
@@ -101,7 +101,7 @@ struct RendezvousSession::State {
   bool dialing() const {
     if (!client || closed) return false;
     const auto phase = client->phase();
-    return phase != Client::Phase::met && phase != Client::Phase::refused && phase != Client::Phase::stranger;
+    return phase != Client::Phase::met && phase != Client::Phase::refused && phase != Client::Phase::unauthenticated;
   }
   Hello hello() const;
   Status try_serve();
@@ -114,7 +114,7 @@ struct RendezvousSession::State {
   Status check_own_server();
   Status verdict(Nanos now, Nanos deadline);
   Status too_late(Nanos now) const;
-  void linger(Nanos until);
+  void drain(Nanos until);
   std::string place() const { return options.rendezvous.to_string(); }
 };
 
@@ -218,7 +218,7 @@ Status RendezvousSession::State::verdict(Nanos now, Nanos deadline) {
   const std::string port = options.rendezvous.kind == RendezvousAddress::Kind::tcp
                                ? "port " + std::to_string(options.rendezvous.port)
                                : "the address";
-  if (client->phase() == Client::Phase::stranger) {
+  if (client->phase() == Client::Phase::unauthenticated) {
     return {Code::unavailable, place() + ": " + port + " is taken by another program: " + error.message() + " answered there"};
   }
   if (!taken.empty() && dialer->times_ignored() >= ignored_max) {
@@ -247,7 +247,7 @@ Status RendezvousSession::State::too_late(Nanos now) const {
 }
 
 // The group failed; rank 0 knows why and others may still be on their way to ask.
-void RendezvousSession::State::linger(Nanos until) {
+void RendezvousSession::State::drain(Nanos until) {
   for (Nanos now = monotonic_now(); server && now < until; now = monotonic_now()) {
     server->poll(now);
     (void)server->machine().take_news();
@@ -309,7 +309,7 @@ Result<Roster> RendezvousSession::meet(Nanos deadline) {
     if (auto why = s.verdict(now, deadline); !why.ok()) {
       // Of ranks that ask for different things some are still on their way; ranks that are missing are not.
       const bool others_come = s.server && s.client->phase() == Client::Phase::refused && why.code() != Code::late;
-      if (others_come) s.linger(std::min(deadline + server_grace, monotonic_now() + verdict_time));
+      if (others_come) s.drain(std::min(deadline + server_grace, monotonic_now() + verdict_time));
       close();
       return why;
     }

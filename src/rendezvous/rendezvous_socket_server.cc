@@ -15,7 +15,7 @@ constexpr uint64_t listener_tag = 0;
 constexpr int accepts_per_poll = 256;
 constexpr size_t server_read_bytes = 64 << 10;
 constexpr size_t queue_bytes_max = rendezvous::message_bytes_max + (1u << 20);  // for one client
-constexpr Nanos linger_time = second;              // for a refused stranger to read why
+constexpr Nanos drain_time = second;              // for a refused unauthenticated peer to read why
 constexpr Nanos accept_pause = 100 * millisecond;  // after running out of descriptors
 
 bool is_tcp(int socket) { return bound_address(socket).storage.ss_family != AF_UNIX; }
@@ -64,7 +64,7 @@ void SocketServer::poll(Nanos now) {
   apply_sends(now);
   std::vector<uint64_t> over;
   for (const auto& [number, client] : clients_) {
-    if (client.linger_until <= now) over.push_back(number);
+    if (client.drain_until <= now) over.push_back(number);
   }
   for (const auto number : over) drop(number, now);
   apply_sends(now);
@@ -121,10 +121,10 @@ void SocketServer::write_some(uint64_t number, Client& client, Nanos now) {
     client.wants_write = wants_write;
     rewatch(epoll_.get(), client.socket.get(), EPOLLIN | (wants_write ? EPOLLOUT : 0u), number);
   }
-  if (!wants_write && client.closing && client.linger_until == never) {
+  if (!wants_write && client.closing && client.drain_until == never) {
     // Closing at once could throw away what we just said: bytes of theirs that nobody read make the kernel send a reset.
     (void)shutdown(client.socket.get(), SHUT_WR);
-    client.linger_until = now + linger_time;
+    client.drain_until = now + drain_time;
   }
 }
 
@@ -150,7 +150,7 @@ void SocketServer::drop(uint64_t number, Nanos now) {
 
 Nanos SocketServer::next_deadline() const {
   Nanos deadline = std::min(machine_.next_deadline(), accept_again_);
-  for (const auto& [number, client] : clients_) deadline = std::min(deadline, client.linger_until);
+  for (const auto& [number, client] : clients_) deadline = std::min(deadline, client.drain_until);
   return deadline;
 }
 

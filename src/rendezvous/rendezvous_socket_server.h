@@ -39,7 +39,7 @@ class SocketServer {
     size_t sent_bytes = 0;       // of the first in the queue
     size_t queued_bytes = 0;     // of all
     bool closing = false;        // ends when the queue is empty
-    Nanos linger_until = never;  // our side is shut; the other may still read
+    Nanos drain_until = never;  // our side is shut; the other may still read
     bool wants_write = false;
   };
 

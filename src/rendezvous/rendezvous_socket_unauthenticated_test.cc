@@ -1,4 +1,4 @@
-// Programs that are no rendezvous where one should be, and strangers that come to ours.
+// Programs that are no rendezvous where one should be, and unauthenticated peers that come to ours.
 #include <fstream>
 #include <thread>
 
@@ -80,7 +80,7 @@ TEST(RendezvousSession, a_listening_socket_that_is_none_is_refused) {
   expect_error(meet(options).get().roster, Code::invalid, {"UNISONO_LISTEN_FD=999999"});
 }
 
-TEST(RendezvousSession, strangers_at_the_port_do_no_harm_and_are_counted) {
+TEST(RendezvousSession, unauthenticated_at_the_port_do_no_harm_and_are_counted) {
   ReservedPort port;
   auto zero = meet(options_for(0, 2, port.address()));
   Descriptor http;

@@ -58,7 +58,7 @@ struct Roster {
 uint32_t ranks_beside(const Roster& roster, Rank self);
 // Hosts on the machine that has most of them.
 uint32_t hosts_per_machine(const Roster& roster);
-// Names of hosts in the order of their lowest ranks: a host's place there is its number, and that of its island.
+// Names of hosts in the order of their lowest ranks: a host's place there is its number, and that of its host group.
 std::vector<std::string> hosts_of(const Roster& roster);
 
 // A hash of everything in the roster (not a cryptographic one: it keeps honest groups apart).

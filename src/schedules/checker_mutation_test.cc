@@ -241,10 +241,10 @@ class Mutation : public testing::TestWithParam<Collective> {
     Random random(seed);
     for (const auto kind : kinds_of(GetParam())) {
       for (uint32_t world = 2; world <= 9; ++world) {
-        std::vector<uint32_t> islands;
-        for (Rank rank = 0; rank < world; ++rank) islands.push_back(rank / 3);
+        std::vector<uint32_t> host_groups;
+        for (Rank rank = 0; rank < world; ++rank) host_groups.push_back(rank / 3);
         const ScheduleRequest request{
-            .collective = GetParam(), .kind = kind, .world = world, .root = world / 2, .islands = islands};
+            .collective = GetParam(), .kind = kind, .world = world, .root = world / 2, .host_groups = host_groups};
         auto schedules = test::make_all(request);
         expand(schedules);
         for (auto& schedule : schedules) sort(schedule);

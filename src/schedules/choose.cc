@@ -22,8 +22,8 @@ int64_t nanoseconds(double us) { return us > 9e15 ? INT64_MAX : static_cast<int6
 class Chooser {
  public:
   explicit Chooser(const ChooseRequest& request)
-      : request_(request), islands_(find_islands(request.islands, request.world)) {
-    for (const auto& members : islands_) largest_ = std::max(largest_, static_cast<uint32_t>(members.size()));
+      : request_(request), host_groups_(find_host_groups(request.host_groups, request.world)) {
+    for (const auto& members : host_groups_) largest_ = std::max(largest_, static_cast<uint32_t>(members.size()));
   }
 
   Result<Choice> run();
@@ -53,13 +53,13 @@ class Chooser {
   bool may_relay() const;
 
   const ChooseRequest& request_;
-  const Islands islands_;
+  const HostGroups host_groups_;
   uint32_t largest_ = 0;
 };
 
 bool Chooser::direct_holds(const Candidate& candidate) const {
   if (candidate.kind != hierarchical) return is_direct(request_.collective, candidate.kind, request_.world);
-  return hierarchical_is_direct(islands_, candidate.inner, candidate.outer);
+  return hierarchical_is_direct(host_groups_, candidate.inner, candidate.outer);
 }
 
 double Chooser::predict(const Candidate& candidate) const {
@@ -70,7 +70,7 @@ double Chooser::predict(const Candidate& candidate) const {
                                    .kind = candidate.kind,
                                    .inner = candidate.inner,
                                    .outer = candidate.outer,
-                                   .islands = islands_,
+                                   .host_groups = host_groups_,
                                    .world = request_.world,
                                    .relayed = candidate.relayed});
   LinkProfile between = request_.between;
@@ -88,16 +88,16 @@ double Chooser::predict(const Candidate& candidate) const {
                             .inside = request_.inside,
                             .between = between,
                             .bytes = bytes,
-                            .largest_island = largest_,
-                            .islands = static_cast<uint32_t>(islands_.size()),
+                            .largest_host_group = largest_,
+                            .host_groups = static_cast<uint32_t>(host_groups_.size()),
                             .between_wire_us = wire_us});
   // To fp32 before and back after: two passes over the wide copy.
-  const double crowd = unisono::crowd(request_.inside, largest_, static_cast<uint32_t>(islands_.size()));
+  const double crowd = unisono::crowd(request_.inside, largest_, static_cast<uint32_t>(host_groups_.size()));
   if (wide) us += 2 * bytes / request_.inside.reduce_bytes_per_us * crowd;
   if (!request_.encoded) return us;
   // What the links do for one slice, the cores do not wait for; inside a host the cores do both.
   const double coding = coding_us(candidate) * crowd;
-  const double slices = islands_.size() > 1 ? std::max(1.0, bytes / slice_of(candidate)) : 1;
+  const double slices = host_groups_.size() > 1 ? std::max(1.0, bytes / slice_of(candidate)) : 1;
   return std::max(us, coding) + std::min(us, coding) / slices;
 }
 
@@ -111,12 +111,12 @@ Chooser::Fractions Chooser::fractions(const Candidate& candidate) const {
 }
 
 Load Chooser::shrunk(Load load, const Candidate& candidate) const {
-  const auto shrink = [](Traffic& part, double& island_bytes, double by) {
-    for (auto* bytes : {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &island_bytes}) *bytes *= by;
+  const auto shrink = [](Traffic& part, double& host_group_bytes, double by) {
+    for (auto* bytes : {&part.bytes, &part.written, &part.read, &part.shared, &part.reduced, &part.summed, &part.total, &host_group_bytes}) *bytes *= by;
   };
   const auto by = fractions(candidate);
-  shrink(load.inside, load.island_bytes_inside, by.inside);
-  shrink(load.between, load.island_bytes_between, by.between);
+  shrink(load.inside, load.host_group_bytes_inside, by.inside);
+  shrink(load.between, load.host_group_bytes_between, by.between);
   return load;
 }
 
@@ -124,8 +124,8 @@ Load Chooser::shrunk(Load load, const Candidate& candidate) const {
 // enough of them for cores and links to work at the same time, and they stay in a cache.
 double Chooser::slice_of(const Candidate& candidate) const {
   constexpr double slices_of_a_share = 8, in_cache = 1 << 20;
-  const double suits = islands_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
-  if (!request_.encoded || islands_.size() == 1) return suits;
+  const double suits = host_groups_.size() > 1 ? request_.between.slice_bytes : request_.inside.slice_bytes;
+  if (!request_.encoded || host_groups_.size() == 1) return suits;
   const double share = static_cast<double>(request_.bytes) / (candidate.kind == one_shot ? 1 : request_.world);
   return std::max(suits, std::min({suits / fractions(candidate).between, in_cache, share / slices_of_a_share}));
 }
@@ -152,7 +152,7 @@ bool Chooser::encodes_once(const Candidate& candidate) const {
   switch (request_.collective) {
     case Collective::all_reduce:
       if (candidate.kind != hierarchical) return candidate.kind == one_shot || candidate.kind == two_step;
-      return candidate.inner == two_step && candidate.outer == (islands_.size() <= 2 ? one_shot : two_step);
+      return candidate.inner == two_step && candidate.outer == (host_groups_.size() <= 2 ? one_shot : two_step);
     case Collective::reduce_scatter: return candidate.kind == direct;
     default: return request_.collective == Collective::all_gather;
   }
@@ -180,14 +180,14 @@ const char* Chooser::exclusion(const Candidate& candidate) const {
   if (request_.order == Order::in_rank_order && !direct_holds(candidate))
     return "passes partial sums on, so cannot add in rank order";
   if (request_.encoded && !encodes_once(candidate)) return "encodes sums again on every hop";
-  if (candidate.kind == hierarchical && !wished() && (islands_.size() == 1 || largest_ == 1))
-    return "needs several islands, and several ranks in one";
+  if (candidate.kind == hierarchical && !wished() && (host_groups_.size() == 1 || largest_ == 1))
+    return "needs several host groups, and several ranks in one";
   return nullptr;
 }
 
 // Where messages are dear and ranks are many. The gain has to be worth more than the estimate's error.
 bool Chooser::may_relay() const {
-  const bool alike = islands_.size() == 1 || islands_.size() == request_.world;
+  const bool alike = host_groups_.size() == 1 || host_groups_.size() == request_.world;
   return request_.collective == Collective::all_reduce && !wished() && !request_.encoded && alike && request_.uneven == nullptr &&
          request_.world > 3 && request_.bytes > 0 && request_.bytes * request_.world <= relay_bytes_max;
 }
@@ -230,7 +230,7 @@ std::string Chooser::reason(const Choice& choice) const {
   }
   char number[64];
   std::string text = std::string(name(request_.collective)) + " of " + std::to_string(request_.bytes) + " bytes on " +
-                     std::to_string(request_.world) + " ranks, " + std::to_string(islands_.size()) + " islands: " +
+                     std::to_string(request_.world) + " ranks, " + std::to_string(host_groups_.size()) + " host groups: " +
                      name(choice.kind);
   if (choice.kind == hierarchical) text += std::string("(") + name(choice.inner) + ", " + name(choice.outer) + ")";
   if (choice.fitted) text += " fitted to the links";
@@ -272,15 +272,15 @@ Status check(const ChooseRequest& request) {
   if (request.world == 0 || request.world > world_max)
     return {Code::invalid,
             what + "world size " + std::to_string(request.world) + " is not in 1 … " + std::to_string(world_max)};
-  if (!request.islands.empty() && request.islands.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for a world of " +
+  if (!request.host_groups.empty() && request.host_groups.size() != request.world)
+    return {Code::invalid, what + std::to_string(request.host_groups.size()) + " host group numbers for a world of " +
                                std::to_string(request.world)};
   if (!is_usable(request.inside) || !is_usable(request.between))
     return {Code::invalid, what + "a link profile has a rate that is not positive, a negative cost, or no cores"};
   if (request.inner != automatic && !is_inner_kind(request.inner))
-    return {Code::unsupported, what + "no kind " + name(request.inner) + " inside islands"};
+    return {Code::unsupported, what + "no kind " + name(request.inner) + " inside host groups"};
   if (request.outer != automatic && !is_outer_kind(request.outer))
-    return {Code::unsupported, what + "no kind " + name(request.outer) + " between islands"};
+    return {Code::unsupported, what + "no kind " + name(request.outer) + " between host groups"};
   if (kinds_of(request.collective).empty()) return {Code::unsupported, what + "goes between two ranks and needs no schedule"};
   return {};
 }

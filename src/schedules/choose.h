@@ -25,16 +25,16 @@ struct ChooseRequest {
   // 16-bit floats: schedules that pass partial sums on must run on an fp32 copy, twice the bytes, to round only once.
   bool is_16_bit_float = false;
   uint32_t world = 1;
-  std::span<const uint32_t> islands{};  // island (host) per rank; empty: every rank is an island of its own
+  std::span<const uint32_t> host_groups{};  // host group (host) per rank; empty: every rank is a host group of its own
   // in_rank_order: direct schedules only. automatic counts as any.
   Order order = Order::any;
   ScheduleKind kind = ScheduleKind::automatic;   // the caller's wish wins, if it can be had at all
   ScheduleKind inner = ScheduleKind::automatic;  // likewise, of hierarchical
   ScheduleKind outer = ScheduleKind::automatic;
   uint64_t slice_bytes = 0;                      // likewise; 0 = automatic
-  LinkProfile inside;                            // between ranks of one island
-  LinkProfile between;                           // between ranks of different islands
-  const UnevenLinks* uneven = nullptr;           // between islands pair by pair, for these island numbers, where pairs differ
+  LinkProfile inside;                            // between ranks of one host group
+  LinkProfile between;                           // between ranks of different host groups
+  const UnevenLinks* uneven = nullptr;           // between host groups pair by pair, for these host group numbers, where pairs differ
   // Elements that are encoded on their way: bytes on the wire by bytes of the tensor, by step. Then only schedules take part in which an
   // element is encoded at most once in each step.
   struct Encoded {
@@ -69,7 +69,7 @@ struct Choice {
   std::string reason;                                  // one line for logs
 };
 
-// Errors: invalid (no world, island numbers for another world, a rate that is not positive), unsupported (a wished kind that
+// Errors: invalid (no world, host group numbers for another world, a rate that is not positive), unsupported (a wished kind that
 // does not exist for the collective or cannot add in rank order; names those that can).
 Result<Choice> choose(const ChooseRequest& request);
 

@@ -13,18 +13,18 @@ namespace {
 
 using enum ScheduleKind;
 
-ChooseRequest on_one_host(uint64_t bytes, const std::vector<uint32_t>& islands) {
+ChooseRequest on_one_host(uint64_t bytes, const std::vector<uint32_t>& host_groups) {
   return {.bytes = bytes,
-          .world = static_cast<uint32_t>(islands.size()),
-          .islands = islands,
-          .inside = shared_memory_profile(static_cast<uint32_t>(islands.size())),
+          .world = static_cast<uint32_t>(host_groups.size()),
+          .host_groups = host_groups,
+          .inside = shared_memory_profile(static_cast<uint32_t>(host_groups.size())),
           .between = network_tcp_profile(1)};
 }
 
 std::vector<uint32_t> hosts(uint32_t count, uint32_t ranks_each) {
-  std::vector<uint32_t> islands;
-  for (uint32_t rank = 0; rank < count * ranks_each; ++rank) islands.push_back(rank / ranks_each);
-  return islands;
+  std::vector<uint32_t> host_groups;
+  for (uint32_t rank = 0; rank < count * ranks_each; ++rank) host_groups.push_back(rank / ranks_each);
+  return host_groups;
 }
 
 Choice must_choose(const ChooseRequest& request) {
@@ -34,20 +34,20 @@ Choice must_choose(const ChooseRequest& request) {
 }
 
 TEST(Choose, takes_one_round_for_small_tensors_and_few_bytes_for_large_ones) {
-  const auto islands = hosts(1, 4);
-  EXPECT_EQ(must_choose(on_one_host(64, islands)).kind, one_shot);
-  EXPECT_EQ(must_choose(on_one_host(64 << 20, islands)).kind, two_step);
+  const auto host_groups = hosts(1, 4);
+  EXPECT_EQ(must_choose(on_one_host(64, host_groups)).kind, one_shot);
+  EXPECT_EQ(must_choose(on_one_host(64 << 20, host_groups)).kind, two_step);
 }
 
 TEST(Choose, takes_few_system_calls_for_middling_tensors_on_many_hosts) {
-  const auto islands = hosts(64, 1);
-  auto request = on_one_host(64 << 10, islands);
+  const auto host_groups = hosts(64, 1);
+  auto request = on_one_host(64 << 10, host_groups);
   EXPECT_EQ(must_choose(request).kind, halving_doubling);
 }
 
 TEST(Choose, keeps_large_tensors_off_the_slow_links) {
-  const auto islands = hosts(4, 8);
-  auto request = on_one_host(64 << 20, islands);
+  const auto host_groups = hosts(4, 8);
+  auto request = on_one_host(64 << 20, host_groups);
   request.inside = shared_memory_profile(8);
   request.between = network_tcp_profile(8);
   const auto choice = must_choose(request);
@@ -59,15 +59,15 @@ TEST(Choose, keeps_large_tensors_off_the_slow_links) {
 TEST(Choose, makes_only_direct_schedules_in_rank_order) {
   for (const auto collective : test::scheduled_collectives) {
     for (const uint64_t bytes : {uint64_t{0}, uint64_t{1} << 10, uint64_t{1} << 16, uint64_t{1} << 26}) {
-      for (const auto& islands : {hosts(1, 3), hosts(16, 1), hosts(4, 4)}) {
-        auto request = on_one_host(bytes, islands);
+      for (const auto& host_groups : {hosts(1, 3), hosts(16, 1), hosts(4, 4)}) {
+        auto request = on_one_host(bytes, host_groups);
         request.collective = collective;
         request.order = Order::in_rank_order;
         const auto choice = must_choose(request);
         const auto made = make_schedule({.collective = collective,
                                          .kind = choice.kind,
                                          .world = request.world,
-                                         .islands = islands,
+                                         .host_groups = host_groups,
                                          .inner = choice.inner,
                                          .outer = choice.outer});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -79,9 +79,9 @@ TEST(Choose, makes_only_direct_schedules_in_rank_order) {
 }
 
 // A link that costs nothing but latency and bytes, and cores that cost nothing.
-ChooseRequest on_thin_links(double latency_us, double bytes_per_us, const std::vector<uint32_t>& islands) {
+ChooseRequest on_thin_links(double latency_us, double bytes_per_us, const std::vector<uint32_t>& host_groups) {
   const LinkProfile link{.latency_us = latency_us, .bytes_per_us = bytes_per_us, .per_message_cpu_us = 0, .per_batch_cpu_us = 0, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e9, .switch_us = 0, .cores = 64};
-  return {.world = static_cast<uint32_t>(islands.size()), .islands = islands, .order = Order::in_rank_order, .inside = link, .between = link};
+  return {.world = static_cast<uint32_t>(host_groups.size()), .host_groups = host_groups, .order = Order::in_rank_order, .inside = link, .between = link};
 }
 
 ChooseRequest::Encoded encoded_to(double reduce, double gather) {
@@ -90,11 +90,11 @@ ChooseRequest::Encoded encoded_to(double reduce, double gather) {
 
 // alpha beta N / ((N - 1)(N - 2)) bytes of an encoded tensor, with N = 4.
 TEST(Choose, encoded_elements_go_in_one_shot_as_long_as_that_is_shorter) {
-  const auto islands = hosts(4, 1);
+  const auto host_groups = hosts(4, 1);
   const std::tuple<double, double, double> cases[] = {{50, 117.5, 3916}, {25, 1175, 19'583}};
   for (const auto& [latency, rate, border] : cases) {
     for (const double fraction : {0.5, 0.1328125}) {
-      auto request = on_thin_links(latency, rate, islands);
+      auto request = on_thin_links(latency, rate, host_groups);
       request.encoded = encoded_to(fraction, fraction);
       request.bytes = static_cast<uint64_t>(0.995 * border / fraction);
       EXPECT_EQ(must_choose(request).kind, one_shot) << must_choose(request).reason;
@@ -110,8 +110,8 @@ TEST(Choose, encoded_elements_go_in_one_shot_as_long_as_that_is_shorter) {
 }
 
 TEST(Choose, encoded_elements_cost_what_their_bytes_and_their_encoding_cost) {
-  const auto islands = hosts(4, 1);
-  auto request = on_thin_links(50, 117.5, islands);
+  const auto host_groups = hosts(4, 1);
+  auto request = on_thin_links(50, 117.5, host_groups);
   request.bytes = 8u << 20;
   request.encoded = encoded_to(0.265625, 0.265625);  // 8.5 bits
   const double wire = 2 * 50 + 1.5 * 0.265625 * (8 << 20) / 117.5;
@@ -125,8 +125,8 @@ TEST(Choose, encoded_elements_cost_what_their_bytes_and_their_encoding_cost) {
 }
 
 TEST(Choose, encoded_elements_go_in_slices_that_are_large_enough_on_the_wire) {
-  const auto islands = hosts(4, 1);
-  auto request = on_one_host(32u << 20, islands);
+  const auto host_groups = hosts(4, 1);
+  auto request = on_one_host(32u << 20, host_groups);
   EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
   for (const auto& [fraction, slice] : {std::pair{0.5, 512u << 10}, std::pair{0.2656, 986'987u}, std::pair{0.0703, 1u << 20}}) {
     request.encoded = encoded_to(fraction, fraction);
@@ -139,18 +139,18 @@ TEST(Choose, encoded_elements_go_in_slices_that_are_large_enough_on_the_wire) {
     EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
   }
   const auto together = hosts(1, 4);
-  request.islands = together;
+  request.host_groups = together;
   request.bytes = 32u << 20;
   EXPECT_EQ(must_choose(request).slice_bytes, 256u << 10);
 }
 
 // Also where the link was measured while the machine had other work.
 TEST(Choose, encoding_does_not_pay_inside_a_host_however_slow_that_is) {
-  const auto islands = hosts(1, 2);
+  const auto host_groups = hosts(1, 2);
   for (const double rate : {500.0, 5'000.0, 50'000.0}) {
     for (const uint64_t bytes : {uint64_t{1} << 14, uint64_t{1} << 20, uint64_t{1} << 26}) {
       for (const auto& inside : {shared_memory_profile(2), loopback_tcp_profile(2)}) {
-        auto request = on_one_host(bytes, islands);
+        auto request = on_one_host(bytes, host_groups);
         request.inside = inside;
         request.inside.bytes_per_us = rate;
         const auto plain = must_choose(request).predicted_us;
@@ -162,15 +162,15 @@ TEST(Choose, encoding_does_not_pay_inside_a_host_however_slow_that_is) {
 }
 
 TEST(Choose, only_schedules_that_encode_once_per_step_take_part_where_elements_are_encoded) {
-  for (const auto& islands : {hosts(1, 4), hosts(4, 1), hosts(2, 4), hosts(4, 4)}) {
+  for (const auto& host_groups : {hosts(1, 4), hosts(4, 1), hosts(2, 4), hosts(4, 4)}) {
     for (const uint64_t bytes : {uint64_t{1} << 12, uint64_t{1} << 20, uint64_t{1} << 27}) {
-      auto request = on_one_host(bytes, islands);
+      auto request = on_one_host(bytes, host_groups);
       request.encoded = encoded_to(0.25, 0.25);
       const auto choice = must_choose(request);
       EXPECT_TRUE(choice.kind == one_shot || choice.kind == two_step || choice.kind == hierarchical) << choice.reason;
       if (choice.kind != hierarchical) continue;
       EXPECT_EQ(choice.inner, two_step);
-      EXPECT_EQ(choice.outer, islands.back() == 1 ? one_shot : two_step);
+      EXPECT_EQ(choice.outer, host_groups.back() == 1 ? one_shot : two_step);
     }
   }
   const auto four = hosts(4, 1);
@@ -185,8 +185,8 @@ TEST(Choose, what_it_chooses_can_be_made) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   Random random(seed);
   for (int i = 0; i < 3'000; ++i) {
-    const auto islands = hosts(1 + static_cast<uint32_t>(random.below(6)), 1 + static_cast<uint32_t>(random.below(6)));
-    auto request = on_one_host(random.next() >> random.below(64), islands);
+    const auto host_groups = hosts(1 + static_cast<uint32_t>(random.below(6)), 1 + static_cast<uint32_t>(random.below(6)));
+    auto request = on_one_host(random.next() >> random.below(64), host_groups);
     request.collective = test::scheduled_collectives[random.below(9)];
     request.is_16_bit_float = random.chance(0.5);
     request.order = random.chance(0.5) ? Order::any : Order::automatic;
@@ -195,7 +195,7 @@ TEST(Choose, what_it_chooses_can_be_made) {
     ASSERT_TRUE(make_schedule({.collective = request.collective,
                                .kind = choice.kind,
                                .world = request.world,
-                               .islands = islands,
+                               .host_groups = host_groups,
                                .inner = choice.inner,
                                .outer = choice.outer})
                     .ok())
@@ -206,8 +206,8 @@ TEST(Choose, what_it_chooses_can_be_made) {
 }
 
 TEST(Choose, prefers_direct_schedules_for_16_bit_floats) {
-  const auto islands = hosts(64, 1);
-  auto request = on_one_host(1 << 20, islands);
+  const auto host_groups = hosts(64, 1);
+  auto request = on_one_host(1 << 20, host_groups);
   request.is_16_bit_float = true;
   const auto choice = must_choose(request);
   EXPECT_EQ(choice.kind, two_step) << choice.reason;
@@ -228,8 +228,8 @@ TEST(Choose, prefers_direct_schedules_for_16_bit_floats) {
 
 // Many ranks to whom messages are dear.
 TEST(Choose, relays_short_sums_where_that_saves_messages_that_cost_something) {
-  const auto request_of = [](const std::vector<uint32_t>& islands, uint64_t bytes) {
-    return ChooseRequest{.bytes = bytes, .world = static_cast<uint32_t>(islands.size()), .islands = islands, .order = Order::in_rank_order, .inside = loopback_tcp_profile(2), .between = network_tcp_profile(2)};
+  const auto request_of = [](const std::vector<uint32_t>& host_groups, uint64_t bytes) {
+    return ChooseRequest{.bytes = bytes, .world = static_cast<uint32_t>(host_groups.size()), .host_groups = host_groups, .order = Order::in_rank_order, .inside = loopback_tcp_profile(2), .between = network_tcp_profile(2)};
   };
   const auto crowd = hosts(1, 16), pair = hosts(1, 2), many = hosts(100, 1), mixed = hosts(8, 2);
   const auto choice = must_choose(request_of(crowd, 1024));
@@ -238,7 +238,7 @@ TEST(Choose, relays_short_sums_where_that_saves_messages_that_cost_something) {
   EXPECT_NE(choice.reason.find("one_shot relayed"), std::string::npos) << choice.reason;
   EXPECT_TRUE(must_choose(request_of(many, 1024)).relayed);
   EXPECT_FALSE(must_choose(request_of(pair, 1024)).relayed);
-  EXPECT_FALSE(must_choose(request_of(mixed, 1024)).relayed) << "islands of several ranks";
+  EXPECT_FALSE(must_choose(request_of(mixed, 1024)).relayed) << "host groups of several ranks";
   EXPECT_FALSE(must_choose(request_of(crowd, 64u << 10)).relayed) << "a MiB at each";
   EXPECT_FALSE(must_choose(request_of(crowd, 0)).relayed);
   auto other = request_of(crowd, 1024);
@@ -253,8 +253,8 @@ TEST(Choose, relays_short_sums_where_that_saves_messages_that_cost_something) {
 }
 
 TEST(Choose, grants_a_wish_and_says_so) {
-  const auto islands = hosts(1, 4);
-  auto request = on_one_host(64, islands);
+  const auto host_groups = hosts(1, 4);
+  auto request = on_one_host(64, host_groups);
   request.kind = ring;
   const auto choice = must_choose(request);
   EXPECT_EQ(choice.kind, ring);
@@ -262,9 +262,9 @@ TEST(Choose, grants_a_wish_and_says_so) {
   EXPECT_NE(choice.reason.find("as asked for; next one_shot"), std::string::npos) << choice.reason;
 }
 
-TEST(Choose, grants_wishes_inside_and_between_islands) {
-  const auto islands = hosts(2, 2);
-  auto request = on_one_host(1 << 20, islands);
+TEST(Choose, grants_wishes_inside_and_between_host_groups) {
+  const auto host_groups = hosts(2, 2);
+  auto request = on_one_host(1 << 20, host_groups);
   request.kind = hierarchical;
   request.inner = tree;
   request.outer = ring;
@@ -275,9 +275,9 @@ TEST(Choose, grants_wishes_inside_and_between_islands) {
   EXPECT_EQ(choice.slice_bytes, 12'345u);
 }
 
-TEST(Choose, grants_hierarchical_on_a_single_island) {
-  const auto islands = hosts(1, 4);
-  auto request = on_one_host(64, islands);
+TEST(Choose, grants_hierarchical_on_a_single_host_group) {
+  const auto host_groups = hosts(1, 4);
+  auto request = on_one_host(64, host_groups);
   request.kind = hierarchical;
   EXPECT_EQ(must_choose(request).kind, hierarchical);
   request.order = Order::in_rank_order;  // inside only, with a direct kind
@@ -286,8 +286,8 @@ TEST(Choose, grants_hierarchical_on_a_single_island) {
 }
 
 TEST(Choose, refuses_a_wish_that_does_not_exist) {
-  const auto islands = hosts(1, 4);
-  auto request = on_one_host(64, islands);
+  const auto host_groups = hosts(1, 4);
+  auto request = on_one_host(64, host_groups);
   request.kind = tree;
   const auto choice = choose(request);
   EXPECT_EQ(choice.status().code(), Code::unsupported);
@@ -296,20 +296,20 @@ TEST(Choose, refuses_a_wish_that_does_not_exist) {
 }
 
 TEST(Choose, refuses_a_wish_that_cannot_add_in_rank_order) {
-  const auto islands = hosts(1, 4);
-  auto request = on_one_host(64, islands);
+  const auto host_groups = hosts(1, 4);
+  auto request = on_one_host(64, host_groups);
   request.order = Order::in_rank_order;
   request.kind = ring;
   const auto choice = choose(request);
   EXPECT_EQ(choice.status().code(), Code::unsupported);
-  // On a single island hierarchical is two_step inside, which can.
+  // On a single host group hierarchical is two_step inside, which can.
   EXPECT_EQ(choice.status().message(),
             "ring all_reduce: passes partial sums on, so cannot add in rank order; there are one_shot, two_step, hierarchical");
 }
 
-TEST(Choose, refuses_send_a_world_of_none_and_other_island_numbers) {
-  const auto islands = hosts(1, 4);
-  auto request = on_one_host(64, islands);
+TEST(Choose, refuses_send_a_world_of_none_and_other_host_group_numbers) {
+  const auto host_groups = hosts(1, 4);
+  auto request = on_one_host(64, host_groups);
   request.collective = Collective::send;
   EXPECT_EQ(choose(request).status().code(), Code::unsupported);
   request.collective = Collective::all_reduce;
@@ -320,8 +320,8 @@ TEST(Choose, refuses_send_a_world_of_none_and_other_island_numbers) {
 }
 
 TEST(Choose, refuses_a_link_that_is_no_link) {
-  const auto islands = hosts(1, 4);
-  const auto good = on_one_host(64, islands);
+  const auto host_groups = hosts(1, 4);
+  const auto good = on_one_host(64, host_groups);
   for (const double rate : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     auto request = good;
     request.inside.bytes_per_us = rate;
@@ -339,8 +339,8 @@ TEST(Choose, refuses_a_link_that_is_no_link) {
 }
 
 TEST(Choose, breaks_ties_by_the_order_of_kinds) {
-  const auto islands = hosts(1, 2);  // of two ranks, all kinds of reduce_scatter are the same schedule
-  auto request = on_one_host(64 << 20, islands);
+  const auto host_groups = hosts(1, 2);  // of two ranks, all kinds of reduce_scatter are the same schedule
+  auto request = on_one_host(64 << 20, host_groups);
   request.collective = Collective::reduce_scatter;
   const auto choice = must_choose(request);
   EXPECT_EQ(choice.kind, direct) << choice.reason;
@@ -359,9 +359,9 @@ TEST(Choose, adds_both_tensors_at_once_on_two_ranks_that_share_memory_unless_the
 // In shared memory a message that waits for a rank to be scheduled is dear, and what several ranks of a core read is cheap: measured on two cores.
 TEST(Choose, sends_everything_to_everyone_at_once_where_ranks_share_cores_and_memory) {
   for (const uint32_t ranks : {4u, 8u, 16u}) {
-    const auto islands = hosts(1, ranks);
+    const auto host_groups = hosts(1, ranks);
     const auto chosen = [&](Collective collective, uint64_t bytes) {
-      auto request = on_one_host(bytes, islands);
+      auto request = on_one_host(bytes, host_groups);
       request.collective = collective;
       request.inside = shared_memory_profile(2);
       return must_choose(request).kind;
@@ -374,27 +374,27 @@ TEST(Choose, sends_everything_to_everyone_at_once_where_ranks_share_cores_and_me
 }
 
 TEST(Choose, serves_tensors_of_no_bytes_and_of_the_most_bytes) {
-  const auto islands = hosts(2, 3);
+  const auto host_groups = hosts(2, 3);
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 40, ~uint64_t{0}}) {
-    auto request = on_one_host(bytes, islands);
+    auto request = on_one_host(bytes, host_groups);
     request.is_16_bit_float = true;
     EXPECT_NE(must_choose(request).kind, automatic);
   }
 }
 
 TEST(Choose, costs_nothing_alone) {
-  const auto islands = hosts(1, 1);
-  const auto choice = must_choose(on_one_host(1 << 20, islands));
+  const auto host_groups = hosts(1, 1);
+  const auto choice = must_choose(on_one_host(1 << 20, host_groups));
   EXPECT_EQ(choice.predicted_us, 0);
   EXPECT_TRUE(make_schedule({.kind = choice.kind, .world = 1})->steps.empty());
 }
 
 TEST(Choose, lists_every_kind_with_its_prediction) {
-  const auto islands = hosts(1, 4);
-  const auto choice = must_choose(on_one_host(1 << 20, islands));
+  const auto host_groups = hosts(1, 4);
+  const auto choice = must_choose(on_one_host(1 << 20, host_groups));
   ASSERT_EQ(choice.candidate_count, kinds_of(Collective::all_reduce).size());
   for (uint32_t i = 0; i < choice.candidate_count; ++i) EXPECT_GT(choice.candidates[i].predicted_us, 0);
-  EXPECT_NE(choice.candidates[4].excluded, nullptr);  // hierarchical: one island
+  EXPECT_NE(choice.candidates[4].excluded, nullptr);  // hierarchical: one host group
 }
 
 }  // namespace

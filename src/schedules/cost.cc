@@ -130,15 +130,15 @@ Traffic blocks(Collective collective, ScheduleKind kind, uint32_t world) {
   return result;
 }
 
-uint32_t largest_of(const Islands& islands) {
+uint32_t largest_of(const HostGroups& host_groups) {
   size_t size = 0;
-  for (const auto& members : islands) size = std::max(size, members.size());
+  for (const auto& members : host_groups) size = std::max(size, members.size());
   return static_cast<uint32_t>(size);
 }
 
-uint32_t smallest_of(const Islands& islands) {
-  size_t size = islands[0].size();
-  for (const auto& members : islands) size = std::min(size, members.size());
+uint32_t smallest_of(const HostGroups& host_groups) {
+  size_t size = host_groups[0].size();
+  for (const auto& members : host_groups) size = std::min(size, members.size());
   return static_cast<uint32_t>(size);
 }
 
@@ -155,51 +155,51 @@ Traffic scaled(Traffic one, double part) {
           .total = one.total * part};
 }
 
-// Around the ring, one rank per island sends over its border, all others inside.
+// Around the ring, one rank per host group sends over its border, all others inside.
 Load ring_load(const Traffic& whole, const LoadRequest& request) {
-  const double borders = static_cast<double>(request.islands.size());
+  const double borders = static_cast<double>(request.host_groups.size());
   Load result{.inside = whole, .between = whole, .side_by_side = true};
   result.between.rounds = whole.rounds * borders / request.world;
   result.inside.rounds = whole.rounds - result.between.rounds;
-  result.island_bytes_inside = whole.bytes * largest_of(request.islands);
-  result.island_bytes_between = whole.bytes;
+  result.host_group_bytes_inside = whole.bytes * largest_of(request.host_groups);
+  result.host_group_bytes_between = whole.bytes;
   return result;
 }
 
-// The tree crosses between islands in the rounds nearest to the root.
+// The tree crosses between host groups in the rounds nearest to the root.
 Load tree_load(const Traffic& whole, const LoadRequest& request) {
-  const double crossing = std::min<double>(log2_ceil(static_cast<uint32_t>(request.islands.size())), whole.rounds);
+  const double crossing = std::min<double>(log2_ceil(static_cast<uint32_t>(request.host_groups.size())), whole.rounds);
   const double part = crossing / whole.rounds;
   Load result{.inside = scaled(whole, 1 - part), .between = scaled(whole, part)};
   result.between.rounds = crossing;
   result.inside.rounds = whole.rounds - crossing;
-  result.island_bytes_inside = whole.total * largest_of(request.islands) / request.world;
-  result.island_bytes_between = result.between.bytes;
+  result.host_group_bytes_inside = whole.total * largest_of(request.host_groups) / request.world;
+  result.host_group_bytes_between = result.between.bytes;
   return result;
 }
 
-// Peers of all distances alike: as many messages cross as peers are on other islands, and every round waits for one of them.
+// Peers of all distances alike: as many messages cross as peers are on other host groups, and every round waits for one of them.
 Load spread_load(const Traffic& whole, const LoadRequest& request) {
   const double others = request.world - 1.0;
-  const double outside = (request.world - smallest_of(request.islands)) / others;
+  const double outside = (request.world - smallest_of(request.host_groups)) / others;
   Load result{.inside = scaled(whole, 1 - outside), .between = scaled(whole, outside)};
   result.inside.rounds = 0;
-  for (const auto& members : request.islands) {
+  for (const auto& members : request.host_groups) {
     const auto size = static_cast<double>(members.size());
     const auto sent = whole.total * size / request.world;
-    result.island_bytes_inside = std::max(result.island_bytes_inside, sent * (size - 1) / others);
-    result.island_bytes_between = std::max(result.island_bytes_between, sent * (request.world - size) / others);
+    result.host_group_bytes_inside = std::max(result.host_group_bytes_inside, sent * (size - 1) / others);
+    result.host_group_bytes_between = std::max(result.host_group_bytes_between, sent * (request.world - size) / others);
   }
   return result;
 }
 
 Load hierarchical_load(const LoadRequest& request) {
-  const auto island_count = static_cast<uint32_t>(request.islands.size());
-  const auto largest = largest_of(request.islands);
-  const auto smallest = smallest_of(request.islands);
+  const auto host_group_count = static_cast<uint32_t>(request.host_groups.size());
+  const auto largest = largest_of(request.host_groups);
+  const auto smallest = smallest_of(request.host_groups);
   const bool leader = request.inner == tree || request.inner == direct;
-  const auto units = unit_count(request.islands, request.inner);
-  const double parts = island_count == 1 || request.outer == one_shot ? 1 : island_count;
+  const auto units = unit_count(request.host_groups, request.inner);
+  const double parts = host_group_count == 1 || request.outer == one_shot ? 1 : host_group_count;
   Load result;
   if (largest > 1 && leader) {
     // The leader receives, and later sends.
@@ -210,14 +210,14 @@ Load hierarchical_load(const LoadRequest& request) {
     result.inside = both_halves(request.inner, largest);
     result.inside.messages *= parts * units / largest;
   }
-  if (island_count > 1) {
+  if (host_group_count > 1) {
     const double owned = leader ? 1 : (units + smallest - 1) / smallest;  // units of the busiest owner
-    const auto whole = traffic(Collective::all_reduce, request.outer, island_count);
+    const auto whole = traffic(Collective::all_reduce, request.outer, host_group_count);
     result.between = scaled(whole, owned);
     for (auto bytes : {&Traffic::bytes, &Traffic::written, &Traffic::read, &Traffic::shared, &Traffic::reduced, &Traffic::summed}) result.between.*bytes = whole.*bytes * owned / units;
-    result.island_bytes_between = whole.bytes;
+    result.host_group_bytes_between = whole.bytes;
   }
-  result.island_bytes_inside = result.inside.total;
+  result.host_group_bytes_inside = result.inside.total;
   return result;
 }
 
@@ -235,10 +235,10 @@ double byte_work_us(const Traffic& part, const LinkProfile& link, double bytes, 
   return (part.written + part.read - cached + part.summed * own_part) * bytes / link.bytes_per_us;
 }
 
-double wire_us(const Traffic& part, const LinkProfile& link, double bytes, double island_bytes) {
+double wire_us(const Traffic& part, const LinkProfile& link, double bytes, double host_group_bytes) {
   if (link.copied_by_cores) return 0;
   const double alone = part.bytes * bytes / link.bytes_per_us;
-  return link.host_bytes_per_us > 0 ? std::max(alone, island_bytes * bytes / link.host_bytes_per_us) : alone;
+  return link.host_bytes_per_us > 0 ? std::max(alone, host_group_bytes * bytes / link.host_bytes_per_us) : alone;
 }
 
 // In shared memory nothing of a message can be used before all of it is written: a slice of each round but one overlaps with nothing.
@@ -264,7 +264,7 @@ bool is_usable(const LinkProfile& link) {
   return positive(link.bytes_per_us) && positive(link.reduce_bytes_per_us) && positive(link.slice_bytes) && link.slice_bytes < 0x1p62 &&
          not_negative(link.host_bytes_per_us) && not_negative(link.latency_us) && not_negative(link.per_message_cpu_us) &&
          not_negative(link.per_batch_cpu_us) && not_negative(link.handling_us) && not_negative(link.switch_us) && link.cores > 0 &&
-         link.islands_sharing > 0;
+         link.host_groups_sharing > 0;
 }
 
 LinkProfile shared_memory_profile(uint32_t cores) {
@@ -363,26 +363,26 @@ Traffic relayed_traffic(uint32_t world) {
 Load load(const LoadRequest& request) {
   if (request.kind == hierarchical) return hierarchical_load(request);
   const auto whole = request.relayed ? relayed_traffic(request.world) : traffic(request.collective, request.kind, request.world);
-  Load result{.inside = whole, .between = {}, .island_bytes_inside = whole.total};
-  if (request.islands.size() > 1 && request.world > 1) {
+  Load result{.inside = whole, .between = {}, .host_group_bytes_inside = whole.total};
+  if (request.host_groups.size() > 1 && request.world > 1) {
     result = request.kind == ring ? ring_load(whole, request) : request.kind == tree ? tree_load(whole, request) : spread_load(whole, request);
   }
-  result.is_exchange = !request.relayed && request.islands.size() <= 1 && request.world <= exchange_ranks_max && is_exchange(request.collective, request.kind);
+  result.is_exchange = !request.relayed && request.host_groups.size() <= 1 && request.world <= exchange_ranks_max && is_exchange(request.collective, request.kind);
   return result;
 }
 
-double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands) {
-  return std::max(1.0, static_cast<double>(largest_island) * std::min(link.islands_sharing, islands) / link.cores);
+double crowd(const LinkProfile& link, uint32_t largest_host_group, uint32_t host_groups) {
+  return std::max(1.0, static_cast<double>(largest_host_group) * std::min(link.host_groups_sharing, host_groups) / link.cores);
 }
 
 double predicted_us(const TimeRequest& request) {
-  const auto crowd = [&](const LinkProfile& link) { return unisono::crowd(link, request.largest_island, request.islands); };
+  const auto crowd = [&](const LinkProfile& link) { return unisono::crowd(link, request.largest_host_group, request.host_groups); };
   const auto& load = request.load;
   const bool bare = load.is_exchange && request.bytes <= static_cast<double>(exchange_bytes_max);
   const double inside = link_us(load.inside, request.inside, request.bytes, crowd(request.inside), bare) +
-                        wire_us(load.inside, request.inside, request.bytes, load.island_bytes_inside);
+                        wire_us(load.inside, request.inside, request.bytes, load.host_group_bytes_inside);
   const double wire_between = request.between_wire_us >= 0 ? request.between_wire_us
-                                                           : wire_us(load.between, request.between, request.bytes, load.island_bytes_between);
+                                                           : wire_us(load.between, request.between, request.bytes, load.host_group_bytes_between);
   const double between = link_us(load.between, request.between, request.bytes, crowd(request.between), bare) + wire_between;
   return load.side_by_side ? std::max(inside, between) : inside + between;
 }

@@ -11,19 +11,19 @@
 
 namespace unisono {
 
-// What messages cost between two ranks on one island, or on two. One rank's view; equal on all ranks.
+// What messages cost between two ranks on one host group, or on two. One rank's view; equal on all ranks.
 struct LinkProfile {
   double latency_us = 0;           // from a send to the receiver's notice of it
   double bytes_per_us = 1;         // that one rank can send while it receives; if copied_by_cores, while it does nothing else
-  double host_bytes_per_us = 0;    // that all ranks of an island can send together; 0 = no common limit. Not if copied_by_cores
+  double host_bytes_per_us = 0;    // that all ranks of a host group can send together; 0 = no common limit. Not if copied_by_cores
   double per_message_cpu_us = 0;   // to make and to serve one message
   double per_batch_cpu_us = 0;     // to hand messages of one round to one peer: a system call on TCP, little in shared memory
   double handling_us = 0;          // more for each message that an operation's executor handles than a bare exchange takes
   double reduce_bytes_per_us = 1;  // incoming bytes that one core adds
   double slice_bytes = 256 * 1024; // the unit of pipelining that suits the link
   double switch_us = 0;            // added to the latency for each rank above one per core: the receiver must be scheduled
-  uint32_t cores = 1;              // shared by the ranks of one island
-  uint32_t islands_sharing = 1;    // so many islands share the cores: containers on one machine
+  uint32_t cores = 1;              // shared by the ranks of one host group
+  uint32_t host_groups_sharing = 1;    // so many host groups share the cores: containers on one machine
   bool copied_by_cores = false;    // the ranks' own cores move the bytes and do nothing else meanwhile: both on one host
   bool shares_payloads = false;    // one copy serves all receivers of a payload, and they add straight from it: shared memory
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
@@ -76,12 +76,12 @@ Traffic traffic(Collective collective, ScheduleKind kind, uint32_t world);
 // Of a one-shot all-reduce whose values are passed on (schedules/relay.h).
 Traffic relayed_traffic(uint32_t world);
 
-// The traffic divided between the links inside islands and those between them.
+// The traffic divided between the links inside host groups and those between them.
 struct Load {
   Traffic inside;
   Traffic between;
-  double island_bytes_inside = 0;   // sent inside the busiest island
-  double island_bytes_between = 0;  // that leave it
+  double host_group_bytes_inside = 0;   // sent inside the busiest host group
+  double host_group_bytes_between = 0;  // that leave it
   bool side_by_side = false;        // no rank does both: the slower one counts, not the sum
   bool is_exchange = false;
 };
@@ -91,23 +91,23 @@ struct LoadRequest {
   ScheduleKind kind = ScheduleKind::two_step;
   ScheduleKind inner = ScheduleKind::two_step;
   ScheduleKind outer = ScheduleKind::two_step;
-  const Islands& islands;
+  const HostGroups& host_groups;
   uint32_t world = 1;
-  bool relayed = false;  // only where all ranks are on one island, or each on its own
+  bool relayed = false;  // only where all ranks are on one host group, or each on its own
 };
 Load load(const LoadRequest& request);
 
 // Ranks for each core, at least 1.
-double crowd(const LinkProfile& link, uint32_t largest_island, uint32_t islands);
+double crowd(const LinkProfile& link, uint32_t largest_host_group, uint32_t host_groups);
 
 struct TimeRequest {
   const Load& load;
   const LinkProfile& inside;
   const LinkProfile& between;
   double bytes = 0;           // of the tensor as it travels
-  uint32_t largest_island = 1;
-  uint32_t islands = UINT32_MAX;  // in the group: no more of them share cores
-  double between_wire_us = -1;  // time on the wires between islands, if something knows better than the profile; else negative
+  uint32_t largest_host_group = 1;
+  uint32_t host_groups = UINT32_MAX;  // in the group: no more of them share cores
+  double between_wire_us = -1;  // time on the wires between host groups, if something knows better than the profile; else negative
 };
 double predicted_us(const TimeRequest& request);
 

@@ -18,13 +18,13 @@ struct Counted {
   double batches = 0, messages = 0, chunks = 0, written = 0, reduced = 0, summed = 0;
 };
 
-Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>& islands, Rank rank, bool inside) {
+Counted count(const Schedule& schedule, bool sends, const std::vector<uint32_t>& host_groups, Rank rank, bool inside) {
   Counted result;
   std::set<std::pair<uint32_t, Rank>> pairs;
   std::set<std::pair<uint32_t, uint32_t>> payloads, sums;  // a chunk in one round, to or from however many
   for (const auto& step : schedule.steps) {
     if ((step.op == Op::send) != sends) continue;
-    if (!islands.empty() && (islands[rank] == islands[step.peer]) != inside) continue;
+    if (!host_groups.empty() && (host_groups[rank] == host_groups[step.peer]) != inside) continue;
     const double chunks = step.chunks.end - step.chunks.begin;
     pairs.emplace(step.round, step.peer);
     for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) {
@@ -59,17 +59,17 @@ double count_shared(const std::vector<Schedule>& schedules, Rank rank) {
 }
 
 // Of the busiest rank. chunk_count is the tensor; in an all_to_all one rank's input.
-Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& islands = {}, bool inside = false) {
+Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32_t>& host_groups = {}, bool inside = false) {
   Traffic result;
   const auto schedules = test::make_all(request);
   std::set<uint32_t> rounds;
   for (Rank rank = 0; rank < request.world; ++rank) {
     const double tensor = request.collective == Collective::all_to_all ? request.world : schedules[rank].chunk_count;
     const bool empty = request.collective == Collective::barrier;
-    const auto out = count(schedules[rank], true, islands, rank, inside);
-    const auto in = count(schedules[rank], false, islands, rank, inside);
+    const auto out = count(schedules[rank], true, host_groups, rank, inside);
+    const auto in = count(schedules[rank], false, host_groups, rank, inside);
     for (const auto& step : schedules[rank].steps)
-      if (islands.empty() || (islands[rank] == islands[step.peer]) == inside) rounds.insert(step.round);
+      if (host_groups.empty() || (host_groups[rank] == host_groups[step.peer]) == inside) rounds.insert(step.round);
     result.batches = std::max({result.batches, out.batches, in.batches});
     result.messages = std::max({result.messages, out.messages, in.messages});
     result.total += empty ? 0 : out.chunks / tensor;
@@ -78,7 +78,7 @@ Traffic counted_traffic(const ScheduleRequest& request, const std::vector<uint32
     result.reduced = std::max(result.reduced, empty ? 0 : in.reduced / tensor);
     result.read = std::max(result.read, empty ? 0 : in.chunks / tensor);
     result.summed = std::max(result.summed, empty ? 0 : in.summed / tensor);
-    if (islands.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
+    if (host_groups.empty()) result.shared = std::max(result.shared, empty ? 0 : count_shared(schedules, rank) / tensor);
   }
   result.rounds = static_cast<double>(rounds.size());
   return result;
@@ -115,32 +115,32 @@ TEST(Cost, of_a_world_of_one_is_nothing) {
     for (const auto kind : kinds_of(collective)) EXPECT_EQ(traffic(collective, kind, 1).messages, 0);
 }
 
-TEST(Cost, of_equal_islands_equals_the_counts_in_the_schedules) {
-  for (const auto& [island_count, size] : {std::pair(2u, 4u), std::pair(3u, 2u), std::pair(4u, 4u), std::pair(5u, 3u)}) {
-    std::vector<uint32_t> islands;
-    for (uint32_t rank = 0; rank < island_count * size; ++rank) islands.push_back(rank / size);
-    const auto found = find_islands(islands, island_count * size);
+TEST(Cost, of_equal_host_groups_equals_the_counts_in_the_schedules) {
+  for (const auto& [host_group_count, size] : {std::pair(2u, 4u), std::pair(3u, 2u), std::pair(4u, 4u), std::pair(5u, 3u)}) {
+    std::vector<uint32_t> host_groups;
+    for (uint32_t rank = 0; rank < host_group_count * size; ++rank) host_groups.push_back(rank / size);
+    const auto found = find_host_groups(host_groups, host_group_count * size);
     for (const auto inner : {two_step, ring, halving_doubling, direct}) {
       for (const auto outer : {one_shot, two_step, ring, halving_doubling}) {
         const ScheduleRequest request{
-            .kind = hierarchical, .world = island_count * size, .islands = islands, .inner = inner, .outer = outer};
+            .kind = hierarchical, .world = host_group_count * size, .host_groups = host_groups, .inner = inner, .outer = outer};
         const auto load = unisono::load(
-            {.kind = hierarchical, .inner = inner, .outer = outer, .islands = found, .world = request.world});
-        const auto what = std::string(name(inner)) + " inside " + name(outer) + " of " + std::to_string(island_count);
-        const auto inside = counted_traffic(request, islands, true);
+            {.kind = hierarchical, .inner = inner, .outer = outer, .host_groups = found, .world = request.world});
+        const auto what = std::string(name(inner)) + " inside " + name(outer) + " of " + std::to_string(host_group_count);
+        const auto inside = counted_traffic(request, host_groups, true);
         EXPECT_DOUBLE_EQ(load.inside.rounds, inside.rounds) << what;
         // A leader receives everything and then sends as much: one after the other, while the counts take the larger of both.
         const double phases = inner == direct ? 2 : 1;
         EXPECT_DOUBLE_EQ(load.inside.messages, phases * inside.messages) << what;
         EXPECT_NEAR(load.inside.bytes, phases * inside.bytes, 1e-9) << what;
         EXPECT_NEAR(load.inside.reduced, inside.reduced, 1e-9) << what;
-        const auto between = counted_traffic(request, islands, false);
+        const auto between = counted_traffic(request, host_groups, false);
         EXPECT_DOUBLE_EQ(load.between.rounds, between.rounds) << what;
         EXPECT_DOUBLE_EQ(load.between.batches, between.batches) << what;
         EXPECT_DOUBLE_EQ(load.between.messages, between.messages) << what;
         EXPECT_NEAR(load.between.bytes, between.bytes, 1e-9) << what;
         EXPECT_NEAR(load.between.reduced, between.reduced, 1e-9) << what;
-        EXPECT_NEAR(load.island_bytes_between * island_count, between.total, 1e-9) << what;
+        EXPECT_NEAR(load.host_group_bytes_between * host_group_count, between.total, 1e-9) << what;
       }
     }
   }
@@ -148,76 +148,76 @@ TEST(Cost, of_equal_islands_equals_the_counts_in_the_schedules) {
 
 TEST(Cost, two_step_splits_its_bytes_by_where_the_peers_are) {
   const uint32_t numbers[] = {0, 0, 0, 1};
-  const auto islands = find_islands(numbers, 4);
-  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  const auto host_groups = find_host_groups(numbers, 4);
+  const auto load = unisono::load({.kind = two_step, .host_groups = host_groups, .world = 4});
   EXPECT_DOUBLE_EQ(load.between.bytes, 1.5);  // the lone rank sends all of its 2 * 3/4 away
   EXPECT_DOUBLE_EQ(load.between.rounds, 2);
 }
 
 TEST(Cost, ring_crosses_each_border_with_one_rank) {
   const uint32_t numbers[] = {0, 0, 0, 0, 1, 1, 1, 1};
-  const auto islands = find_islands(numbers, 8);
-  const auto load = unisono::load({.kind = ring, .islands = islands, .world = 8});
+  const auto host_groups = find_host_groups(numbers, 8);
+  const auto load = unisono::load({.kind = ring, .host_groups = host_groups, .world = 8});
   EXPECT_DOUBLE_EQ(load.between.rounds, 14.0 * 2 / 8);
   EXPECT_DOUBLE_EQ(load.inside.rounds, 14.0 * 6 / 8);
-  EXPECT_DOUBLE_EQ(load.island_bytes_between, 2 * 7.0 / 8);
+  EXPECT_DOUBLE_EQ(load.host_group_bytes_between, 2 * 7.0 / 8);
   EXPECT_TRUE(load.side_by_side);
 }
 
 TEST(Cost, tree_crosses_near_the_root) {
   const uint32_t numbers[] = {0, 0, 0, 0, 1, 1, 1, 1};
-  const auto islands = find_islands(numbers, 8);
-  const auto load = unisono::load({.collective = Collective::broadcast, .kind = tree, .islands = islands, .world = 8});
+  const auto host_groups = find_host_groups(numbers, 8);
+  const auto load = unisono::load({.collective = Collective::broadcast, .kind = tree, .host_groups = host_groups, .world = 8});
   EXPECT_DOUBLE_EQ(load.between.rounds, 1);
   EXPECT_DOUBLE_EQ(load.inside.rounds, 2);
   EXPECT_DOUBLE_EQ(load.between.bytes, 1);
   EXPECT_DOUBLE_EQ(load.inside.bytes, 2);
 }
 
-TEST(Cost, an_island_can_be_limited_as_a_whole) {
+TEST(Cost, an_host_group_can_be_limited_as_a_whole) {
   const uint32_t numbers[] = {0, 0, 1, 1};
-  const auto islands = find_islands(numbers, 4);
-  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  const auto host_groups = find_host_groups(numbers, 4);
+  const auto load = unisono::load({.kind = two_step, .host_groups = host_groups, .world = 4});
   const LinkProfile free{.bytes_per_us = 1e12, .reduce_bytes_per_us = 1e12, .slice_bytes = 1e12};
   auto shared = free;
   shared.host_bytes_per_us = 100;
   const auto time = [&](const LinkProfile& between) {
-    return predicted_us({.load = load, .inside = free, .between = between, .bytes = 1e6, .largest_island = 2});
+    return predicted_us({.load = load, .inside = free, .between = between, .bytes = 1e6, .largest_host_group = 2});
   };
-  // Each rank sends 1.5 tensors, two thirds of them to the other island; two ranks do.
+  // Each rank sends 1.5 tensors, two thirds of them to the other host group; two ranks do.
   EXPECT_NEAR(time(shared), 2e6 / 100, 1e-3);
   EXPECT_LT(time(free), 1);
 }
 
 TEST(Cost, ranks_that_share_cores_wait_to_be_scheduled) {
-  const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
-  const auto load = unisono::load({.kind = two_step, .islands = islands, .world = 4});
+  const auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
+  const auto load = unisono::load({.kind = two_step, .host_groups = host_groups, .world = 4});
   const auto time = [&](uint32_t cores) {
     const auto inside = shared_memory_profile(cores);
-    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = 1e3, .largest_island = 4});
+    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = 1e3, .largest_host_group = 4});
   };
   EXPECT_GT(time(2), time(4) + 2 * shared_memory_profile(2).switch_us);
   EXPECT_EQ(time(4), time(8));
 }
 
-TEST(Cost, islands_of_one_machine_share_its_cores) {
+TEST(Cost, host_groups_of_one_machine_share_its_cores) {
   auto link = network_tcp_profile(2);
   EXPECT_EQ(crowd(link, 1, 4), 1);
-  link.islands_sharing = 4;
+  link.host_groups_sharing = 4;
   EXPECT_EQ(crowd(link, 1, 4), 2);
   EXPECT_EQ(crowd(link, 3, 4), 6);
   EXPECT_EQ(crowd(link, 1, 3), 1.5);  // a group with fewer
 }
 
 TEST(Cost, on_one_host_is_the_work_of_the_cores) {
-  const auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  const auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
   const LinkProfile copied{
       .bytes_per_us = 100, .reduce_bytes_per_us = 1e12, .slice_bytes = 1, .cores = 2, .copied_by_cores = true};
   auto shared = copied;
   shared.shares_payloads = true;
   const auto time = [&](ScheduleKind kind, const LinkProfile& inside, double bytes = 1e5) {
-    const auto load = unisono::load({.kind = kind, .islands = islands, .world = 4});
-    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_island = 4});
+    const auto load = unisono::load({.kind = kind, .host_groups = host_groups, .world = 4});
+    return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_host_group = 4});
   };
   // Two ranks to a core. Through the kernel: 3 tensors. Shared: 1 in, for all, and 3 out, half of which another rank of the core has read
   // before: five sixths less. A sum takes a quarter of itself more.
@@ -236,32 +236,32 @@ TEST(Cost, on_one_host_is_the_work_of_the_cores) {
 }
 
 TEST(Cost, of_a_measured_link_is_what_was_measured) {
-  const auto islands = find_islands(std::vector<uint32_t>{0, 1}, 2);
-  const auto one_host = find_islands(std::vector<uint32_t>{0, 0}, 2);
+  const auto host_groups = find_host_groups(std::vector<uint32_t>{0, 1}, 2);
+  const auto one_host = find_host_groups(std::vector<uint32_t>{0, 0}, 2);
   const LinkSpeed speed{.latency_us = 40, .bytes_per_us = 5'000};
   for (const auto& start : {shared_memory_profile(2), loopback_tcp_profile(2), network_tcp_profile(2)}) {
     const auto link = measured_profile(start, speed);
     EXPECT_EQ(link.bytes_per_us, 5'000);
     EXPECT_EQ(link.cores, start.cores);
     EXPECT_NEAR(speed_of(link).latency_us, 40, 1e-9);
-    const auto& ranks = link.copied_by_cores ? one_host : islands;
-    const auto load = unisono::load({.collective = Collective::barrier, .kind = one_shot, .islands = ranks, .world = 2});
+    const auto& ranks = link.copied_by_cores ? one_host : host_groups;
+    const auto load = unisono::load({.collective = Collective::barrier, .kind = one_shot, .host_groups = ranks, .world = 2});
     // One message, of no bytes.
-    EXPECT_NEAR(predicted_us({.load = load, .inside = link, .between = link, .bytes = 0, .largest_island = 1}), 40, 1e-9);
+    EXPECT_NEAR(predicted_us({.load = load, .inside = link, .between = link, .bytes = 0, .largest_host_group = 1}), 40, 1e-9);
   }
   EXPECT_EQ(measured_profile(network_tcp_profile(2), {.latency_us = 0.1, .bytes_per_us = 1}).latency_us, 0);
   EXPECT_EQ(measured_profile(network_tcp_profile(2), speed).host_bytes_per_us, 5'000);
 }
 
 TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
-  auto islands = find_islands(std::vector<uint32_t>(4, 0), 4);
+  auto host_groups = find_host_groups(std::vector<uint32_t>(4, 0), 4);
   uint32_t world = 4;
   auto inside = shared_memory_profile(4);
   const auto added = [&](ScheduleKind kind, double bytes, Collective collective = Collective::all_reduce, bool relayed = false) {
-    const auto load = unisono::load({.collective = collective, .kind = kind, .islands = islands, .world = world, .relayed = relayed});
+    const auto load = unisono::load({.collective = collective, .kind = kind, .host_groups = host_groups, .world = world, .relayed = relayed});
     const auto time = [&](double handling_us) {
       inside.handling_us = handling_us;
-      return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_island = 4});
+      return predicted_us({.load = load, .inside = inside, .between = inside, .bytes = bytes, .largest_host_group = 4});
     };
     return time(1000) - time(0);
   };
@@ -275,24 +275,24 @@ TEST(Cost, of_the_executor_is_not_for_what_goes_without_it) {
   }
   for (const auto collective : {Collective::all_gather, Collective::broadcast, Collective::reduce_scatter, Collective::reduce}) EXPECT_GT(added(ring, 0, collective), 2900) << name(collective);
   EXPECT_NEAR(added(one_shot, 0, Collective::barrier), 0, 1e-6);
-  islands = find_islands(std::vector<uint32_t>{0, 0, 1, 1}, 4);
+  host_groups = find_host_groups(std::vector<uint32_t>{0, 0, 1, 1}, 4);
   EXPECT_GT(added(one_shot, 0), 1000) << "several hosts";
   for (const uint32_t n : {exchange_ranks_max, exchange_ranks_max + 1}) {
     world = n;
-    islands = find_islands(std::vector<uint32_t>(n, 0), n);
+    host_groups = find_host_groups(std::vector<uint32_t>(n, 0), n);
     EXPECT_EQ(added(one_shot, 0) > 0, n > exchange_ranks_max) << n;
   }
 }
 
 TEST(Cost, grows_with_bytes_and_with_each_price) {
   const uint32_t numbers[] = {0, 0, 1, 1};
-  const auto islands = find_islands(numbers, 4);
+  const auto host_groups = find_host_groups(numbers, 4);
   for (const auto kind : {one_shot, two_step, ring, halving_doubling}) {
-    const auto load = unisono::load({.kind = kind, .islands = islands, .world = 4});
+    const auto load = unisono::load({.kind = kind, .host_groups = host_groups, .world = 4});
     const auto inside = shared_memory_profile(2);
     const auto base = network_tcp_profile(2);
     const auto time = [&](const LinkProfile& between, double bytes) {
-      return predicted_us({.load = load, .inside = inside, .between = between, .bytes = bytes, .largest_island = 2});
+      return predicted_us({.load = load, .inside = inside, .between = between, .bytes = bytes, .largest_host_group = 2});
     };
     EXPECT_LT(time(base, 1e6), time(base, 2e6));
     auto slow = base;

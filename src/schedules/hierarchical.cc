@@ -16,7 +16,7 @@ using enum ScheduleKind;
 
 bool has_leader(ScheduleKind inner) { return inner == tree || inner == direct; }
 
-// Unit u of `units` belongs to the position p of an island with floor(p*units/size) <= u < floor((p+1)*units/size).
+// Unit u of `units` belongs to the position p of a host group with floor(p*units/size) <= u < floor((p+1)*units/size).
 uint32_t first_unit(uint32_t position, uint32_t size, uint32_t units) {
   return static_cast<uint32_t>(uint64_t{position} * units / size);
 }
@@ -26,19 +26,19 @@ uint32_t owner_of(uint32_t unit, uint32_t size, uint32_t units) {
 }
 
 struct Plan {
-  const Islands& islands;
+  const HostGroups& host_groups;
   Rank rank;
   ScheduleKind inner;
   ScheduleKind outer;
   uint32_t units;
   uint32_t parts;       // chunks per unit: what the outer kind cuts it into
-  uint32_t island;      // of the rank
-  uint32_t inner_rounds;  // of one inner phase in the largest island
+  uint32_t host_group;      // of the rank
+  uint32_t inner_rounds;  // of one inner phase in the largest host group
   uint32_t outer_rounds;
 
-  // A phase inside the rank's own island.
+  // A phase inside the rank's own host group.
   Team inside(uint32_t first_round) const {
-    const auto& members = islands[island];
+    const auto& members = host_groups[host_group];
     const auto size = static_cast<uint32_t>(members.size());
     Team team = team_of_one_block(members, rank, {0, units * parts});
     team.first_round = first_round;
@@ -52,10 +52,10 @@ struct Plan {
   // The owners of a unit.
   Team between(uint32_t unit) const {
     Team team;
-    for (const auto& members : islands)
+    for (const auto& members : host_groups)
       team.ranks.push_back(members[has_leader(inner) ? 0 : owner_of(unit, static_cast<uint32_t>(members.size()), units)]);
     for (uint32_t part = 0; part < parts; ++part) team.blocks.push_back({unit * parts + part, unit * parts + part + 1});
-    team.position = island;
+    team.position = host_group;
     team.first_round = inner_rounds;
     return team;
   }
@@ -71,11 +71,11 @@ void append_inside_before(const Plan& plan, std::vector<Step>& steps) {
 }
 
 void append_between(const Plan& plan, std::vector<Step>& steps) {
-  if (plan.islands.size() < 2) return;
+  if (plan.host_groups.size() < 2) return;
   const auto own_first = steps.size();
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     const Team team = plan.between(unit);
-    if (team.ranks[plan.island] != plan.rank) continue;
+    if (team.ranks[plan.host_group] != plan.rank) continue;
     if (plan.outer == one_shot) append_one_shot(team, steps);
     else append_two_step(plan.outer, team, steps);
   }
@@ -91,9 +91,9 @@ void append_inside_after(const Plan& plan, std::vector<Step>& steps) {
   append_all_gather(plan.inner, team, steps);
 }
 
-uint32_t largest_size(const Islands& islands) {
+uint32_t largest_size(const HostGroups& host_groups) {
   size_t largest = 0;
-  for (const auto& members : islands) largest = std::max(largest, members.size());
+  for (const auto& members : host_groups) largest = std::max(largest, members.size());
   return static_cast<uint32_t>(largest);
 }
 
@@ -101,8 +101,8 @@ uint32_t largest_size(const Islands& islands) {
 
 ScheduleKind default_inner_kind() { return two_step; }
 
-ScheduleKind default_outer_kind(uint32_t island_count) {
-  return island_count <= 2 ? one_shot : island_count <= 16 ? two_step : halving_doubling;
+ScheduleKind default_outer_kind(uint32_t host_group_count) {
+  return host_group_count <= 2 ? one_shot : host_group_count <= 16 ? two_step : halving_doubling;
 }
 
 bool is_inner_kind(ScheduleKind kind) {
@@ -113,33 +113,33 @@ bool is_outer_kind(ScheduleKind kind) {
   return kind == one_shot || kind == two_step || kind == ring || kind == halving_doubling;
 }
 
-bool hierarchical_is_direct(const Islands& islands, ScheduleKind inner, ScheduleKind outer) {
-  const auto largest = largest_size(islands);
-  const auto island_count = static_cast<uint32_t>(islands.size());
-  if (island_count == 1) return inner == tree ? largest <= 2 : half_is_direct(inner, largest);
+bool hierarchical_is_direct(const HostGroups& host_groups, ScheduleKind inner, ScheduleKind outer) {
+  const auto largest = largest_size(host_groups);
+  const auto host_group_count = static_cast<uint32_t>(host_groups.size());
+  if (host_group_count == 1) return inner == tree ? largest <= 2 : half_is_direct(inner, largest);
   // Lone ranks have nothing but their own to send.
-  return largest == 1 && (outer == one_shot || half_is_direct(outer, island_count));
+  return largest == 1 && (outer == one_shot || half_is_direct(outer, host_group_count));
 }
 
 // Integers only, so that all ranks agree. The score is the largest share of a rank relative to an even one, times a
 // surcharge of 1/16 per unit and average member, compared as fractions; it stays below 2^56 for 2^15 ranks.
-uint32_t unit_count(const Islands& islands, ScheduleKind inner) {
+uint32_t unit_count(const HostGroups& host_groups, ScheduleKind inner) {
   if (has_leader(inner)) return 1;
   uint64_t world = 0;
-  for (const auto& members : islands) world += members.size();
-  const uint64_t island_count = islands.size();
+  for (const auto& members : host_groups) world += members.size();
+  const uint64_t host_group_count = host_groups.size();
   std::vector<uint64_t> sizes;
-  for (const auto& members : islands) sizes.push_back(members.size());
+  for (const auto& members : host_groups) sizes.push_back(members.size());
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   if (sizes.size() == 1) return static_cast<uint32_t>(sizes.front());
 
   uint64_t best = 1;
   uint64_t best_score = 0;
-  for (uint64_t units = 1; units <= 4 * world / island_count; ++units) {
+  for (uint64_t units = 1; units <= 4 * world / host_group_count; ++units) {
     uint64_t share = 0;
     for (const auto size : sizes) share = std::max(share, (units + size - 1) / size * size);
-    const auto score = share * (16 * world + units * island_count);
+    const auto score = share * (16 * world + units * host_group_count);
     if (units == 1 || score * best < best_score * units) {
       best = units;
       best_score = score;
@@ -149,30 +149,30 @@ uint32_t unit_count(const Islands& islands, ScheduleKind inner) {
 }
 
 Schedule make_hierarchical_all_reduce(const HierarchicalRequest& request) {
-  const auto& islands = request.islands;
-  const auto island_count = static_cast<uint32_t>(islands.size());
-  const auto largest = largest_size(islands);
+  const auto& host_groups = request.host_groups;
+  const auto host_group_count = static_cast<uint32_t>(host_groups.size());
+  const auto largest = largest_size(host_groups);
   const auto inner = request.inner == automatic ? default_inner_kind() : request.inner;
-  const auto outer = request.outer == automatic ? default_outer_kind(island_count) : request.outer;
+  const auto outer = request.outer == automatic ? default_outer_kind(host_group_count) : request.outer;
   UNISONO_CHECK(is_inner_kind(inner) && is_outer_kind(outer));
 
-  uint32_t island = 0;
-  while (std::find(islands[island].begin(), islands[island].end(), request.rank) == islands[island].end()) ++island;
-  const Plan plan{.islands = islands,
+  uint32_t host_group = 0;
+  while (std::find(host_groups[host_group].begin(), host_groups[host_group].end(), request.rank) == host_groups[host_group].end()) ++host_group;
+  const Plan plan{.host_groups = host_groups,
                   .rank = request.rank,
                   .inner = inner,
                   .outer = outer,
-                  .units = unit_count(islands, inner),
-                  .parts = island_count == 1 || outer == one_shot ? 1 : island_count,
-                  .island = island,
+                  .units = unit_count(host_groups, inner),
+                  .parts = host_group_count == 1 || outer == one_shot ? 1 : host_group_count,
+                  .host_group = host_group,
                   .inner_rounds = has_leader(inner) ? leader_rounds(inner, largest) : half_rounds(inner, largest),
-                  .outer_rounds = island_count == 1 ? 0 : outer == one_shot ? 1 : 2 * half_rounds(outer, island_count)};
+                  .outer_rounds = host_group_count == 1 ? 0 : outer == one_shot ? 1 : 2 * half_rounds(outer, host_group_count)};
 
   Schedule schedule;
   schedule.kind = hierarchical;
   schedule.chunk_count = plan.units * plan.parts;
-  schedule.direct = hierarchical_is_direct(islands, inner, outer);
-  schedule.every_rank_completes = outer == one_shot && island_count > 1;
+  schedule.direct = hierarchical_is_direct(host_groups, inner, outer);
+  schedule.every_rank_completes = outer == one_shot && host_group_count > 1;
   schedule.across_round = plan.inner_rounds;
   schedule.gather_round = plan.inner_rounds + (outer == one_shot ? plan.outer_rounds : plan.outer_rounds / 2);
   append_inside_before(plan, schedule.steps);

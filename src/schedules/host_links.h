@@ -10,7 +10,7 @@
 
 namespace unisono {
 
-// Hosts have the numbers that islands have. Both directions of a pair count as one link.
+// Hosts have the numbers that host groups have. Both directions of a pair count as one link.
 struct HostLinks {
   uint32_t hosts = 0;
   std::vector<LinkSpeed> pairs{};  // (0,1) (0,2) (1,2) (0,3) …; a rate of 0: not measured

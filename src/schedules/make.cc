@@ -37,10 +37,10 @@ bool is_permutation(std::span<const Rank> ranks, uint32_t world) {
 Status check_kinds_between(const ScheduleRequest& request) {
   if (request.inner != automatic && !is_inner_kind(request.inner))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.inner) +
-                                   " inside islands; there are two_step, ring, halving_doubling, tree, direct"};
+                                   " inside host groups; there are two_step, ring, halving_doubling, tree, direct"};
   if (request.outer != automatic && !is_outer_kind(request.outer))
     return {Code::unsupported, std::string("hierarchical all_reduce: no kind ") + name(request.outer) +
-                                   " between islands; there are one_shot, two_step, ring, halving_doubling"};
+                                   " between host groups; there are one_shot, two_step, ring, halving_doubling"};
   return {};
 }
 
@@ -54,8 +54,8 @@ Status check_request(const ScheduleRequest& request) {
     return {Code::invalid, what + "rank " + std::to_string(request.rank) + " is not in" + of_world};
   if (is_rooted(request.collective) && request.root >= request.world)
     return {Code::invalid, what + "root " + std::to_string(request.root) + " is not in" + of_world};
-  if (!request.islands.empty() && request.islands.size() != request.world)
-    return {Code::invalid, what + std::to_string(request.islands.size()) + " island numbers for" + of_world};
+  if (!request.host_groups.empty() && request.host_groups.size() != request.world)
+    return {Code::invalid, what + std::to_string(request.host_groups.size()) + " host group numbers for" + of_world};
   if (!request.around.empty() && !is_permutation(request.around, request.world))
     return {Code::invalid, what + "the way around does not name every rank of" + of_world + " once"};
   if (request.kind == automatic) return {Code::invalid, what + "choose() turns automatic into a kind first"};
@@ -69,10 +69,10 @@ Status check_request(const ScheduleRequest& request) {
   return request.kind == hierarchical ? check_kinds_between(request) : Status();
 }
 
-// A ring follows the islands, or the order that was asked for; the others take the ranks as they come.
+// A ring follows the host groups, or the order that was asked for; the others take the ranks as they come.
 Team team_for(const ScheduleRequest& request) {
   if (request.kind != ring) return team_of_world(request.world, request.rank);
-  if (request.around.empty()) return team_in_order(order_by_island(request.islands, request.world, 0), request.rank);
+  if (request.around.empty()) return team_in_order(order_by_host_group(request.host_groups, request.world, 0), request.rank);
   return team_in_order({request.around.begin(), request.around.end()}, request.rank);
 }
 
@@ -91,7 +91,7 @@ void fill_all_reduce(const ScheduleRequest& request, Schedule& schedule) {
 
 void fill_broadcast(const ScheduleRequest& request, Schedule& schedule) {
   const bool ordered = request.kind == ring || request.kind == tree;
-  auto order = order_by_island(ordered ? request.islands : std::span<const uint32_t>(), request.world, request.root);
+  auto order = order_by_host_group(ordered ? request.host_groups : std::span<const uint32_t>(), request.world, request.root);
   schedule.chunk_count = 1;
   if (request.kind == tree)
     return append_tree_broadcast(team_of_one_block(std::move(order), request.rank, {0, 1}), schedule.steps);
@@ -104,8 +104,8 @@ void fill_broadcast(const ScheduleRequest& request, Schedule& schedule) {
 void fill_reduce(const ScheduleRequest& request, Schedule& schedule) {
   schedule.chunk_count = 1;
   if (request.kind == tree || request.kind == direct) {
-    const auto islands = request.kind == tree ? request.islands : std::span<const uint32_t>();
-    const auto team = team_of_one_block(order_by_island(islands, request.world, request.root), request.rank, {0, 1});
+    const auto host_groups = request.kind == tree ? request.host_groups : std::span<const uint32_t>();
+    const auto team = team_of_one_block(order_by_host_group(host_groups, request.world, request.root), request.rank, {0, 1});
     return request.kind == tree ? append_tree_reduce(team, schedule.steps) : append_direct_reduce(team, schedule.steps);
   }
   schedule.chunk_count = request.world;
@@ -116,8 +116,8 @@ void fill_reduce(const ScheduleRequest& request, Schedule& schedule) {
 
 void fill_blocks(const ScheduleRequest& request, Schedule& schedule) {
   schedule.chunk_count = request.world;
-  const auto islands = request.kind == tree ? request.islands : std::span<const uint32_t>();
-  const auto team = team_in_order(order_by_island(islands, request.world, request.root), request.rank);
+  const auto host_groups = request.kind == tree ? request.host_groups : std::span<const uint32_t>();
+  const auto team = team_in_order(order_by_host_group(host_groups, request.world, request.root), request.rank);
   if (request.collective == Collective::gather)
     return request.kind == tree ? append_tree_gather(team, schedule.steps) : append_direct_gather(team, schedule.steps);
   return request.kind == tree ? append_tree_scatter(team, schedule.steps) : append_direct_scatter(team, schedule.steps);
@@ -160,9 +160,9 @@ bool is_direct(Collective collective, ScheduleKind kind, uint32_t world) {
 Result<Schedule> make_schedule(const ScheduleRequest& request) {
   if (auto status = check_request(request); !status.ok()) return status;
   if (request.kind == hierarchical) {
-    const auto islands = find_islands(request.islands, request.world);
+    const auto host_groups = find_host_groups(request.host_groups, request.world);
     return make_hierarchical_all_reduce(
-        {.islands = islands, .rank = request.rank, .inner = request.inner, .outer = request.outer});
+        {.host_groups = host_groups, .rank = request.rank, .inner = request.inner, .outer = request.outer});
   }
   Schedule schedule;
   schedule.kind = request.kind;

@@ -18,22 +18,22 @@ struct ScheduleRequest {
   uint32_t world = 1;
   Rank rank = 0;
   Rank root = 0;                        // of broadcast, reduce, gather, scatter; ignored otherwise
-  std::span<const uint32_t> islands{};  // island number per rank; empty: every rank is an island of its own
-  ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: inside islands
-  ScheduleKind outer = ScheduleKind::automatic;  // of hierarchical: between islands
-  std::span<const Rank> around{};                // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by islands
+  std::span<const uint32_t> host_groups{};  // host group number per rank; empty: every rank is a host group of its own
+  ScheduleKind inner = ScheduleKind::automatic;  // of hierarchical: inside host groups
+  ScheduleKind outer = ScheduleKind::automatic;  // of hierarchical: between host groups
+  std::span<const Rank> around{};                // all ranks, as an all-reduce, reduce-scatter or all-gather ring goes; empty: by host groups
 };
 
 // The kinds that exist for a collective, best known first; empty for send and recv, which need no schedule.
 std::span<const ScheduleKind> kinds_of(Collective collective);
 
-// Whether Schedule::direct holds; known without making the schedule. For hierarchical (which depends on the islands): false.
+// Whether Schedule::direct holds; known without making the schedule. For hierarchical (which depends on the host groups): false.
 bool is_direct(Collective collective, ScheduleKind kind, uint32_t world);
 
 // Chunks: all_reduce, broadcast and reduce cut the tensor into as many as the kind likes. reduce_scatter: chunk c ends at
 // rank c. all_gather: chunk c is rank c's block. gather, scatter: likewise, world chunks. all_to_all: chunk s*world+d goes
 // from s to d. barrier: one empty chunk, sent all the same. A reduce ends complete at the root only. A world of one has no
-// steps. The islands order rings and trees, and make up hierarchical; other kinds do not look at them.
+// steps. The host groups order rings and trees, and make up hierarchical; other kinds do not look at them.
 // The schedules of all ranks fit together only if all fields but `rank` are equal on all ranks.
 // Errors: invalid (numbers out of range, kind automatic), unsupported (no such kind for this collective; the message names
 // those that exist).

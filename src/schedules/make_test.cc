@@ -36,14 +36,14 @@ TEST_P(EverySchedule, is_the_same_when_made_twice) {
   EXPECT_TRUE(make_schedule(request)->steps == make_schedule(request)->steps);
 }
 
-// Ring and tree put the ranks of an island side by side; that must not break them.
-TEST_P(EverySchedule, is_proved_on_interleaved_islands) {
+// Ring and tree put the ranks of a host group side by side; that must not break them.
+TEST_P(EverySchedule, is_proved_on_interleaved_host_groups) {
   const auto [collective, kind] = GetParam();
   for (const uint32_t world : {2u, 5u, 12u, 17u}) {
-    std::vector<uint32_t> islands;
-    for (Rank rank = 0; rank < world; ++rank) islands.push_back(100 - rank * rank % 3);
+    std::vector<uint32_t> host_groups;
+    for (Rank rank = 0; rank < world; ++rank) host_groups.push_back(100 - rank * rank % 3);
     for (const Rank root : {0u, world - 1}) {
-      const auto proof = prove({.collective = collective, .kind = kind, .world = world, .root = root, .islands = islands});
+      const auto proof = prove({.collective = collective, .kind = kind, .world = world, .root = root, .host_groups = host_groups});
       ASSERT_TRUE(proof.ok()) << proof.status().to_string();
     }
   }
@@ -122,29 +122,29 @@ TEST(MakeSchedule, refuses_a_root_outside_the_world) {
   EXPECT_EQ(made.status().code(), Code::invalid);
 }
 
-TEST(MakeSchedule, refuses_island_numbers_for_another_world) {
-  const uint32_t islands[] = {0, 0, 1};
-  EXPECT_EQ(make_schedule({.kind = ScheduleKind::ring, .world = 4, .islands = islands}).status().code(), Code::invalid);
+TEST(MakeSchedule, refuses_host_group_numbers_for_another_world) {
+  const uint32_t host_groups[] = {0, 0, 1};
+  EXPECT_EQ(make_schedule({.kind = ScheduleKind::ring, .world = 4, .host_groups = host_groups}).status().code(), Code::invalid);
 }
 
 TEST(MakeSchedule, ring_of_interleaved_hosts_crosses_each_border_once) {
-  const uint32_t islands[] = {0, 1, 0, 1, 0, 1};
-  const auto schedules = make_all({.kind = ScheduleKind::ring, .world = 6, .islands = islands});
+  const uint32_t host_groups[] = {0, 1, 0, 1, 0, 1};
+  const auto schedules = make_all({.kind = ScheduleKind::ring, .world = 6, .host_groups = host_groups});
   std::set<Rank> crossing;
   for (Rank rank = 0; rank < 6; ++rank)
     for (const auto& step : schedules[rank].steps)
-      if (step.op == Op::send && islands[step.peer] != islands[rank]) crossing.insert(rank);
+      if (step.op == Op::send && host_groups[step.peer] != host_groups[rank]) crossing.insert(rank);
   EXPECT_EQ(crossing.size(), 2u);
 }
 
 TEST(MakeSchedule, tree_of_interleaved_hosts_crosses_each_border_once) {
-  const uint32_t islands[] = {0, 1, 0, 1, 0, 1, 0, 1};
+  const uint32_t host_groups[] = {0, 1, 0, 1, 0, 1, 0, 1};
   const auto schedules =
-      make_all({.collective = Collective::broadcast, .kind = ScheduleKind::tree, .world = 8, .root = 3, .islands = islands});
+      make_all({.collective = Collective::broadcast, .kind = ScheduleKind::tree, .world = 8, .root = 3, .host_groups = host_groups});
   int crossings = 0;
   for (Rank rank = 0; rank < 8; ++rank)
     for (const auto& step : schedules[rank].steps)
-      if (step.op == Op::send && islands[step.peer] != islands[rank]) ++crossings;
+      if (step.op == Op::send && host_groups[step.peer] != host_groups[rank]) ++crossings;
   EXPECT_EQ(crossings, 1);
 }
 

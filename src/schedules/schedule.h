@@ -41,7 +41,7 @@ struct Schedule {
   // Every rank completes the chunk itself, from the same contributions in the same order (one_shot): the exception to
   // "one completing rank" that the checker knows.
   bool every_rank_completes = false;
-  // Rounds from which on messages carry sums of islands (hierarchical only), and results or what is only moved: a codec may be another then.
+  // Rounds from which on messages carry sums of host groups (hierarchical only), and results or what is only moved: a codec may be another then.
   uint32_t across_round = UINT32_MAX, gather_round = UINT32_MAX;
   std::vector<Step> steps;  // ordered by round
 };

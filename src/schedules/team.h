@@ -2,7 +2,7 @@
 //
 // Every schedule is a few phases (reduce-scatter, all-gather, reduce, broadcast, …) one after another. A phase is written
 // once, in terms of positions 0 … size-1 and blocks, and knows neither ranks nor chunks; the team translates. So the ring
-// over all ranks, the ring inside one island and the ring between the owners of one piece are the same ten lines.
+// over all ranks, the ring inside one host group and the ring between the owners of one piece are the same ten lines.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Binomial tree phases: log2_ceil(size) rounds. The root is position 0; the subtree of a position is the positions right
-// behind it, so an order that keeps islands together crosses between them only near the root.
+// behind it, so an order that keeps host groups together crosses between them only near the root.
 #pragma once
 
 #include "schedules/team.h"

@@ -37,17 +37,17 @@ std::optional<Number> number_of(std::string_view text) {
 }
 
 // Empty: it is no placement.
-std::vector<uint32_t> islands_of(std::string_view text) {
-  std::vector<uint32_t> islands;
+std::vector<uint32_t> host_groups_of(std::string_view text) {
+  std::vector<uint32_t> host_groups;
   const bool by_rank = text.find(',') != std::string_view::npos;
   uint32_t host = 0;
   for (const auto part : split(text, by_rank ? ',' : '+')) {
     const auto number = number_of<uint32_t>(part);
-    const bool sound = number && (by_rank ? *number < world_max : *number > 0 && *number <= world_max - islands.size());
-    if (!sound || islands.size() == world_max) return {};
-    islands.insert(islands.end(), by_rank ? 1 : *number, by_rank ? *number : host++);
+    const bool sound = number && (by_rank ? *number < world_max : *number > 0 && *number <= world_max - host_groups.size());
+    if (!sound || host_groups.size() == world_max) return {};
+    host_groups.insert(host_groups.end(), by_rank ? 1 : *number, by_rank ? *number : host++);
   }
-  return numbered_as_they_come(islands) == islands ? islands : std::vector<uint32_t>();
+  return numbered_as_they_come(host_groups) == host_groups ? host_groups : std::vector<uint32_t>();
 }
 
 template <class Kind, class Kinds>
@@ -106,11 +106,11 @@ Status Reader::take_streams(const Words& words) {
 }
 
 Status Reader::take_group(const Words& words) {
-  TunedGroup group{.islands = words.size() == 3 ? islands_of(words[1]) : std::vector<uint32_t>()};
+  TunedGroup group{.host_groups = words.size() == 3 ? host_groups_of(words[1]) : std::vector<uint32_t>()};
   const bool known = words.size() == 3 && std::find(transports.begin(), transports.end(), words[2]) != transports.end();
-  if (group.islands.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
+  if (group.host_groups.empty() || !known) return wrong("expected 'group PLACEMENT TRANSPORT', as in 'group 2+2 auto'");
   group.transport = words[2];
-  const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) { return other.transport == group.transport && other.islands == group.islands; });
+  const bool twice = std::any_of(tuning_.groups.begin(), tuning_.groups.end(), [&](const TunedGroup& other) { return other.transport == group.transport && other.host_groups == group.host_groups; });
   if (twice) return wrong("this group has been there before");
   tuning_.groups.push_back(std::move(group));
   return {};
@@ -151,12 +151,12 @@ const TunedCall* TunedGroup::find(Collective collective, uint64_t bytes) const {
   return found == calls.end() ? nullptr : &*found;
 }
 
-const TunedGroup* Tuning::find(std::span<const uint32_t> islands, uint32_t world) const {
+const TunedGroup* Tuning::find(std::span<const uint32_t> host_groups, uint32_t world) const {
   if (groups.empty()) return nullptr;
   std::vector<uint32_t> wanted(world);
   for (uint32_t rank = 0; rank < world; ++rank) wanted[rank] = rank;
-  if (!islands.empty()) wanted = numbered_as_they_come(islands);
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.islands == wanted; });
+  if (!host_groups.empty()) wanted = numbered_as_they_come(host_groups);
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const TunedGroup& group) { return group.host_groups == wanted; });
   return found == groups.end() ? nullptr : &*found;
 }
 
@@ -167,19 +167,19 @@ Tuning Tuning::of(std::string_view transport) const {
 }
 
 void Tuning::put(TunedGroup group) {
-  std::erase_if(groups, [&](const TunedGroup& other) { return other.transport == group.transport && other.islands == group.islands; });
+  std::erase_if(groups, [&](const TunedGroup& other) { return other.transport == group.transport && other.host_groups == group.host_groups; });
   groups.push_back(std::move(group));
 }
 
-std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> islands) {
+std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> host_groups) {
   std::map<uint32_t, uint32_t> seen;
   std::vector<uint32_t> numbers;
-  for (const auto island : islands) numbers.push_back(seen.emplace(island, static_cast<uint32_t>(seen.size())).first->second);
+  for (const auto host_group : host_groups) numbers.push_back(seen.emplace(host_group, static_cast<uint32_t>(seen.size())).first->second);
   return numbers;
 }
 
-std::string placement_text(std::span<const uint32_t> islands) {
-  const auto numbers = numbered_as_they_come(islands);
+std::string placement_text(std::span<const uint32_t> host_groups) {
+  const auto numbers = numbered_as_they_come(host_groups);
   const bool neighbours = std::is_sorted(numbers.begin(), numbers.end());
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
@@ -203,7 +203,7 @@ std::string to_text(const Tuning& tuning, std::string_view comment) {
   }
   if (tuning.streams_per_link != 0) text += "streams " + std::to_string(tuning.streams_per_link) + "\n";
   for (const auto& group : tuning.groups) {
-    text += "group " + placement_text(group.islands) + " " + group.transport + "\n";
+    text += "group " + placement_text(group.host_groups) + " " + group.transport + "\n";
     for (const auto& call : group.calls) {
       text += std::string(name(call.collective)) + " " + (call.bytes_max == std::numeric_limits<uint64_t>::max() ? "max" : std::to_string(call.bytes_max)) + " " +
               (call.kind == ScheduleKind::automatic ? "automatic" : name(call.kind));

@@ -38,7 +38,7 @@ struct TunedCall {
 };
 
 struct TunedGroup {
-  std::vector<uint32_t> islands{};  // host by rank, numbered as they come
+  std::vector<uint32_t> host_groups{};  // host by rank, numbered as they come
   std::string transport = "auto";
   std::vector<TunedCall> calls{};   // of each collective with rising bytes_max
   const TunedCall* find(Collective collective, uint64_t bytes) const;
@@ -49,8 +49,8 @@ struct Tuning {
   uint32_t streams_per_link = 0;  // 0: not tuned
   std::vector<TunedGroup> groups{};
 
-  // Of ranks that are on these hosts, whatever the hosts' numbers. Empty islands: every rank is on one of its own.
-  const TunedGroup* find(std::span<const uint32_t> islands, uint32_t world) const;
+  // Of ranks that are on these hosts, whatever the hosts' numbers. Empty host groups: every rank is on one of its own.
+  const TunedGroup* find(std::span<const uint32_t> host_groups, uint32_t world) const;
   // What is for this transport.
   Tuning of(std::string_view transport) const;
   // Instead of what there is of such a group, or beside the others.
@@ -59,9 +59,9 @@ struct Tuning {
 };
 
 // 0 for the first host that occurs, 1 for the next, and so on.
-std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> islands);
+std::vector<uint32_t> numbered_as_they_come(std::span<const uint32_t> host_groups);
 // "2+2"; where ranks of a host are not neighbours, hosts by rank: "0,1,0,1".
-std::string placement_text(std::span<const uint32_t> islands);
+std::string placement_text(std::span<const uint32_t> host_groups);
 
 // invalid: which line is wrong, and why.
 Result<Tuning> parse_tuning(std::string_view text);

@@ -24,9 +24,9 @@ TEST(Tuning, is_read) {
   EXPECT_EQ(tuning->streams_per_link, 2u);
   ASSERT_EQ(tuning->groups.size(), 3u);
   const auto& group = tuning->groups[0];
-  EXPECT_EQ(group.islands, (std::vector<uint32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(group.host_groups, (std::vector<uint32_t>{0, 0, 1, 1}));
   EXPECT_EQ(group.transport, "auto");
-  EXPECT_EQ(tuning->groups[2].islands, (std::vector<uint32_t>{0, 1, 0}));
+  EXPECT_EQ(tuning->groups[2].host_groups, (std::vector<uint32_t>{0, 1, 0}));
   EXPECT_EQ(group.find(Collective::all_reduce, 1)->kind, ScheduleKind::one_shot);
   EXPECT_EQ(group.find(Collective::all_reduce, 65536)->kind, ScheduleKind::one_shot);
   const auto* more = group.find(Collective::all_reduce, 65537);
@@ -60,10 +60,10 @@ TEST(Tuning, is_for_groups_whose_ranks_are_on_hosts_alike) {
 
 TEST(Tuning, of_a_group_takes_the_place_of_what_there_was) {
   auto tuning = *parse_tuning(text);
-  tuning.put({.islands = {0, 0, 1, 1}, .transport = "auto", .calls = {{.collective = Collective::reduce, .kind = ScheduleKind::tree}}});
+  tuning.put({.host_groups = {0, 0, 1, 1}, .transport = "auto", .calls = {{.collective = Collective::reduce, .kind = ScheduleKind::tree}}});
   EXPECT_EQ(tuning.groups.size(), 3u);
   EXPECT_EQ(tuning.of("auto").find(std::vector<uint32_t>{0, 0, 1, 1}, 4)->calls.size(), 1u);
-  tuning.put({.islands = {0, 0, 1, 1}, .transport = "tcp"});
+  tuning.put({.host_groups = {0, 0, 1, 1}, .transport = "tcp"});
   EXPECT_EQ(tuning.groups.size(), 4u);
 }
 

@@ -11,13 +11,13 @@ constexpr uint32_t hosts_min = 3, hosts_max = 64, ranks_max = 256;
 constexpr double rates_alike = 1.5, latencies_alike = 3, latency_that_counts_us = 100;
 constexpr uint32_t parts_per_rank = 16;  // of the tensor, when shares are dealt
 
-// Island numbers without gaps, in the order in which they come up.
-std::vector<uint32_t> without_gaps(std::span<const uint32_t> islands, std::vector<uint32_t>& numbers) {
+// Host group numbers without gaps, in the order in which they come up.
+std::vector<uint32_t> without_gaps(std::span<const uint32_t> host_groups, std::vector<uint32_t>& numbers) {
   std::vector<uint32_t> result;
-  for (const auto island : islands) {
-    const auto known = std::find(numbers.begin(), numbers.end(), island);
+  for (const auto host_group : host_groups) {
+    const auto known = std::find(numbers.begin(), numbers.end(), host_group);
     result.push_back(static_cast<uint32_t>(known - numbers.begin()));
-    if (known == numbers.end()) numbers.push_back(island);
+    if (known == numbers.end()) numbers.push_back(host_group);
   }
   return result;
 }
@@ -35,12 +35,12 @@ bool are_alike(const std::vector<double>& rates, const std::vector<double>& late
 
 }  // namespace
 
-std::unique_ptr<UnevenLinks> UnevenLinks::find(std::span<const uint32_t> islands, const HostLinks& links) {
+std::unique_ptr<UnevenLinks> UnevenLinks::find(std::span<const uint32_t> host_groups, const HostLinks& links) {
   std::vector<uint32_t> numbers;
-  without_gaps(islands, numbers);
+  without_gaps(host_groups, numbers);
   const auto count = static_cast<uint32_t>(numbers.size());
   const bool known = std::all_of(numbers.begin(), numbers.end(), [&](uint32_t number) { return number < links.hosts; });
-  if (!known || count < hosts_min || count > hosts_max || islands.size() > ranks_max) return nullptr;
+  if (!known || count < hosts_min || count > hosts_max || host_groups.size() > ranks_max) return nullptr;
   std::vector<double> rates, latencies;
   for (uint32_t b = 1; b < count; ++b) {
     for (uint32_t a = 0; a < b; ++a) {
@@ -58,12 +58,12 @@ std::unique_ptr<UnevenLinks> UnevenLinks::find(std::span<const uint32_t> islands
       speeds[size_t{a} * count + b] = link.bytes_per_us > 0 ? link : usual;
     }
   }
-  return std::unique_ptr<UnevenLinks>(new UnevenLinks(islands, std::move(speeds)));
+  return std::unique_ptr<UnevenLinks>(new UnevenLinks(host_groups, std::move(speeds)));
 }
 
-UnevenLinks::UnevenLinks(std::span<const uint32_t> islands, std::vector<LinkSpeed> speeds) : speeds_(std::move(speeds)) {
+UnevenLinks::UnevenLinks(std::span<const uint32_t> host_groups, std::vector<LinkSpeed> speeds) : speeds_(std::move(speeds)) {
   std::vector<uint32_t> numbers;
-  island_ = without_gaps(islands, numbers);
+  host_group_ = without_gaps(host_groups, numbers);
   count_ = static_cast<uint32_t>(numbers.size());
   for (uint32_t a = 0; a < count_; ++a) {
     double best = 0;
@@ -76,12 +76,12 @@ UnevenLinks::UnevenLinks(std::span<const uint32_t> islands, std::vector<LinkSpee
 
 // Of one more part for an owner, only links and hosts that it adds traffic to can become the busiest.
 void UnevenLinks::deal_shares() {
-  const auto world = static_cast<uint32_t>(island_.size());
+  const auto world = static_cast<uint32_t>(host_group_.size());
   const auto parts = world * parts_per_rank;
   std::vector<uint32_t> ranks_of(count_, 0);
-  for (const auto island : island_) ++ranks_of[island];
-  std::vector<uint64_t> pair(size_t{count_} * count_, 0);  // parts between two islands; as many go the other way
-  std::vector<uint64_t> host(count_, 0);                   // parts that leave an island
+  for (const auto host_group : host_group_) ++ranks_of[host_group];
+  std::vector<uint64_t> pair(size_t{count_} * count_, 0);  // parts between two host groups; as many go the other way
+  std::vector<uint64_t> host(count_, 0);                   // parts that leave a host group
   shares_.assign(world, 0);
   uint64_t busiest = 0;
   const auto busiest_with = [&](uint32_t owner) {
@@ -94,18 +94,18 @@ void UnevenLinks::deal_shares() {
   };
   for (uint32_t part = 0; part < parts; ++part) {
     std::vector<uint64_t> with(count_);
-    for (uint32_t island = 0; island < count_; ++island) with[island] = busiest_with(island);
+    for (uint32_t host_group = 0; host_group < count_; ++host_group) with[host_group] = busiest_with(host_group);
     const auto better = [&](Rank a, Rank b) {
-      const auto busiest_a = std::max(busiest, with[island_[a]]), busiest_b = std::max(busiest, with[island_[b]]);
+      const auto busiest_a = std::max(busiest, with[host_group_[a]]), busiest_b = std::max(busiest, with[host_group_[b]]);
       if (busiest_a != busiest_b) return busiest_a < busiest_b;
-      if (shares_[a] != shares_[b] && island_[a] == island_[b]) return shares_[a] < shares_[b];
-      return with[island_[a]] < with[island_[b]];
+      if (shares_[a] != shares_[b] && host_group_[a] == host_group_[b]) return shares_[a] < shares_[b];
+      return with[host_group_[a]] < with[host_group_[b]];
     };
     Rank best = 0;
     for (Rank rank = 1; rank < world; ++rank) {
       if (better(rank, best)) best = rank;
     }
-    const auto owner = island_[best];
+    const auto owner = host_group_[best];
     busiest = std::max(busiest, with[owner]);
     ++shares_[best];
     host[owner] += world - ranks_of[owner];
@@ -143,8 +143,8 @@ void UnevenLinks::find_way_around() {
   };
   for (uint32_t turns = 0; turns < count_ * count_ && improve();) ++turns;
   for (const auto host : way) {
-    for (Rank rank = 0; rank < island_.size(); ++rank) {
-      if (island_[rank] == host) around_.push_back(rank);
+    for (Rank rank = 0; rank < host_group_.size(); ++rank) {
+      if (host_group_[rank] == host) around_.push_back(rank);
     }
   }
 }
@@ -156,7 +156,7 @@ bool UnevenLinks::can_fit(Collective collective, ScheduleKind kind) {
 
 // What every rank sends, by the schedules themselves.
 UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
-  const auto world = static_cast<uint32_t>(island_.size());
+  const auto world = static_cast<uint32_t>(host_group_.size());
   const double all_shares = static_cast<double>(world) * parts_per_rank;
   Matrix traffic(size_t{count_} * count_, 0);
   for (Rank rank = 0; rank < world; ++rank) {
@@ -164,7 +164,7 @@ UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
                                          .kind = which.kind,
                                          .world = world,
                                          .rank = rank,
-                                         .islands = island_,
+                                         .host_groups = host_group_,
                                          .inner = which.inner,
                                          .outer = which.outer,
                                          .around = which.fitted && which.kind == ScheduleKind::ring ? std::span<const Rank>(around_) : std::span<const Rank>()});
@@ -172,13 +172,13 @@ UnevenLinks::Matrix UnevenLinks::traffic_of(const Which& which) const {
     // Blocks for each pair are chunks of an all-to-all: a rank's input is `world` of them.
     const double chunks = which.collective == Collective::all_to_all ? world : std::max(1u, schedule->chunk_count);
     for (const auto& step : schedule->steps) {
-      if (step.op != Op::send || island_[rank] == island_[step.peer]) continue;
+      if (step.op != Op::send || host_group_[rank] == host_group_[step.peer]) continue;
       double part = (step.chunks.end - step.chunks.begin) / chunks;
       if (which.fitted && which.kind == ScheduleKind::two_step) {
         part = 0;
         for (auto chunk = step.chunks.begin; chunk < step.chunks.end; ++chunk) part += shares_[chunk] / all_shares;
       }
-      traffic[cell(island_[rank], island_[step.peer])] += part;
+      traffic[cell(host_group_[rank], host_group_[step.peer])] += part;
     }
   }
   return traffic;

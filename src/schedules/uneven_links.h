@@ -19,10 +19,10 @@ namespace unisono {
 
 class UnevenLinks {
  public:
-  // Of a group with these island numbers. Null where there is nothing to gain from knowing pairs: fewer than three hosts, links that are
+  // Of a group with these host group numbers. Null where there is nothing to gain from knowing pairs: fewer than three hosts, links that are
   // alike (rates within 1.5, latencies within 3 or all below 100 us), or more than 64 hosts or 256 ranks, for which it would take too long.
   // Pairs that were not measured count as the median of the others.
-  static std::unique_ptr<UnevenLinks> find(std::span<const uint32_t> islands, const HostLinks& links);
+  static std::unique_ptr<UnevenLinks> find(std::span<const uint32_t> host_groups, const HostLinks& links);
 
   struct Which {
     Collective collective = Collective::all_reduce;
@@ -46,9 +46,9 @@ class UnevenLinks {
   static bool can_fit(Collective collective, ScheduleKind kind);
 
  private:
-  using Matrix = std::vector<double>;  // parts of the tensor from island to island
+  using Matrix = std::vector<double>;  // parts of the tensor from host group to host group
 
-  UnevenLinks(std::span<const uint32_t> islands, std::vector<LinkSpeed> speeds);
+  UnevenLinks(std::span<const uint32_t> host_groups, std::vector<LinkSpeed> speeds);
   Matrix traffic_of(const Which& which) const;
   Cost cost_of(const Matrix& traffic) const;
   void deal_shares();
@@ -56,10 +56,10 @@ class UnevenLinks {
   size_t cell(uint32_t a, uint32_t b) const { return size_t{a} * count_ + b; }
   double rate(uint32_t a, uint32_t b) const { return speeds_[cell(a, b)].bytes_per_us; }
 
-  std::vector<uint32_t> island_;       // by rank, without gaps
-  uint32_t count_ = 0;                 // of islands
+  std::vector<uint32_t> host_group_;       // by rank, without gaps
+  uint32_t count_ = 0;                 // of host groups
   std::vector<LinkSpeed> speeds_;      // count_ x count_
-  std::vector<double> host_rate_;      // of each island: the best of its links
+  std::vector<double> host_rate_;      // of each host group: the best of its links
   std::vector<uint32_t> shares_;
   std::vector<Rank> around_;
   mutable std::map<Which, Cost> costs_;

@@ -22,9 +22,9 @@ HostLinks links_of(uint32_t hosts, double rate = 100, double latency = 50) {
 }
 
 std::vector<uint32_t> one_rank_each(uint32_t hosts) {
-  std::vector<uint32_t> islands(hosts);
-  std::iota(islands.begin(), islands.end(), 0u);
-  return islands;
+  std::vector<uint32_t> host_groups(hosts);
+  std::iota(host_groups.begin(), host_groups.end(), 0u);
+  return host_groups;
 }
 
 // us per byte of a two-step all-reduce with these shares, one rank per host; by its definition.
@@ -178,11 +178,11 @@ TEST(UnevenLinks, fitted_rings_are_right) {
 TEST(UnevenLinks, choose_takes_shares_where_they_are_quicker_and_nothing_was_asked_for) {
   auto links = links_of(4, 125, 50);
   links.between(1, 2).bytes_per_us = 12.5;
-  const auto islands = one_rank_each(4);
-  const auto uneven = UnevenLinks::find(islands, links);
+  const auto host_groups = one_rank_each(4);
+  const auto uneven = UnevenLinks::find(host_groups, links);
   ChooseRequest request{.bytes = 64 << 20,
                         .world = 4,
-                        .islands = islands,
+                        .host_groups = host_groups,
                         .order = Order::in_rank_order,
                         .inside = shared_memory_profile(2),
                         .between = measured_profile(network_tcp_profile(2), {.latency_us = 50, .bytes_per_us = 125}),

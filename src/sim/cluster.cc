@@ -5,11 +5,11 @@
 namespace unisono::sim {
 
 Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
-    : agenda_(settings.processes),
-      network_(settings.network, settings.processes, settings.seed, agenda_, trace),
+    : event_queue_(settings.processes),
+      network_(settings.network, settings.processes, settings.seed, event_queue_, trace),
       random_(mix64(settings.seed ^ 0x636C)) {
   for (PeerIndex self = 0; self < settings.processes; ++self) {
-    processes_.push_back(std::make_unique<Process>(settings, network_, agenda_, self));
+    processes_.push_back(std::make_unique<Process>(settings, network_, event_queue_, self));
     auto& process = *processes_.back();
     process.engine.add_transport(process.transport);
     process.engine.set_topology(settings.topology);
@@ -23,15 +23,15 @@ Cluster::Cluster(const ClusterSettings& settings, Trace& trace)
 Cluster::~Cluster() = default;
 
 GroupCore& Cluster::make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
-                               const std::vector<uint32_t>& islands) {
+                               const std::vector<uint32_t>& host_groups) {
   auto peers = members;
   std::replace(peers.begin(), peers.end(), process, self_peer);
-  return engine(process).make_group(number, sim_epoch, std::move(peers), islands);
+  return engine(process).make_group(number, sim_epoch, std::move(peers), host_groups);
 }
 
 void Cluster::at(Nanos time, std::function<void()> action) {
   actions_.push_back(std::move(action));
-  agenda_.add(time, EventKind::act, 0, actions_.size() - 1);
+  event_queue_.add(time, EventKind::act, 0, actions_.size() - 1);
 }
 
 void Cluster::touched(PeerIndex process) {
@@ -41,7 +41,7 @@ void Cluster::touched(PeerIndex process) {
 
 Nanos Cluster::awake_at(PeerIndex process) const {
   const auto& p = *processes_[process];
-  return p.dead ? never : std::max({agenda_.now(), p.stopped_until, p.compute.busy_until()});
+  return p.dead ? never : std::max({event_queue_.now(), p.stopped_until, p.compute.busy_until()});
 }
 
 void Cluster::stop(PeerIndex process, Nanos until) {
@@ -66,28 +66,28 @@ void Cluster::slow_down(PeerIndex process, double compute, double link) {
 }
 
 bool Cluster::run_until(Nanos time) {
-  while (!agenda_.empty()) {
-    if (agenda_.next_at() > time) return false;
+  while (!event_queue_.empty()) {
+    if (event_queue_.next_at() > time) return false;
     step();
   }
   return true;
 }
 
 bool Cluster::step() {
-  if (agenda_.empty()) return false;
+  if (event_queue_.empty()) return false;
   ++events_;
-  dispatch(agenda_.pop());
+  dispatch(event_queue_.pop());
   return true;
 }
 
 void Cluster::dispatch(const Event& event) {
   switch (event.kind) {
     case EventKind::arrive: return network_.arrive(event.index);
-    case EventKind::room: return network_.room_again(event.rank);
+    case EventKind::credit: return network_.credit_again(event.rank);
     case EventKind::lose: return network_.lose(event.index);
     case EventKind::act: return std::exchange(actions_[event.index], nullptr)();
     case EventKind::poll:
-      if (agenda_.take_poll(event)) poll(event.rank);
+      if (event_queue_.take_poll(event)) poll(event.rank);
       return;
     case EventKind::timer:
       if (processes_[event.rank]->timer_at != event.at) return;
@@ -99,7 +99,7 @@ void Cluster::dispatch(const Event& event) {
       auto& process = *processes_[event.rank];
       if (process.dead) return;
       if (process.stopped_until > now())
-        return agenda_.add(process.stopped_until, EventKind::computed, event.rank, event.index);
+        return event_queue_.add(process.stopped_until, EventKind::computed, event.rank, event.index);
       process.engine.computed(event.index, now());
       return touched(event.rank);
     }
@@ -110,18 +110,18 @@ void Cluster::poll(PeerIndex process) {
   auto& p = *processes_[process];
   if (p.dead) return;
   const auto awake = awake_at(process);
-  if (awake > now()) return agenda_.request_poll(process, awake);
+  if (awake > now()) return event_queue_.request_poll(process, awake);
   p.engine.poll(now());
   touched(process);
 }
 
-// One timer per process is in the agenda, never later than the engine's next deadline.
+// One timer per process is in the event queue, never later than the engine's next deadline.
 void Cluster::set_timer(PeerIndex process) {
   auto& p = *processes_[process];
   const auto deadline = p.engine.next_deadline();
   if (deadline == never || p.timer_at <= deadline || p.dead) return;
   p.timer_at = std::max(deadline, now());
-  agenda_.add(p.timer_at, EventKind::timer, process, 0);
+  event_queue_.add(p.timer_at, EventKind::timer, process, 0);
 }
 
 }  // namespace unisono::sim

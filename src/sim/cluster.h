@@ -35,12 +35,12 @@ class Cluster {
   Cluster& operator=(const Cluster&) = delete;
 
   uint32_t size() const { return static_cast<uint32_t>(processes_.size()); }
-  Nanos now() const { return agenda_.now(); }
+  Nanos now() const { return event_queue_.now(); }
   Engine& engine(PeerIndex process) { return processes_[process]->engine; }
   Network& network() { return network_; }
   // members: processes in rank order; the process must be one of them.
   GroupCore& make_group(PeerIndex process, uint32_t number, const std::vector<PeerIndex>& members,
-                        const std::vector<uint32_t>& islands);
+                        const std::vector<uint32_t>& host_groups);
 
   // The scenario's own events. They happen whether the process is stopped or not; see awake().
   void at(Nanos time, std::function<void()> action);
@@ -65,8 +65,8 @@ class Cluster {
 
  private:
   struct Process {
-    Process(const ClusterSettings& settings, Network& network, Agenda& agenda, PeerIndex self)
-        : transport(network, self), compute(settings.compute, agenda, self), engine(settings.limits, compute) {}
+    Process(const ClusterSettings& settings, Network& network, EventQueue& event_queue, PeerIndex self)
+        : transport(network, self), compute(settings.compute, event_queue, self), engine(settings.limits, compute) {}
     SimTransport transport;
     SimCompute compute;
     Engine engine;
@@ -79,7 +79,7 @@ class Cluster {
   void poll(PeerIndex process);
   void set_timer(PeerIndex process);
 
-  Agenda agenda_;
+  EventQueue event_queue_;
   Network network_;
   Random random_;
   std::vector<std::unique_ptr<Process>> processes_;

@@ -9,7 +9,7 @@ constexpr size_t branches = 4;
 
 }  // namespace
 
-void Agenda::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
+void EventQueue::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
   const Event event{.at = std::max(at, now_), .sequence = next_sequence_++, .index = index, .rank = rank, .kind = kind};
   if (event.at == now_) return due_.push_back(event);
   if (kind != EventKind::arrive) return sift_in(event);
@@ -26,7 +26,7 @@ void Agenda::add(Nanos at, EventKind kind, PeerIndex rank, uint64_t index) {
   }
 }
 
-void Agenda::sift_in(const Event& event) {
+void EventQueue::sift_in(const Event& event) {
   size_t hole = heap_.size();
   heap_.push_back(event);
   while (hole > 0) {
@@ -38,14 +38,14 @@ void Agenda::sift_in(const Event& event) {
   heap_[hole] = event;
 }
 
-Event Agenda::pop() {
+Event EventQueue::pop() {
   if (due_.empty() || (!heap_.empty() && before(heap_.front(), due_.front()))) return pop_heap();
   const auto first = due_.front();
   due_.pop_front();
   return first;
 }
 
-Event Agenda::pop_heap() {
+Event EventQueue::pop_heap() {
   const auto first = heap_.front();
   now_ = first.at;
   auto& line = lines_[first.rank];
@@ -66,7 +66,7 @@ Event Agenda::pop_heap() {
 }
 
 // Puts the event into the place of the first one.
-void Agenda::sift_down(const Event& event) {
+void EventQueue::sift_down(const Event& event) {
   size_t hole = 0;
   for (;;) {
     const auto begin = hole * branches + 1;
@@ -83,14 +83,14 @@ void Agenda::sift_down(const Event& event) {
   heap_[hole] = event;
 }
 
-void Agenda::request_poll(PeerIndex rank, Nanos at) {
+void EventQueue::request_poll(PeerIndex rank, Nanos at) {
   at = std::max(at, now_);
   if (polls_[rank] <= at) return;
   polls_[rank] = at;
   add(at, EventKind::poll, rank, 0);
 }
 
-bool Agenda::take_poll(const Event& event) {
+bool EventQueue::take_poll(const Event& event) {
   if (polls_[event.rank] != event.at) return false;
   polls_[event.rank] = never;
   return true;

@@ -21,7 +21,7 @@ enum class EventKind : uint8_t {
   poll,      // the rank wakes up and polls
   timer,     // the rank's engine had asked to be woken
   computed,  // a computation (index = its id) is done
-  room,      // links of the rank may take frames again
+  credit,      // links of the rank may take frames again
   lose,      // the rank learns that a link is gone (index)
   act,       // something that the scenario planned (index)
 };
@@ -34,9 +34,9 @@ struct Event {
   EventKind kind = EventKind::act;
 };
 
-class Agenda {
+class EventQueue {
  public:
-  explicit Agenda(size_t ranks) : lines_(ranks), polls_(ranks, never) {}
+  explicit EventQueue(size_t ranks) : lines_(ranks), polls_(ranks, never) {}
 
   Nanos now() const { return now_; }
   bool empty() const { return heap_.empty() && due_.empty(); }  // a line that is not empty has its first event in the heap

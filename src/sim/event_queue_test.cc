@@ -10,37 +10,37 @@
 namespace unisono::sim {
 namespace {
 
-TEST(Agenda, events_come_by_time_and_equal_times_in_the_order_added) {
+TEST(EventQueue, events_come_by_time_and_equal_times_in_the_order_added) {
   constexpr uint64_t seed = 5;
-  Agenda agenda(1);
+  EventQueue event_queue(1);
   Random random(seed);
   std::vector<std::pair<Nanos, uint64_t>> expected;
   for (uint64_t i = 0; i < 3000; ++i) {
     const auto at = static_cast<Nanos>(random.below(100));
-    agenda.add(at, EventKind::act, 0, i);
+    event_queue.add(at, EventKind::act, 0, i);
     expected.emplace_back(at, i);
   }
   std::sort(expected.begin(), expected.end());
   for (const auto& [at, index] : expected) {
-    const auto event = agenda.pop();
+    const auto event = event_queue.pop();
     ASSERT_EQ(event.at, at) << "seed " << seed;
     ASSERT_EQ(event.index, index) << "seed " << seed;
-    ASSERT_EQ(agenda.now(), at);
+    ASSERT_EQ(event_queue.now(), at);
   }
-  EXPECT_TRUE(agenda.empty());
+  EXPECT_TRUE(event_queue.empty());
 }
 
 // Frames wait in lines of their receivers, which must not show.
-TEST(Agenda, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_or_not) {
+TEST(EventQueue, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_or_not) {
   constexpr uint64_t seed = 6;
   constexpr PeerIndex ranks = 5;
-  Agenda agenda(ranks);
+  EventQueue event_queue(ranks);
   Random random(seed);
   std::multimap<std::pair<Nanos, uint64_t>, PeerIndex> expected;
   Nanos latest[ranks] = {};
   for (uint64_t i = 0; i < 20'000; ++i) {
     if (random.chance(0.45) && !expected.empty()) {
-      const auto event = agenda.pop();
+      const auto event = event_queue.pop();
       ASSERT_EQ(std::pair(event.at, event.index), expected.begin()->first) << "seed " << seed;
       ASSERT_EQ(event.rank, expected.begin()->second) << "seed " << seed;
       expected.erase(expected.begin());
@@ -48,42 +48,42 @@ TEST(Agenda, frames_of_many_ranks_come_by_time_whether_they_overtake_each_other_
     }
     const auto rank = static_cast<PeerIndex>(random.below(ranks));
     const bool overtakes = random.chance(0.2);
-    const auto at = overtakes ? agenda.now() + static_cast<Nanos>(random.below(50))
-                              : std::max(agenda.now(), latest[rank]) + static_cast<Nanos>(random.below(10));
+    const auto at = overtakes ? event_queue.now() + static_cast<Nanos>(random.below(50))
+                              : std::max(event_queue.now(), latest[rank]) + static_cast<Nanos>(random.below(10));
     latest[rank] = std::max(latest[rank], at);
-    agenda.add(at, random.chance(0.8) ? EventKind::arrive : EventKind::act, rank, i);
+    event_queue.add(at, random.chance(0.8) ? EventKind::arrive : EventKind::act, rank, i);
     expected.emplace(std::pair(at, i), rank);
   }
   while (!expected.empty()) {
-    ASSERT_EQ(agenda.pop().index, expected.begin()->first.second) << "seed " << seed;
+    ASSERT_EQ(event_queue.pop().index, expected.begin()->first.second) << "seed " << seed;
     expected.erase(expected.begin());
   }
-  EXPECT_TRUE(agenda.empty());
+  EXPECT_TRUE(event_queue.empty());
 }
 
-TEST(Agenda, what_is_added_for_now_comes_behind_what_already_waits_for_now) {
-  Agenda agenda(1);
-  agenda.add(10, EventKind::act, 0, 1);
-  agenda.add(10, EventKind::act, 0, 2);
-  EXPECT_EQ(agenda.pop().index, 1u);
-  agenda.add(10, EventKind::act, 0, 3);
-  agenda.add(4, EventKind::act, 0, 4);  // the past is now
-  EXPECT_EQ(agenda.pop().index, 2u);
-  EXPECT_EQ(agenda.pop().index, 3u);
-  EXPECT_EQ(agenda.pop().index, 4u);
-  EXPECT_EQ(agenda.now(), 10);
+TEST(EventQueue, what_is_added_for_now_comes_behind_what_already_waits_for_now) {
+  EventQueue event_queue(1);
+  event_queue.add(10, EventKind::act, 0, 1);
+  event_queue.add(10, EventKind::act, 0, 2);
+  EXPECT_EQ(event_queue.pop().index, 1u);
+  event_queue.add(10, EventKind::act, 0, 3);
+  event_queue.add(4, EventKind::act, 0, 4);  // the past is now
+  EXPECT_EQ(event_queue.pop().index, 2u);
+  EXPECT_EQ(event_queue.pop().index, 3u);
+  EXPECT_EQ(event_queue.pop().index, 4u);
+  EXPECT_EQ(event_queue.now(), 10);
 }
 
-TEST(Agenda, many_wishes_to_poll_make_one_poll_at_the_earliest_time) {
-  Agenda agenda(2);
-  agenda.request_poll(0, 50);
-  agenda.request_poll(0, 20);
-  agenda.request_poll(0, 30);
-  agenda.request_poll(1, 40);
+TEST(EventQueue, many_wishes_to_poll_make_one_poll_at_the_earliest_time) {
+  EventQueue event_queue(2);
+  event_queue.request_poll(0, 50);
+  event_queue.request_poll(0, 20);
+  event_queue.request_poll(0, 30);
+  event_queue.request_poll(1, 40);
   std::vector<std::pair<Nanos, PeerIndex>> polls;
-  while (!agenda.empty()) {
-    const auto event = agenda.pop();
-    if (agenda.take_poll(event)) polls.emplace_back(event.at, event.rank);
+  while (!event_queue.empty()) {
+    const auto event = event_queue.pop();
+    if (event_queue.take_poll(event)) polls.emplace_back(event.at, event.rank);
   }
   EXPECT_EQ(polls, (std::vector<std::pair<Nanos, PeerIndex>>{{20, 0}, {40, 1}}));
 }

@@ -163,7 +163,7 @@ NetworkSettings random_network(Random& random) {
   n.refuse = random.chance(0.5) ? 0 : random.unit() * 0.3;
   n.news_per_poll_max = random.chance(0.5) ? 0 : 1 + static_cast<uint32_t>(random.below(4));
   n.wake_max = random.chance(0.3) ? 0 : time_below(random, 50 * microsecond);
-  n.views_take_room = n.lends_slots && random.chance(0.5);
+  n.views_take_credit = n.lends_slots && random.chance(0.5);
   return n;
 }
 

@@ -8,10 +8,10 @@
 
 namespace unisono::sim {
 
-Network::Network(const NetworkSettings& settings, uint32_t processes, uint64_t seed, Agenda& agenda, Trace& trace)
+Network::Network(const NetworkSettings& settings, uint32_t processes, uint64_t seed, EventQueue& event_queue, Trace& trace)
     : settings_(settings),
       count_(processes),
-      agenda_(agenda),
+      event_queue_(event_queue),
       trace_(trace),
       random_(mix64(seed ^ 0x6E6574)),
       links_(size_t{processes} * processes),
@@ -21,7 +21,7 @@ Network::Network(const NetworkSettings& settings, uint32_t processes, uint64_t s
 Network::~Network() = default;
 
 void Network::violation(const std::string& what) {
-  if (violations_.size() < 20) violations_.push_back(std::to_string(agenda_.now()) + " ns: " + what);
+  if (violations_.size() < 20) violations_.push_back(std::to_string(event_queue_.now()) + " ns: " + what);
 }
 
 // Frames and blocks -------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ void Network::drop_block(uint32_t number) {
   const auto owner = std::exchange(block.slot_owner, no_one);
   if (owner == no_one) return;
   --stations_[owner].slots_out;
-  give_room(owner);
+  give_credit(owner);
 }
 
 // From now on the payload does not need the sender's memory.
@@ -105,46 +105,46 @@ void Network::verify(const Frame& frame) {
 
 // Room --------------------------------------------------------------------------------------------------------------
 
-void Network::want_room(PeerIndex self, PeerIndex peer) {
+void Network::want_credit(PeerIndex self, PeerIndex peer) {
   auto& l = link(self, peer);
-  if (l.wants_room || l.lost) return;
-  l.wants_room = true;
-  stations_[self].wants_room.push_back(peer);
+  if (l.wants_credit || l.lost) return;
+  l.wants_credit = true;
+  stations_[self].wants_credit.push_back(peer);
 }
 
 // Something came free at this process: whoever was refused is told, if frames can go now.
-void Network::give_room(PeerIndex self) {
-  auto& wants = stations_[self].wants_room;
+void Network::give_credit(PeerIndex self) {
+  auto& wants = stations_[self].wants_credit;
   if (wants.empty()) return;
   std::erase_if(wants, [&](PeerIndex peer) {
     auto& l = link(self, peer);
-    if (!l.lost && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) return false;
-    l.wants_room = false;
-    if (!l.lost) put_news(self, {NewsKind::room, peer, 0});
+    if (!l.lost && (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) return false;
+    l.wants_credit = false;
+    if (!l.lost) put_news(self, {NewsKind::credit, peer, 0});
     return true;
   });
 }
 
 // True while the link is refusing by chance; the chance is drawn anew when it is not.
 bool Network::refuses(Link& l, PeerIndex self) {
-  if (l.refused_until > agenda_.now()) return true;
+  if (l.refused_until > event_queue_.now()) return true;
   if (settings_.refuse == 0 || !random_.chance(settings_.refuse)) return false;
-  l.refused_until = agenda_.now() + 1 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.refuse_max)));
-  agenda_.add(l.refused_until, EventKind::room, self, 0);
+  l.refused_until = event_queue_.now() + 1 + static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.refuse_max)));
+  event_queue_.add(l.refused_until, EventKind::credit, self, 0);
   return true;
 }
 
-size_t Network::room(PeerIndex self, PeerIndex peer) {
+size_t Network::credit(PeerIndex self, PeerIndex peer) {
   auto& l = link(self, peer);
   if (l.lost) return 0;
-  ++counters_.rooms;
-  const bool injected = counters_.rooms == settings_.fail_room;
+  ++counters_.credits;
+  const bool injected = counters_.credits == settings_.fail_credit;
   if (injected) {
-    l.refused_until = agenda_.now() + 1;
-    agenda_.add(l.refused_until, EventKind::room, self, 0);
+    l.refused_until = event_queue_.now() + 1;
+    event_queue_.add(l.refused_until, EventKind::credit, self, 0);
   }
   if (injected || l.under_way >= settings_.queue_frames_max || refuses(l, self)) {
-    want_room(self, peer);
+    want_credit(self, peer);
     return 0;
   }
   return settings_.queue_frames_max - l.under_way;
@@ -159,11 +159,11 @@ Slot Network::acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t b
   for (const auto peer : peers) {
     auto& l = link(self, peer);
     possible =
-        possible && !l.lost && (settings_.views_take_room || l.under_way < settings_.queue_frames_max) && !refuses(l, self);
+        possible && !l.lost && (settings_.views_take_credit || l.under_way < settings_.queue_frames_max) && !refuses(l, self);
   }
   if (!possible) {
-    for (const auto peer : peers) want_room(self, peer);
-    if (station.slots_out == 0) agenda_.add(agenda_.now() + 1, EventKind::room, self, 0);  // nothing else would bring the news
+    for (const auto peer : peers) want_credit(self, peer);
+    if (station.slots_out == 0) event_queue_.add(event_queue_.now() + 1, EventKind::credit, self, 0);  // nothing else would bring the news
     return {};
   }
   const auto number = take_block(bytes);
@@ -189,7 +189,7 @@ Nanos Network::arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& br
   const auto wire = [&](double slowness) {
     return static_cast<Nanos>(static_cast<double>(bytes) * 1000 * slowness / settings_.bytes_per_us);
   };
-  sender.egress_free = std::max(sender.egress_free, agenda_.now()) + wire(sender.slowness);
+  sender.egress_free = std::max(sender.egress_free, event_queue_.now()) + wire(sender.slowness);
   // The receiver's side of the wire is shared in the order of sending, which is near enough and needs no second event.
   receiver.ingress_free = std::max(receiver.ingress_free, sender.egress_free + settings_.latency) + wire(receiver.slowness);
   auto arrival = receiver.ingress_free;
@@ -213,26 +213,26 @@ void Network::launch(uint64_t key) {
   // A large run would read gigabytes once more for nothing: there payloads are not verified and not in the trace.
   frame.checksum = frame.data == nullptr || settings_.single_copy ? 0 : crc32c(frame.data, frame.header.payload_bytes);
   seal_frame(frame.header);
-  trace_.frame(agenda_.now(), "send", from, to, frame.header, frame.checksum);
+  trace_.frame(event_queue_.now(), "send", from, to, frame.header, frame.checksum);
   ++counters_.frames;
   counters_.bytes += bytes;
   ++stations_[from].counters.sent_frames;
   stations_[from].counters.sent_bytes += bytes;
-  frame.takes_room = frame.header.payload_bytes > 0 && !(settings_.views_take_room && frame.offered_slot);
-  link(from, to).under_way += frame.takes_room;
+  frame.takes_credit = frame.header.payload_bytes > 0 && !(settings_.views_take_credit && frame.offered_slot);
+  link(from, to).under_way += frame.takes_credit;
   bool broken = false;
   const auto arrival = arrival_time(from, to, bytes, broken);
-  agenda_.add(arrival, EventKind::arrive, to, key);
+  event_queue_.add(arrival, EventKind::arrive, to, key);
   if (++counters_.sends == settings_.fail_send) cut(from, to, 0, 10 * microsecond, "injected: a send failed");
   if (broken)
-    cut(from, to, arrival - agenda_.now(), arrival - agenda_.now(),
+    cut(from, to, arrival - event_queue_.now(), arrival - event_queue_.now(),
         "no acknowledgement after " + std::to_string(settings_.retransmits_max) + " retransmissions");
 }
 
 bool Network::send(PeerIndex self, PeerIndex peer, const FrameHeader& header, std::span<const std::byte> payload, uint64_t id) {
   auto& l = link(self, peer);
   if (l.lost) return true;
-  if (!payload.empty() && header.kind != FrameKind::failed && (l.under_way >= settings_.queue_frames_max || l.refused_until > agenda_.now())) {
+  if (!payload.empty() && header.kind != FrameKind::failed && (l.under_way >= settings_.queue_frames_max || l.refused_until > event_queue_.now())) {
     violation("rank " + std::to_string(self) + " sends to rank " + std::to_string(peer) + " without room");
   }
   if (payload.size() > payload_bytes_max)

@@ -34,10 +34,10 @@ struct NetworkSettings {
   bool lends_slots = false;
   uint32_t slots = 64, result_slots = 16;  // per process
   double lend = 0;                         // a payload is lent although it could be placed
-  bool views_take_room = false;  // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
+  bool views_take_credit = false;  // lent payloads keep their place in the link's queue, and slots need none: as in shared memory
   double copy = 1;               // send() needs the payload no longer than the call
   double split = 0;              // a placed payload lands in two parts, the second one later
-  double refuse = 0;             // room() and acquire() say no for a while
+  double refuse = 0;             // credit() and acquire() say no for a while
   Nanos refuse_max = 200 * microsecond;
   uint32_t news_per_poll_max = 0;  // 0 = all there are
   Nanos wake_max = 0;              // from news to the poll that takes it
@@ -45,24 +45,24 @@ struct NetworkSettings {
   // For speed: lent views show the sender's own memory, and payloads are neither verified nor part of the trace. Only
   // without faults.
   bool single_copy = false;
-  // The n-th of all calls fails, counted from 1: a send or an arrival cuts its link, room() and acquire() say no.
-  uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
+  // The n-th of all calls fails, counted from 1: a send or an arrival cuts its link, credit() and acquire() say no.
+  uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
 };
 
 struct NetworkCounters {
   uint64_t frames = 0, bytes = 0;  // sent, headers included
-  uint64_t sends = 0, receives = 0, rooms = 0, acquires = 0;
+  uint64_t sends = 0, receives = 0, credits = 0, acquires = 0;
 };
 
 class Network {
  public:
-  Network(const NetworkSettings& settings, uint32_t processes, uint64_t seed, Agenda& agenda, Trace& trace);
+  Network(const NetworkSettings& settings, uint32_t processes, uint64_t seed, EventQueue& event_queue, Trace& trace);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
   // One process's transport; see transports/transport.h.
-  size_t room(PeerIndex self, PeerIndex peer);
+  size_t credit(PeerIndex self, PeerIndex peer);
   Slot acquire(PeerIndex self, std::span<const PeerIndex> peers, size_t bytes, bool result);
   void commit(PeerIndex self, const Slot& slot, const FrameHeader& header);
   void abandon(PeerIndex self, const Slot& slot);
@@ -75,7 +75,7 @@ class Network {
 
   // Events.
   void arrive(uint64_t frame);
-  void room_again(PeerIndex self) { give_room(self); }
+  void credit_again(PeerIndex self) { give_credit(self); }
   void lose(uint64_t loss);
 
   // Faults, from now on.
@@ -85,7 +85,7 @@ class Network {
   void kill(PeerIndex self);
   // Frames between the two sides wait until `until`.
   void partition(std::vector<bool> side, Nanos until);
-  bool separated(PeerIndex a, PeerIndex b) const { return agenda_.now() < heals_ && side_[a] != side_[b]; }
+  bool separated(PeerIndex a, PeerIndex b) const { return event_queue_.now() < heals_ && side_[a] != side_[b]; }
   void slow_link(PeerIndex self, double factor) { stations_[self].slowness = factor; }
   void calm();  // no more loss, jitter, refusals and injected failures
 
@@ -109,7 +109,7 @@ class Network {
     stranded
   };                                                            // stranded: never arrives; the sender does not know yet
   enum class Tell : uint8_t { nobody, on_arrival, on_taking };  // when the sender hears sent(id)
-  enum class NewsKind : uint8_t { frame, landed, sent, room, lost, nothing };
+  enum class NewsKind : uint8_t { frame, landed, sent, credit, lost, nothing };
 
   struct Frame {
     FrameHeader header;
@@ -122,7 +122,7 @@ class Network {
     State state = State::free;
     Tell tell = Tell::nobody;
     bool offered_slot = false;  // the payload was committed, not sent
-    bool takes_room = false;    // in its link's queue
+    bool takes_credit = false;    // in its link's queue
     std::byte* target = nullptr;
     size_t landed = 0;
   };
@@ -137,7 +137,7 @@ class Network {
     Nanos last_arrival = 0;
     Nanos refused_until = 0;
     uint32_t under_way = 0;
-    bool cut = false, lost = false, wants_room = false;
+    bool cut = false, lost = false, wants_credit = false;
   };
   struct News {
     NewsKind kind = NewsKind::frame;
@@ -150,7 +150,7 @@ class Network {
   };
   struct Station {  // one process
     std::deque<News> news;
-    std::vector<PeerIndex> wants_room;
+    std::vector<PeerIndex> wants_credit;
     Nanos egress_free = 0, ingress_free = 0;
     Nanos next_poll = 0;
     double slowness = 1;
@@ -182,8 +182,8 @@ class Network {
 
   Link& link(PeerIndex from, PeerIndex to) { return links_[size_t{from} * count_ + to]; }
   void put_news(PeerIndex self, const News& news);
-  void want_room(PeerIndex self, PeerIndex peer);
-  void give_room(PeerIndex self);
+  void want_credit(PeerIndex self, PeerIndex peer);
+  void give_credit(PeerIndex self);
   bool refuses(Link& link, PeerIndex self);
   Nanos arrival_time(PeerIndex from, PeerIndex to, size_t bytes, bool& broken);
   void launch(uint64_t key);
@@ -198,7 +198,7 @@ class Network {
 
   NetworkSettings settings_;
   uint32_t count_;
-  Agenda& agenda_;
+  EventQueue& event_queue_;
   Trace& trace_;
   Random random_;
   std::vector<std::unique_ptr<Frame[]>> pages_;

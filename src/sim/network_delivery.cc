@@ -12,12 +12,12 @@ void Network::put_news(PeerIndex self, const News& news) {
   if (station.dead) return;
   station.news.push_back(news);
   const auto wake = settings_.wake_max == 0 ? 0 : static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.wake_max)));
-  agenda_.request_poll(self, std::max(agenda_.now() + wake, station.next_poll));
+  event_queue_.request_poll(self, std::max(event_queue_.now() + wake, station.next_poll));
 }
 
 void Network::arrive(uint64_t key) {
   auto& frame = frame_at(key);
-  if (separated(frame.from, frame.to)) return agenda_.add(heals_ + settings_.retransmit, EventKind::arrive, frame.to, key);
+  if (separated(frame.from, frame.to)) return event_queue_.add(heals_ + settings_.retransmit, EventKind::arrive, frame.to, key);
   if (++counters_.receives == settings_.fail_receive)
     cut(frame.from, frame.to, 10 * microsecond, 0, "injected: a receive failed");
   auto& l = link(frame.from, frame.to);
@@ -38,7 +38,7 @@ bool Network::poll(PeerIndex self, Sink& sink) {
   auto& station = stations_[self];
   auto left = station.news.size();
   if (left == 0) return false;
-  station.next_poll = agenda_.now() + settings_.poll_gap;
+  station.next_poll = event_queue_.now() + settings_.poll_gap;
   const auto limit = settings_.news_per_poll_max > 0 ? 1 + random_.below(settings_.news_per_poll_max) : left;
   const bool limited = limit < left;
   left = std::min<size_t>(left, limit);
@@ -49,15 +49,15 @@ bool Network::poll(PeerIndex self, Sink& sink) {
       case NewsKind::frame: deliver(self, news.value, sink); break;
       case NewsKind::landed: land(self, news.value, sink); break;
       case NewsKind::sent: sink.sent(news.value); break;
-      case NewsKind::room:
-        if (!link(self, news.peer).lost) sink.room(news.peer);
+      case NewsKind::credit:
+        if (!link(self, news.peer).lost) sink.credit(news.peer);
         break;
       case NewsKind::lost: lost_news(self, news, sink); break;
       case NewsKind::nothing: break;
     }
   }
   // What came up meanwhile has asked for its own poll.
-  if (limited) agenda_.request_poll(self, std::max(agenda_.now() + 1, station.next_poll));
+  if (limited) event_queue_.request_poll(self, std::max(event_queue_.now() + 1, station.next_poll));
   return true;
 }
 
@@ -70,10 +70,10 @@ void Network::taken(const Frame& frame) {
 
 // The link has room for another one.
 void Network::leave_queue(Frame& frame) {
-  if (!std::exchange(frame.takes_room, false)) return;
+  if (!std::exchange(frame.takes_credit, false)) return;
   auto& l = link(frame.from, frame.to);
   if (l.under_way > 0) --l.under_way;
-  give_room(frame.from);
+  give_credit(frame.from);
 }
 
 void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
@@ -84,11 +84,11 @@ void Network::deliver(PeerIndex self, uint64_t key, Sink& sink) {
   const auto header = frame.header;
   taken(frame);
   if (frame.data == nullptr) {
-    trace_.frame(agenda_.now(), "take", from, self, header, 0);
+    trace_.frame(event_queue_.now(), "take", from, self, header, 0);
     drop_frame(key);
     return sink.received(from, header, {});
   }
-  if (!settings_.views_take_room) leave_queue(frame);
+  if (!settings_.views_take_credit) leave_queue(frame);
   if (settings_.single_copy || random_.chance(settings_.lend)) return lend(key, sink);
   auto* target = sink.place(from, header);
   if (target == nullptr) return lend(key, sink);
@@ -112,7 +112,7 @@ void Network::land(PeerIndex self, uint64_t key, Sink& sink) {
   auto* target = frame.target;
   verify(frame);
   std::memcpy(target + frame.landed, frame.data + frame.landed, header.payload_bytes - frame.landed);
-  trace_.frame(agenda_.now(), "take", from, self, header, frame.checksum);
+  trace_.frame(event_queue_.now(), "take", from, self, header, frame.checksum);
   tell_sent(frame);
   drop_frame(key);
   sink.received(from, header, {target, header.payload_bytes, 0});
@@ -125,7 +125,7 @@ void Network::lend(uint64_t key, Sink& sink) {
     own_payload(frame);
     tell_sent(frame);
   }
-  trace_.frame(agenda_.now(), "lend", frame.from, frame.to, frame.header, frame.checksum);
+  trace_.frame(event_queue_.now(), "lend", frame.from, frame.to, frame.header, frame.checksum);
   frame.state = State::lent;
   const auto from = frame.from;
   const auto header = frame.header;

@@ -34,18 +34,18 @@ void Network::lost_news(PeerIndex self, const News& news, Sink& sink) {
   each_frame([&](Frame& frame, uint64_t key) {
     if (frame.to == self && frame.from == news.peer && frame.state == State::landing) drop_frame(key);
   });
-  trace_.event(agenda_.now(), "lost", self, news.peer);
+  trace_.event(event_queue_.now(), "lost", self, news.peer);
   sink.lost(news.peer, {Code::peer_lost, "process " + std::to_string(news.peer) + ": " + losses_[news.value].why});
 }
 
 void Network::cut(PeerIndex a, PeerIndex b, Nanos notice_a, Nanos notice_b, const std::string& why) {
   if (link(a, b).cut) return;
-  trace_.event(agenda_.now(), "cut", a, b);
+  trace_.event(event_queue_.now(), "cut", a, b);
   link(a, b).cut = link(b, a).cut = true;
   const auto tell = [&](PeerIndex self, PeerIndex peer, Nanos notice) {
     if (notice == never) return;
     losses_.push_back({self, peer, why});
-    agenda_.add(agenda_.now() + notice, EventKind::lose, self, losses_.size() - 1);
+    event_queue_.add(event_queue_.now() + notice, EventKind::lose, self, losses_.size() - 1);
   };
   tell(a, b, notice_a);
   tell(b, a, notice_b);
@@ -85,7 +85,7 @@ void Network::close(PeerIndex self, PeerIndex peer) {
 }
 
 void Network::kill(PeerIndex self) {
-  trace_.event(agenda_.now(), "kill", self, self);
+  trace_.event(event_queue_.now(), "kill", self, self);
   auto& station = stations_[self];
   station.dead = true;
   station.news.clear();
@@ -98,16 +98,16 @@ void Network::kill(PeerIndex self) {
 }
 
 void Network::partition(std::vector<bool> side, Nanos until) {
-  trace_.event(agenda_.now(), "partition", no_one, no_one);
+  trace_.event(event_queue_.now(), "partition", no_one, no_one);
   side_ = std::move(side);
   heals_ = until;
 }
 
 void Network::calm() {
-  trace_.event(agenda_.now(), "calm", no_one, no_one);
+  trace_.event(event_queue_.now(), "calm", no_one, no_one);
   settings_.loss = settings_.refuse = 0;
   settings_.jitter = 0;
-  settings_.fail_send = settings_.fail_receive = settings_.fail_room = settings_.fail_acquire = 0;
+  settings_.fail_send = settings_.fail_receive = settings_.fail_credit = settings_.fail_acquire = 0;
   for (auto& station : stations_) station.slowness = 1;
 }
 

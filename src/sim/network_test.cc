@@ -20,7 +20,7 @@ class Listener final : public Sink {
   }
   void sent(uint64_t id) override { log += "sent " + std::to_string(id) + "; "; }
   void lost(PeerIndex peer, const Status& why) override { log += "lost " + std::to_string(peer) + ": " + why.message() + "; "; }
-  void room(PeerIndex peer) override { log += "room " + std::to_string(peer) + "; "; }
+  void credit(PeerIndex peer) override { log += "room " + std::to_string(peer) + "; "; }
 
   void land_at(std::byte* place) { place_ = place; }
   std::string log;
@@ -32,27 +32,27 @@ class Listener final : public Sink {
 
 class World {
  public:
-  explicit World(NetworkSettings settings) : network_(settings, 3, 1, agenda_, trace_) {
+  explicit World(NetworkSettings settings) : network_(settings, 3, 1, event_queue_, trace_) {
     for (PeerIndex p = 0; p < 3; ++p) transports_.emplace_back(network_, p);
   }
   // Carries out events until the time, polling whoever has news.
   void run(Nanos until = second) {
     constexpr int events_max = 10'000;
     int events = 0;
-    while (!agenda_.empty() && agenda_.next_at() <= until) {
+    while (!event_queue_.empty() && event_queue_.next_at() <= until) {
       if (++events > events_max)
-        return ADD_FAILURE() << "more than " << events_max << " events, the last at " << agenda_.now() << " ns", void();
+        return ADD_FAILURE() << "more than " << events_max << " events, the last at " << event_queue_.now() << " ns", void();
       step();
     }
   }
   // The next event; none left: nothing.
   void step() {
-    if (agenda_.empty()) return;
-    const auto event = agenda_.pop();
+    if (event_queue_.empty()) return;
+    const auto event = event_queue_.pop();
     if (event.kind == EventKind::arrive) network_.arrive(event.index);
-    if (event.kind == EventKind::room) network_.room_again(event.rank);
+    if (event.kind == EventKind::credit) network_.credit_again(event.rank);
     if (event.kind == EventKind::lose) network_.lose(event.index);
-    if (event.kind == EventKind::poll && agenda_.take_poll(event)) (void)network_.poll(event.rank, listeners_[event.rank]);
+    if (event.kind == EventKind::poll && event_queue_.take_poll(event)) (void)network_.poll(event.rank, listeners_[event.rank]);
   }
   bool send(PeerIndex from, PeerIndex to, uint64_t operation, std::span<const std::byte> payload = {}) {
     FrameHeader header;
@@ -62,10 +62,10 @@ class World {
   Network& network() { return network_; }
   SimTransport& at(PeerIndex p) { return transports_[p]; }
   Listener& heard(PeerIndex p) { return listeners_[p]; }
-  Nanos now() const { return agenda_.now(); }
+  Nanos now() const { return event_queue_.now(); }
 
  private:
-  Agenda agenda_{3};
+  EventQueue event_queue_{3};
   Trace trace_;
   Network network_;
   std::vector<SimTransport> transports_;
@@ -89,17 +89,17 @@ TEST(SimNetwork, lost_packets_cost_retransmissions_and_in_the_end_the_link) {
   EXPECT_EQ(world.heard(0).log, "lost 1: process 1: no acknowledgement after 3 retransmissions; ");
   EXPECT_EQ(world.heard(1).log, "lost 0: process 0: no acknowledgement after 3 retransmissions; ");
   EXPECT_GT(world.now(), 7 * millisecond);
-  EXPECT_EQ(world.at(0).room(1), 0u);
+  EXPECT_EQ(world.at(0).credit(1), 0u);
   EXPECT_TRUE(world.send(0, 1, 6, payload)) << "to nobody, but accepted";
 }
 
-TEST(SimNetwork, room_ends_and_is_announced_when_it_comes_back) {
+TEST(SimNetwork, credit_ends_and_is_announced_when_it_comes_back) {
   World world({.queue_frames_max = 2});
-  EXPECT_EQ(world.at(0).room(1), 2u);
+  EXPECT_EQ(world.at(0).credit(1), 2u);
   world.send(0, 1, 1, payload);
   world.send(0, 1, 2, payload);
-  EXPECT_EQ(world.at(0).room(1), 0u);
-  EXPECT_EQ(world.at(0).room(2), 2u);
+  EXPECT_EQ(world.at(0).credit(1), 0u);
+  EXPECT_EQ(world.at(0).credit(2), 2u);
   world.run();
   EXPECT_EQ(world.heard(0).log, "room 1; ");
   EXPECT_TRUE(world.network().violations().empty());

@@ -22,7 +22,7 @@ size_t random_count(size_t most, Random& random) {
 }
 
 SimGroup random_subgroup(uint32_t processes, uint32_t number, Random& random) {
-  SimGroup group{.number = number, .members = {}, .islands = {}};
+  SimGroup group{.number = number, .members = {}, .host_groups = {}};
   std::vector<PeerIndex> all(processes);
   std::iota(all.begin(), all.end(), 0u);
   const auto size = 1 + random.below(processes);
@@ -33,9 +33,9 @@ SimGroup random_subgroup(uint32_t processes, uint32_t number, Random& random) {
   return group;
 }
 
-void random_islands(SimGroup& group, Random& random) {
+void random_host_groups(SimGroup& group, Random& random) {
   const auto hosts = 1 + random.below(group.world());
-  for (Rank r = 0; r < group.world(); ++r) group.islands.push_back(static_cast<uint32_t>(random.below(hosts)));
+  for (Rank r = 0; r < group.world(); ++r) group.host_groups.push_back(static_cast<uint32_t>(random.below(hosts)));
 }
 
 ScheduleKind random_schedule(Collective collective, Order order, uint32_t world, Random& random) {
@@ -251,10 +251,10 @@ Slip Program::slip_of(PeerIndex process, size_t call) const {
 
 Program single_call(uint32_t processes, const Call& call) {
   Program program;
-  SimGroup all{.number = 1, .members = std::vector<PeerIndex>(processes), .islands = {}};
+  SimGroup all{.number = 1, .members = std::vector<PeerIndex>(processes), .host_groups = {}};
   std::iota(all.members.begin(), all.members.end(), 0u);
-  all.islands.resize(processes);
-  std::iota(all.islands.begin(), all.islands.end(), 0u);
+  all.host_groups.resize(processes);
+  std::iota(all.host_groups.begin(), all.host_groups.end(), 0u);
   program.groups.push_back(std::move(all));
   program.calls.push_back(call);
   program.order.assign(processes, {0});
@@ -264,10 +264,10 @@ Program single_call(uint32_t processes, const Call& call) {
 Program random_program(const ProgramRequest& q, Random& random) {
   auto program = single_call(q.processes, {});
   program.calls.clear();
-  program.groups[0].islands.clear();
+  program.groups[0].host_groups.clear();
   for (auto extra = random.below(3); extra > 0; --extra)
     program.groups.push_back(random_subgroup(q.processes, static_cast<uint32_t>(100 + extra), random));
-  for (auto& group : program.groups) random_islands(group, random);
+  for (auto& group : program.groups) random_host_groups(group, random);
   const bool numbered = random.chance(0.4);
   bool messages = false;
   for (auto left = 1 + random.below(q.calls_max); left > 0; --left) {

@@ -80,14 +80,14 @@ class Member {
     rosters_.push_back(reform_.roster());
     const auto& roster = rosters_.back();
     std::vector<PeerIndex> members;
-    std::vector<uint32_t> islands;
+    std::vector<uint32_t> host_groups;
     for (const auto& member : roster.members) {
       members.push_back(process_of(member.id) == self_ ? self_peer : process_of(member.id));
-      islands.push_back(process_of(member.id) / 2);
+      host_groups.push_back(process_of(member.id) / 2);
     }
     auto& engine = cluster_.engine(self_);
     engine.set_epoch(wire_epoch(roster));
-    group_ = &engine.make_group(1, wire_epoch(roster), std::move(members), std::move(islands));
+    group_ = &engine.make_group(1, wire_epoch(roster), std::move(members), std::move(host_groups));
     done_ = 0;
   }
 

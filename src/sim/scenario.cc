@@ -59,7 +59,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
     // Time enough on the slowest links for what all send together; without faults nothing should ever need it.
     plan.fault_request.timeout = 2 * second + static_cast<Nanos>(s.bytes) * peers / 10;
     plan.program = single_call(peers, all_reduce_of(s, seed, plan.fault_request.timeout));
-    for (Rank r = 0; r < peers; ++r) plan.program.groups[0].islands[r] = r / std::max(1u, s.ranks_per_host);
+    for (Rank r = 0; r < peers; ++r) plan.program.groups[0].host_groups[r] = r / std::max(1u, s.ranks_per_host);
     plan.large = s.bytes * peers > (64u << 20);
   } else if (s.kind == ScenarioKind::reform) {
     plan.fault_request.timeout = ReformSettings{}.timeout;
@@ -88,7 +88,7 @@ Plan make_plan(const ScenarioSettings& s, uint64_t seed) {
   }
   c.network.fail_send = s.fail_send;
   c.network.fail_receive = s.fail_receive;
-  c.network.fail_room = s.fail_room;
+  c.network.fail_credit = s.fail_credit;
   c.network.fail_acquire = s.fail_acquire;
   return plan;
 }
@@ -148,7 +148,7 @@ void check_core_goes_on(Cluster& cluster, uint64_t seed, std::vector<std::string
   call.options.timeout = Milliseconds(2000);
   call.options.schedule = ScheduleKind::two_step;  // in large runs views are the senders' own memory, which one-shot does not bear
   Program program;
-  program.groups.push_back({.number = 4711, .members = core, .islands = std::vector<uint32_t>(core.size(), 0)});
+  program.groups.push_back({.number = 4711, .members = core, .host_groups = std::vector<uint32_t>(core.size(), 0)});
   program.calls.push_back(call);
   program.order.resize(cluster.size());
   for (const auto process : core) program.order[process] = {0};

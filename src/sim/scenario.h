@@ -37,7 +37,7 @@ struct ScenarioSettings {
   // Of all: what handing a message over costs, by which schedules are chosen; 0: as over TCP at 10 Gbit/s. Where it is dear, short sums are relayed.
   uint32_t message_us = 0;
   // Injected: the n-th call of its kind fails.
-  uint64_t fail_send = 0, fail_receive = 0, fail_room = 0, fail_acquire = 0;
+  uint64_t fail_send = 0, fail_receive = 0, fail_credit = 0, fail_acquire = 0;
 };
 
 struct Outcome {

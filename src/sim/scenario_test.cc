@@ -157,7 +157,7 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
                               .order = Order::any,
                               .schedule = schedule,
                               .slice_bytes = 256};
-    const uint64_t seed = GetParam().count == &NetworkCounters::rooms ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
+    const uint64_t seed = GetParam().count == &NetworkCounters::credits ? 2 : 1;  // odd: the links lend slots, and then room is not asked for
     uint64_t n = 1;
     for (;; ++n) {
       settings.*GetParam().setting = n;
@@ -173,7 +173,7 @@ TEST_P(NthCall, may_fail_in_an_all_reduce_of_four_for_every_n) {
 INSTANTIATE_TEST_SUITE_P(All, NthCall,
                          testing::Values(Injected{"send", &ScenarioSettings::fail_send, &NetworkCounters::sends},
                                          Injected{"receive", &ScenarioSettings::fail_receive, &NetworkCounters::receives},
-                                         Injected{"room", &ScenarioSettings::fail_room, &NetworkCounters::rooms},
+                                         Injected{"credit", &ScenarioSettings::fail_credit, &NetworkCounters::credits},
                                          Injected{"acquire", &ScenarioSettings::fail_acquire, &NetworkCounters::acquires}),
                          [](const auto& instance) { return std::string(instance.param.what); });
 

@@ -38,7 +38,7 @@ TEST(Seeds, are_written_as_they_are_read) {
        {"all-reduce --faults mixed --seeds 5", "random --peers 3 --faults none --seeds 0-9",
         "all-reduce --peers 64 --faults kill --bytes 4096 --dtype bf16 --op avg --order strict --schedule two_step --slice 512 "
         "--ranks-per-host 8 --seeds 7",
-        "all-reduce --peers 4 --faults none --fail-send 3 --fail-receive 4 --fail-room 5 --fail-acquire 6 --seeds 1",
+        "all-reduce --peers 4 --faults none --fail-send 3 --fail-receive 4 --fail-credit 5 --fail-acquire 6 --seeds 1",
         "reform --faults stop --seeds 2"}) {
     const auto parsed = parse_settings(text);
     ASSERT_TRUE(parsed.ok()) << text << ": " << parsed.status().to_string();

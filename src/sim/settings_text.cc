@@ -69,7 +69,7 @@ Status apply(SettingsLine& line, const std::string& word, const std::string& val
   if (word == "--message-us") return put_number(s.message_us, word, value, 1'000'000);
   if (word == "--fail-send") return put_number(s.fail_send, word, value, UINT64_MAX);
   if (word == "--fail-receive") return put_number(s.fail_receive, word, value, UINT64_MAX);
-  if (word == "--fail-room") return put_number(s.fail_room, word, value, UINT64_MAX);
+  if (word == "--fail-credit") return put_number(s.fail_credit, word, value, UINT64_MAX);
   if (word == "--fail-acquire") return put_number(s.fail_acquire, word, value, UINT64_MAX);
   return {Code::invalid, "there is no option '" + word + "'"};
 }
@@ -108,7 +108,7 @@ std::string to_text(const SettingsLine& line) {
   add("--message-us", s.message_us, defaults.message_us, plain);
   add("--fail-send", s.fail_send, 0u, plain);
   add("--fail-receive", s.fail_receive, 0u, plain);
-  add("--fail-room", s.fail_room, 0u, plain);
+  add("--fail-credit", s.fail_credit, 0u, plain);
   add("--fail-acquire", s.fail_acquire, 0u, plain);
   text += " --seeds " + std::to_string(line.seeds.first);
   return line.seeds.last == line.seeds.first ? text : text + "-" + std::to_string(line.seeds.last);

@@ -19,8 +19,8 @@ struct ComputeSettings {
 
 class SimCompute final : public Compute {
  public:
-  SimCompute(const ComputeSettings& settings, Agenda& agenda, PeerIndex self)
-      : settings_(settings), agenda_(agenda), self_(self) {}
+  SimCompute(const ComputeSettings& settings, EventQueue& event_queue, PeerIndex self)
+      : settings_(settings), event_queue_(event_queue), self_(self) {}
 
   Computed reduce(const kernels::Reduction& task, uint64_t id) override {
     kernels::reduce(task);
@@ -49,14 +49,14 @@ class SimCompute final : public Compute {
     if (settings_.mode == ComputeMode::free) return {};
     const auto cost = static_cast<Nanos>(
         (static_cast<double>(settings_.per_call) + static_cast<double>(bytes) * 1000 / settings_.bytes_per_us) * slowness_);
-    free_at_ = std::max(free_at_, agenda_.now()) + cost;
+    free_at_ = std::max(free_at_, event_queue_.now()) + cost;
     if (settings_.mode == ComputeMode::busy) return {.done = true, .cost = cost};
-    agenda_.add(free_at_, EventKind::computed, self_, id);
+    event_queue_.add(free_at_, EventKind::computed, self_, id);
     return {.done = false, .cost = cost};
   }
 
   ComputeSettings settings_;
-  Agenda& agenda_;
+  EventQueue& event_queue_;
   PeerIndex self_;
   double slowness_ = 1;
   Nanos free_at_ = 0;

@@ -13,7 +13,7 @@ class SimTransport final : public Transport {
   SimTransport(Network& network, PeerIndex self) : network_(network), self_(self) {}
 
   const char* name() const override { return "sim"; }
-  size_t room(PeerIndex peer) override { return network_.room(self_, peer); }
+  size_t credit(PeerIndex peer) override { return network_.credit(self_, peer); }
   size_t slot_bytes() const override { return network_.settings().lends_slots ? payload_bytes_max : 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override {
     return network_.acquire(self_, peers, bytes, result);

@@ -16,7 +16,7 @@
 
 namespace unisono {
 
-// Random, made by the rendezvous, known to members only: a connection that does not show it is a stranger.
+// Random, made by the rendezvous, known to members only: a connection that does not show it is an unauthenticated peer.
 using JobKey = std::array<std::byte, 16>;
 
 enum class LinkState : uint8_t { unknown, connecting, up, lost };
@@ -35,12 +35,12 @@ struct LinkRequest {
 
 // Keeps the numbers of guests: processes that show the key of the job and that nobody added. Called from Transport::poll only, and must not
 // call the transport.
-class GuestBook {
+class InboundRegistry {
  public:
-  virtual ~GuestBook() = default;
+  virtual ~InboundRegistry() = default;
   // A process guest.id, to which there is no link, comes in. True: it gets one, and guest.peer (a free index) and guest.label are filled in;
   // Sink::room tells when it is up. False: it is refused (busy).
-  virtual bool admit(LinkRequest& guest) = 0;
+  virtual bool admit(LinkRequest& inbound) = 0;
   // Who listens where the dial without an id of `peer` led. Without goes_on it is this process itself, or there is a link to it already:
   // the dial is over, the index free again, and no `lost` follows.
   virtual void answered(PeerIndex peer, const PeerId& id, bool goes_on) = 0;

@@ -55,14 +55,14 @@ class Sink {
   // before this call. Said once per peer; ok code is never used; after close() it is not said.
   virtual void lost(PeerIndex peer, const Status& why) = 0;
   // room(peer) had been 0 and now is not.
-  virtual void room(PeerIndex peer) = 0;
+  virtual void credit(PeerIndex peer) = 0;
 };
 
 struct TransportCounters {
   uint64_t sent_frames = 0, sent_bytes = 0;          // headers included
   uint64_t received_frames = 0, received_bytes = 0;  // likewise
   uint64_t refused_frames[frame_fault_count] = {};   // by FrameFault
-  uint64_t refused_connections = 0;                  // strangers: other jobs, scanners, other protocols
+  uint64_t refused_connections = 0;                  // unauthenticated peers: other jobs, scanners, other protocols
 };
 
 // What a look at the next frame found.
@@ -75,12 +75,12 @@ class Transport {
   virtual const char* name() const = 0;
 
   // How many frames may be sent to the peer now; 0 after it is lost. A refusal is followed by Sink::room.
-  virtual size_t room(PeerIndex peer) = 0;
+  virtual size_t credit(PeerIndex peer) = 0;
   // The largest payload that can be written into a slot, and then reaches the peer without another copy. 0: it lends none, send().
   virtual size_t slot_bytes() const = 0;
   // Transport memory for one payload of up to `bytes`, to be committed to all of `peers`. `result` marks payloads that end
   // a chunk (nobody waits for anything else before using them); some slots are kept back for them, so that contributions
-  // can never block results. Null when none is free: room() follows. Transports that do not lend always return null.
+  // can never block results. Null when none is free: credit() follows. Transports that do not lend always return null.
   virtual Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) = 0;
   // Sends the slot to the peers given to acquire; header.payload_bytes says how much of it. The header is sealed here.
   virtual void commit(const Slot& slot, const FrameHeader& header) = 0;
@@ -127,10 +127,10 @@ class Transport {
   // Sleeping. A descriptor that becomes readable when poll() would do something, after arm() returned true; -1 if none.
   // Something is still to be written, of links that were closed or of operations that are over for their sender: poll() is due after arm()
   // when wait_handle() is readable, and at next_deadline(), also while nothing is in flight.
-  virtual bool lingers() const { return false; }
+  virtual bool draining() const { return false; }
   // Something that was sent, or said by close(), is not known to have arrived, and nobody but poll() can bring it there: who leaves polls until it is,
   // or for as long as it likes. False where the kernel, or memory that outlives this process, has it.
-  virtual bool owes() const { return false; }
+  virtual bool has_pending() const { return false; }
   virtual int wait_handle() const = 0;
   // Call before sleeping on wait_handle(). False: there is work already, poll instead of sleeping.
   virtual bool arm() = 0;

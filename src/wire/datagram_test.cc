@@ -170,9 +170,9 @@ TEST(DatagramFaults, tag_of_what_another_rank_sent) {
 }
 
 TEST(DatagramFaults, tag_of_what_somebody_without_the_key_made) {
-  auto stranger = group();
-  stranger.key[0] ^= std::byte{1};
-  EXPECT_EQ(check(sealed(header(), payload(), stranger), group()), DatagramFault::tag);
+  auto unauthenticated = group();
+  unauthenticated.key[0] ^= std::byte{1};
+  EXPECT_EQ(check(sealed(header(), payload(), unauthenticated), group()), DatagramFault::tag);
 }
 
 TEST(DatagramFaults, tag_of_a_checksum_where_a_mac_is_due) {

@@ -31,13 +31,13 @@ struct Ears final : ElasticSink {
   }
   void lost(const PeerId& peer, const Status& why, bool refused) override { losses.push_back({peer, why, refused}); }
   void address_failed(const std::string& address, const Status& why) override { failures.emplace_back(address, why); }
-  void room(const PeerId& peer) override { ++rooms[peer]; }
+  void credit(const PeerId& peer) override { ++credits[peer]; }
 
   std::function<void(const PeerId&)> on_received;
   std::vector<std::pair<PeerId, SharedBuffer>> messages;
   std::vector<Loss> losses;
   std::vector<std::pair<std::string, Status>> failures;
-  std::map<PeerId, int> rooms;
+  std::map<PeerId, int> credits;
 };
 
 class Crowd : public testing::Test {
@@ -100,7 +100,7 @@ class Crowd : public testing::Test {
   }
   bool quiet() {
     for (auto& member : members) {
-      if (member->links && member->links->lingers()) return false;
+      if (member->links && member->links->draining()) return false;
     }
     return true;
   }

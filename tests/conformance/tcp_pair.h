@@ -73,7 +73,7 @@ class TcpPair : public testing::Test {
   void expect_link_works() {
     const auto payload = pattern(100'000, test_seed());
     const auto before = hear_b->frames.size();
-    ASSERT_TRUE(until([&] { return a->room(0) > 0; }));
+    ASSERT_TRUE(until([&] { return a->credit(0) > 0; }));
     a->send(0, data_header(1, payload.size()), payload, 1);
     ASSERT_TRUE(until([&] { return hear_b->frames.size() == before + 1; }));
     EXPECT_EQ(hear_b->frames.back().payload, payload);
@@ -87,10 +87,10 @@ class TcpPair : public testing::Test {
 };
 
 // A connection that is not ours.
-class Stranger {
+class Unauthenticated {
  public:
-  explicit Stranger(const TcpTransport& to) : Stranger(to.endpoints().at(0)) {}
-  explicit Stranger(const std::string& endpoint) {
+  explicit Unauthenticated(const TcpTransport& to) : Unauthenticated(to.endpoints().at(0)) {}
+  explicit Unauthenticated(const std::string& endpoint) {
     const auto address = *parse_tcp_endpoint(endpoint);
     socket_ = Descriptor(::socket(address.family(), SOCK_STREAM, 0));
     set_stream_options(socket_.get());

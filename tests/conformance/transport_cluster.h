@@ -57,7 +57,7 @@ class SilentSink final : public Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status&) override {}
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
 
  private:
   Transport& transport_;
@@ -185,7 +185,7 @@ class Recorder final : public Sink {
     losses[peer].push_back(why);
     sent_when_lost = sent_ids;
   }
-  void room(PeerIndex peer) override { ++rooms[peer]; }
+  void credit(PeerIndex peer) override { ++credits[peer]; }
 
   // A copy, as far from the next multiple of 16 bytes as the original.
   ByteView keep(ByteView payload) {
@@ -206,7 +206,7 @@ class Recorder final : public Sink {
   std::map<uint64_t, int> sent_ids;
   std::map<uint64_t, int> sent_when_lost;
   std::map<PeerIndex, std::vector<Status>> losses;
-  std::map<PeerIndex, int> rooms;
+  std::map<PeerIndex, int> credits;
   size_t place_count = 0;
 };
 

@@ -30,7 +30,7 @@ namespace unisono::conformance {
   X(many_frames_obey_flow_control)                          \
   X(everyone_sends_to_everyone)                             \
   X(the_sink_may_answer_from_inside_an_upcall)              \
-  X(frames_without_payload_and_failures_need_no_room)       \
+  X(frames_without_payload_and_failures_need_no_credit)       \
   X(a_slot_reaches_several_peers)                           \
   X(copies_reach_several_peers_or_nobody)                   \
   X(an_abandoned_slot_is_free_again)                        \
@@ -44,7 +44,7 @@ namespace unisono::conformance {
   X(frames_sent_before_close_arrive)                        \
   X(counters_of_both_sides_agree)                           \
   X(a_sleeper_is_woken_by_a_frame)                          \
-  X(a_sleeper_is_woken_by_room)                             \
+  X(a_sleeper_is_woken_by_credit)                             \
   X(sleepers_are_woken_by_copies)                           \
   X(a_sleeper_is_woken_by_what_is_taken)                    \
   X(a_frame_that_is_there_prevents_sleep)                   \

@@ -22,7 +22,7 @@ inline FrameHeader data_header(uint64_t operation, size_t bytes) {
 inline void send_soon(Cluster& cluster, Players& players, size_t from, size_t to, const FrameHeader& header, ByteView payload,
                       uint64_t id = 0) {
   const auto peer = static_cast<PeerIndex>(to);
-  ASSERT_TRUE(players.until([&] { return cluster.at(from).room(peer) > 0; })) << "no room in time";
+  ASSERT_TRUE(players.until([&] { return cluster.at(from).credit(peer) > 0; })) << "no room in time";
   cluster.at(from).send(peer, header, players[from].keep(payload), id);
 }
 
@@ -157,11 +157,11 @@ inline void many_frames_obey_flow_control(Cluster& cluster) {
   size_t next = 0, refusals = 0;
   bool waits = false;
   const bool all = players.until([&] {
-    // Only a room() upcall ends a refusal.
-    if (waits && players[0].rooms[1] > 0) waits = false;
+    // Only a credit() upcall ends a refusal.
+    if (waits && players[0].credits[1] > 0) waits = false;
     while (!waits && next < count) {
-      if (cluster.at(0).room(1) == 0) {
-        players[0].rooms[1] = 0;
+      if (cluster.at(0).credit(1) == 0) {
+        players[0].credits[1] = 0;
         waits = true;
         ++refusals;
         break;
@@ -194,7 +194,7 @@ inline void everyone_sends_to_everyone(Cluster& cluster) {
       for (size_t to = 0; to < count; ++to) {
         auto& n = next[from][to];
         const auto peer = static_cast<PeerIndex>(to);
-        while (from != to && n < each && cluster.at(from).room(peer) > 0) {
+        while (from != to && n < each && cluster.at(from).credit(peer) > 0) {
           cluster.at(from).send(peer, data_header(n, payloads[n].size()), payloads[n], n);
           ++n;
         }
@@ -221,7 +221,7 @@ inline void the_sink_may_answer_from_inside_an_upcall(Cluster& cluster) {
   constexpr uint64_t rounds = 200;
   const auto answer = [&](size_t self) {
     return [&, self](PeerIndex from, const FrameHeader& header) {
-      if (header.operation < rounds && cluster.at(self).room(from) > 0) {
+      if (header.operation < rounds && cluster.at(self).credit(from) > 0) {
         cluster.at(self).send(from, data_header(header.operation + 1, payload.size()), payload, 0);
       }
     };

@@ -40,7 +40,7 @@ inline void sends_to_a_lost_peer_vanish(Cluster& cluster) {
   Players players(cluster);
   cluster.destroy(1);
   ASSERT_TRUE(players.until([&] { return !players[0].losses.empty(); }));
-  EXPECT_EQ(cluster.at(0).room(1), 0u);
+  EXPECT_EQ(cluster.at(0).credit(1), 0u);
   const auto payload = pattern(100'000, test_seed());
   EXPECT_TRUE(cluster.at(0).send(1, data_header(1, payload.size()), payload, 77));
   for (int turn = 0; turn < 100; ++turn) players.turn_all();
@@ -52,7 +52,7 @@ inline void pending_sends_are_reported_before_lost(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(4u << 20, test_seed());
   std::vector<uint64_t> pending;
-  for (uint64_t id = 1; id < 30 && cluster.at(0).room(1) > 0; ++id) {
+  for (uint64_t id = 1; id < 30 && cluster.at(0).credit(1) > 0; ++id) {
     if (!cluster.at(0).send(1, data_header(id, payload.size()), payload, id)) pending.push_back(id);
   }
   cluster.destroy(1);
@@ -71,14 +71,14 @@ inline void who_closes_hears_nothing_more(Cluster& cluster) {
   EXPECT_TRUE(players[0].losses.empty());
   EXPECT_EQ(players[1].losses[0].size(), 1u);
   EXPECT_EQ(players[1].losses[0][0].code(), Code::peer_lost);
-  EXPECT_EQ(cluster.at(0).room(1), 0u);
+  EXPECT_EQ(cluster.at(0).credit(1), 0u);
 }
 
 inline void frames_sent_before_close_arrive(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(1000, test_seed());
   for (uint64_t i = 0; i < 20; ++i) {
-    ASSERT_GT(cluster.at(0).room(1), 0u);
+    ASSERT_GT(cluster.at(0).credit(1), 0u);
     cluster.at(0).send(1, data_header(i, payload.size()), payload, i);
   }
   // The other side's frames that nobody reads must not turn the end into a reset.

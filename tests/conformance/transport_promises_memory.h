@@ -10,13 +10,13 @@
 
 namespace unisono::conformance {
 
-inline void frames_without_payload_and_failures_need_no_room(Cluster& cluster) {
+inline void frames_without_payload_and_failures_need_no_credit(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(256u << 10, test_seed());
   // Only 0 has turns: nobody takes anything away, so that the room ends.
   size_t sent = 0;
-  for (; sent < 2000 && cluster.at(0).room(1) > 0; ++sent) cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
-  ASSERT_EQ(cluster.at(0).room(1), 0u) << "there is no end to the room";
+  for (; sent < 2000 && cluster.at(0).credit(1) > 0; ++sent) cluster.at(0).send(1, data_header(sent, payload.size()), payload, sent);
+  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "there is no end to the room";
   for (uint64_t i = 0; i < 100; ++i) {
     auto header = data_header(10'000 + i, 0);
     header.kind = FrameKind::credit;
@@ -158,7 +158,7 @@ inline void a_cancelled_send_leaves_its_memory_and_the_link_alone(Cluster& clust
   // The receiver sleeps, so that something is only half sent. The low byte counts, the rest says who may be cancelled.
   uint64_t sent = 0;
   bool pending = false;
-  while (sent < 20 && cluster.at(0).room(1) > 0) {
+  while (sent < 20 && cluster.at(0).credit(1) > 0) {
     pending |= !cluster.at(0).send(1, data_header(match + sent, size), memory, match + sent);
     ++sent;
   }

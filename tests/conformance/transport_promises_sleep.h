@@ -89,33 +89,33 @@ inline void a_sleeper_is_woken_by_what_is_taken(Cluster& cluster) {
     EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room, round " << round;
     receiver.join();
     cluster.at(0).disarm();
-    players[0].rooms.clear();
+    players[0].credits.clear();
     players.turn(0);
-    EXPECT_GT(players[0].rooms[1], 0);
+    EXPECT_GT(players[0].credits[1], 0);
   }
 }
 
-inline void a_sleeper_is_woken_by_room(Cluster& cluster) {
+inline void a_sleeper_is_woken_by_credit(Cluster& cluster) {
   Players players(cluster);
   const auto payload = pattern(1u << 20, test_seed());
   // Until nothing moves any more: turns may still push something into the kernel.
   uint64_t id = 0;
   for (int quiet = 0; quiet < 10 && id < 2000; ++quiet) {
-    for (; id < 2000 && cluster.at(0).room(1) > 0; ++id, quiet = 0) cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
+    for (; id < 2000 && cluster.at(0).credit(1) > 0; ++id, quiet = 0) cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
     players.turn(0);
   }
-  while (id < 2000 && cluster.at(0).room(1) > 0) {
+  while (id < 2000 && cluster.at(0).credit(1) > 0) {
     cluster.at(0).send(1, data_header(id, payload.size()), payload, id);
     ++id;
   }
-  ASSERT_EQ(cluster.at(0).room(1), 0u) << "there is no end to the room";
-  players[0].rooms.clear();
+  ASSERT_EQ(cluster.at(0).credit(1), 0u) << "there is no end to the room";
+  players[0].credits.clear();
   std::atomic<bool> stop = false;
   std::thread receiver([&] {
     while (!stop) players.turn(1);
   });
   const auto limit = clock_now() + patience;
-  while (players[0].rooms[1] == 0 && clock_now() < limit) {
+  while (players[0].credits[1] == 0 && clock_now() < limit) {
     if (cluster.at(0).wait_handle() >= 0 && cluster.at(0).arm()) {
       EXPECT_EQ(wait_for(cluster.at(0), 20'000), 1) << "slept although there was room";
       cluster.at(0).disarm();
@@ -124,7 +124,7 @@ inline void a_sleeper_is_woken_by_room(Cluster& cluster) {
   }
   stop = true;
   receiver.join();
-  EXPECT_GT(players[0].rooms[1], 0);
+  EXPECT_GT(players[0].credits[1], 0);
   for (const size_t i : {0, 1}) {
     for (const auto& [peer, whys] : players[i].losses) ADD_FAILURE() << i << " lost " << peer << ": " << whys[0].to_string();
   }

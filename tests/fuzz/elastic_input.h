@@ -100,7 +100,7 @@ inline void check_same(ByteView a, ByteView b) { UNISONO_CHECK(std::equal(a.begi
 // Of up to peers_known peers; versions and grids by choice.
 Layout make_layout(Input& input);
 RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* known);
-// `seat`: of the layout that the receiver has, for one of the peers.
+// `slot`: of the layout that the receiver has, for one of the peers.
 FormationMessage make_formation(Input& input, const Layout& known);
 // Of a group with this format, about one of its chunks.
 SharedBuffer make_round_message(Input& input, const RoundFormat& format);

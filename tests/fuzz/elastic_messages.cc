@@ -32,9 +32,9 @@ PeerClaim make_claim(Input& input) {
   facts.role = static_cast<ElasticRole>(input.below(3));
   facts.schema_hash = input.below(2);
   facts.bandwidth = input.real();
-  facts.registered_sweep = static_cast<int64_t>(input.number() % sweep_number_max) - 1;
-  facts.finished_sweep = static_cast<int64_t>(input.number() % sweep_number_max) - 1;
-  facts.layout_version = input.number() % sweep_number_max;
+  facts.registered_step = static_cast<int64_t>(input.number() % step_number_max) - 1;
+  facts.finished_step = static_cast<int64_t>(input.number() % step_number_max) - 1;
+  facts.layout_version = input.number() % step_number_max;
   facts.state_digest = input.number();
   return claim;
 }
@@ -59,25 +59,25 @@ RosterBody make_roster_body(Input& input, const Layout* known) {
   }
 }
 
-SeatName make_seat(Input& input, const Layout& known) {
-  const auto seat = seat_in(known, input.peer(), input.number() % sweeps_max, input.number_below(rounds_max));
-  if (input.below(8) != 7) return seat;
-  return {input.number() % sweeps_max, input.number(), seat.sweep, seat.round, input.number_below(rounds_max)};
+SlotName make_slot(Input& input, const Layout& known) {
+  const auto slot = slot_in(known, input.peer(), input.number() % steps_max, input.number_below(rounds_max));
+  if (input.below(8) != 7) return slot;
+  return {input.number() % steps_max, input.number(), slot.step, slot.round, input.number_below(rounds_max)};
 }
 
 formation::Register make_register(Input& input, const Layout& known) {
-  const auto seat = make_seat(input, known);
-  const auto place = place_in(known, input.peer(), seat.round);
-  return {.seat = seat, .cell = place.cell, .position = place.position, .weighted = input.flag(), .pre = input.flag(), .in_layout = place.in_layout,
+  const auto slot = make_slot(input, known);
+  const auto place = place_in(known, input.peer(), slot.round);
+  return {.slot = slot, .cell = place.cell, .position = place.position, .weighted = input.flag(), .pre = input.flag(), .in_layout = place.in_layout,
           .role = static_cast<ElasticRole>(input.below(3)), .bandwidth = input.real(), .schema = input.below(2), .attempt = input.number(),
           .missing = input.peers()};
 }
 
 // Its chunks are those of a vector of three, mostly.
 GroupDescriptor make_descriptor(Input& input, const Layout& known) {
-  GroupDescriptor group{.id = {input.below(4), 9}, .seat = make_seat(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
+  GroupDescriptor group{.id = {input.below(4), 9}, .slot = make_slot(input, known), .members = {}, .chunk_counts = {}, .missing = input.peers()};
   group.line_complete = input.flag();
-  group.highest_opened = input.number() % sweeps_max;
+  group.highest_opened = input.number() % steps_max;
   group.schema = input.below(8) == 7 ? 1 : 0;
   auto ids = input.peers();
   if (ids.size() < 2) ids = {peer_id(0), peer_id(1)};
@@ -140,7 +140,7 @@ ChunkBits make_bits(Input& input, size_t chunks) {
 Layout make_layout(Input& input) {
   auto peers = input.peers();
   if (peers.empty()) peers.push_back(peer_id(0));
-  const LayoutRequest request{.run = "run", .version = 1 + input.number() % 1000, .first_sweep = input.number() % sweeps_max,
+  const LayoutRequest request{.run = "run", .version = 1 + input.number() % 1000, .first_step = input.number() % steps_max,
                               .grid = static_cast<GridKind>(input.below(3)), .max_group = 4};
   auto made = unisono::make_layout(request, peers);
   UNISONO_CHECK(made.ok());
@@ -148,8 +148,8 @@ Layout make_layout(Input& input) {
 }
 
 RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* known) {
-  RosterMessage message{.run = input.byte() == 0xff ? 1 : run, .sweeps_opened = input.number() % sweep_number_max, .body = make_roster_body(input, known), .claims = {}};
-  message.layout_version = known != nullptr && input.flag() ? known->version : input.number() % sweep_number_max;
+  RosterMessage message{.run = input.byte() == 0xff ? 1 : run, .steps_opened = input.number() % step_number_max, .body = make_roster_body(input, known), .claims = {}};
+  message.layout_version = known != nullptr && input.flag() ? known->version : input.number() % step_number_max;
   message.layout_digest = known != nullptr && input.flag() ? known->digest : input.number();
   for (uint32_t i = input.below(5); i > 0; --i) message.claims.push_back(make_claim(input));
   return message;
@@ -157,22 +157,22 @@ RosterMessage make_roster_message(Input& input, uint64_t run, const Layout* know
 
 FormationMessage make_formation(Input& input, const Layout& known) {
   using namespace formation;
-  const auto opened = [&] { return input.number() % sweeps_max; };
+  const auto opened = [&] { return input.number() % steps_max; };
   switch (input.below(14)) {
     case 0: return make_register(input, known);
-    case 1: return Pending{make_seat(input, known), input.number(), opened(), input.number()};
+    case 1: return Pending{make_slot(input, known), input.number(), opened(), input.number()};
     case 2: return Descriptor{make_descriptor(input, known)};
     case 3: return DescriptorAck{{input.number(), 9}};
-    case 4: return Alone{make_seat(input, known), input.flag(), input.peers(), opened()};
-    case 5: return Closed{make_seat(input, known), opened(), input.number()};
-    case 6: return Full{make_seat(input, known), input.flag(), opened()};
-    case 7: return StaleLayout{make_seat(input, known), opened(), make_layout(input)};
-    case 8: return NeedLayout{make_seat(input, known)};
+    case 4: return Alone{make_slot(input, known), input.flag(), input.peers(), opened()};
+    case 5: return Closed{make_slot(input, known), opened(), input.number()};
+    case 6: return Full{make_slot(input, known), input.flag(), opened()};
+    case 7: return StaleLayout{make_slot(input, known), opened(), make_layout(input)};
+    case 8: return NeedLayout{make_slot(input, known)};
     case 9: return LayoutReply{make_layout(input)};
-    case 10: return Late{make_seat(input, known)};
-    case 11: return Decline{{input.below(4), 9}, make_seat(input, known)};
+    case 10: return Late{make_slot(input, known)};
+    case 11: return Decline{{input.below(4), 9}, make_slot(input, known)};
     case 12: return GetDescriptor{{input.below(4), 9}};
-    default: return Withdraw{make_seat(input, known), input.number()};
+    default: return Withdraw{make_slot(input, known), input.number()};
   }
 }
 
@@ -225,7 +225,7 @@ SharedBuffer make_state_message(Input& input, StateCopy& known) {
     case 3: {
       StateOffer offer;
       if (held) offer.manifest = known.manifest();
-      if (input.below(4) == 3) offer.manifest.sweep = static_cast<int64_t>(input.number() & 0xffff);
+      if (input.below(4) == 3) offer.manifest.step = static_cast<int64_t>(input.number() & 0xffff);
       if (input.below(8) == 7) offer.manifest.vector_bytes = input.number();
       if (input.below(8) == 7) offer.manifest.chunk_digests.resize(input.below(8));
       message = std::move(offer);

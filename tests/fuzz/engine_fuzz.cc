@@ -17,7 +17,7 @@ using namespace unisono;
 class SilentTransport final : public Transport {
  public:
   const char* name() const override { return "silent"; }
-  size_t room(PeerIndex) override { return 8; }
+  size_t credit(PeerIndex) override { return 8; }
   size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex>, size_t, bool) override { return {}; }
   void commit(const Slot&, const FrameHeader&) override {}

@@ -1,4 +1,4 @@
-// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a clerk nor a quest for
+// Whatever peers say while groups form: it is refused or understood, what is understood comes back the same, and neither a coordinator nor a quest for
 // a group grows beyond its limits, wakes for ever, or gives a group that is none.
 #include <memory>
 #include <set>
@@ -20,26 +20,26 @@ void decode_all(ByteView bytes) {
 class View final : public FormationView {
  public:
   const Layout* find_layout(uint64_t version, uint64_t digest) const override { return book.find(version, digest); }
-  const Layout* layout_for(uint64_t sweep) const override { return book.in_effect(sweep); }
+  const Layout* layout_for(uint64_t step) const override { return book.in_effect(step); }
   bool gone(const PeerId& peer) const override { return dead.contains(peer); }
-  std::vector<PeerId> clerks(std::string_view key, const SeatName&) const override {
+  std::vector<PeerId> coordinators(std::string_view key, const SlotName&) const override {
     std::vector<PeerId> living;
     for (uint32_t i = 0; i < peers_known; ++i) {
       if (!gone(peer_id(i))) living.push_back(peer_id(i));
     }
     return record_holders(key, living);
   }
-  uint64_t sweeps_opened() const override { return opened; }
+  uint64_t steps_opened() const override { return opened; }
 
   LayoutBook book;
   std::set<PeerId> dead;
   uint64_t opened = 0;
 };
 
-// One process: its clerk and its quest, which hear each other as well as the input.
+// One process: its coordinator and its quest, which hear each other as well as the input.
 struct Desk {
   explicit Desk(Input& choices)
-      : input(choices), clerk({.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3}, view),
+      : input(choices), coordinator({.self = peer_id(0), .run = "run", .times = {}, .max_group = 4, .chunk_count = 3, .schema = schema, .seed = 3}, view),
         seeker({.self = peer_id(0), .run = "run", .times = {}}, view) {
     std::vector<PeerId> peers;
     for (uint32_t i = 0; i < 5; ++i) peers.push_back(peer_id(i));
@@ -53,14 +53,14 @@ struct Desk {
   void hear(const PeerId& from, const FormationMessage& message) {
     const auto decoded = decode_formation(encode(message));
     UNISONO_CHECK(decoded.ok() && *decoded == message);
-    if (for_clerk(message)) clerk.message(from, message, now);
+    if (for_coordinator(message)) coordinator.message(from, message, now);
     else seeker.message(from, message, now);
   }
   void hear(ByteView bytes) {
     if (const auto decoded = decode_formation(bytes); decoded.ok()) hear(input.any_peer(), *decoded);
   }
-  // Of the quest's own clerk, or of whoever holds the seat: what others say is not heard.
-  PeerId sender() { return input.flag() ? clerk_of_quest : input.any_peer(); }
+  // Of the quest's own coordinator, or of whoever holds the slot: what others say is not heard.
+  PeerId sender() { return input.flag() ? coordinator_of_quest : input.any_peer(); }
 
   void act() {
     switch (input.below(10)) {
@@ -74,25 +74,25 @@ struct Desk {
       }
       case 4: hear(input.bytes()); break;
       case 5:
-      case 6: now += input.step(now, std::min(clerk.next_deadline(), seeker.next_deadline())); break;
+      case 6: now += input.step(now, std::min(coordinator.next_deadline(), seeker.next_deadline())); break;
       case 7: seek(); break;
       case 8: {
         const auto peer = input.any_peer();
         if (peer != peer_id(0)) view.dead.insert(peer);
-        clerk.peer_gone(peer, now);
+        coordinator.peer_gone(peer, now);
         seeker.peer_gone(peer, now);
         break;
       }
       default: seeker.unknown_group({input.below(4), 9}, input.any_peer(), now);
     }
     if (input.flag()) {
-      wake(clerk, now, [this] { attend(); });
+      wake(coordinator, now, [this] { attend(); });
       wake(seeker, now, [this] { attend(); });
     }
     attend();
   }
   void seek() {
-    auto request = seek_request(layout(), peer_id(0), input.number() % sweeps_max, input.number_below(rounds_max));
+    auto request = seek_request(layout(), peer_id(0), input.number() % steps_max, input.number_below(rounds_max));
     request.weighted = input.flag();
     request.bandwidth = input.real();
     request.missing = input.peers();
@@ -109,14 +109,14 @@ struct Desk {
     for (const auto& send : sends) {
       const auto decoded = decode_formation(encode(send.message));
       UNISONO_CHECK(decoded.ok() && *decoded == send.message);
-      if (std::holds_alternative<formation::Register>(send.message)) clerk_of_quest = send.to;
+      if (std::holds_alternative<formation::Register>(send.message)) coordinator_of_quest = send.to;
       if (send.to == peer_id(0)) hear(peer_id(0), send.message);
     }
   }
   void attend() {
     // What the two say to each other ends, too: an answer to an answer is none.
     for (int turns = 0;; ++turns) {
-      auto sends = clerk.take_sends();
+      auto sends = coordinator.take_sends();
       auto more = seeker.take_sends();
       if (sends.empty() && more.empty()) break;
       UNISONO_CHECK(turns < 100);
@@ -125,7 +125,7 @@ struct Desk {
       take_layouts();
     }
     take_layouts();
-    if (const auto opened = clerk.take_opened()) view.opened = std::max(view.opened, *opened + 1);
+    if (const auto opened = coordinator.take_opened()) view.opened = std::max(view.opened, *opened + 1);
     if (const auto opened = seeker.take_opened()) view.opened = std::max(view.opened, *opened + 1);
     if (const auto outcome = seeker.take_outcome()) {
       UNISONO_CHECK(!seeker.seeking());
@@ -135,18 +135,18 @@ struct Desk {
       }
     }
     (void)seeker.take_declines();
-    UNISONO_CHECK(clerk.open_seats() <= seats_open_max && clerk.closed_seats() <= closed_max);
+    UNISONO_CHECK(coordinator.open_slots() <= slots_open_max && coordinator.closed_slots() <= closed_max);
   }
   void take_layouts() {
-    for (auto& one : clerk.take_layouts()) view.book.add(std::make_shared<const Layout>(std::move(one)));
+    for (auto& one : coordinator.take_layouts()) view.book.add(std::make_shared<const Layout>(std::move(one)));
   }
 
   Input& input;
   Nanos now = fuzz_start;
   View view;
-  GroupClerk clerk;
+  GroupCoordinator coordinator;
   GroupSeeker seeker;
-  PeerId clerk_of_quest = peer_id(1);
+  PeerId coordinator_of_quest = peer_id(1);
 };
 
 }  // namespace

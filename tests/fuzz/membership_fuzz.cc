@@ -1,4 +1,4 @@
-// Whatever bytes a stranger or a member sends, membership refuses or understands them: all decoders, and the state machines
+// Whatever bytes an unauthenticated peer or a member sends, membership refuses or understands them: all decoders, and the state machines
 // behind them. The first byte of the input chooses who receives the rest.
 
 #include <algorithm>
@@ -68,7 +68,7 @@ void feed_server(ByteView bytes) {
   server.connected(1, "attending", 0);
   server.received(1, rendezvous::Client(hello, second).connected(0), 0);
   for (rendezvous::Connection connection = 1; connection <= 2; ++connection) {
-    if (connection == 2) server.connected(2, "stranger", 0);
+    if (connection == 2) server.connected(2, "unauthenticated", 0);
     server.received(connection, bytes, 0);
   }
   server.woke(10 * second);

@@ -1,5 +1,5 @@
 // A whole peer of an elastic run, to whom others say whatever they like, whose links break and whose time goes on in any steps. It must stay within its
-// limits, always know when it wants to be woken, and end each sweep; whatever it says itself is a message that others understand.
+// limits, always know when it wants to be woken, and end each averaging step; whatever it says itself is a message that others understand.
 #include <cmath>
 #include <memory>
 #include <set>
@@ -40,7 +40,7 @@ MoshpitSettings settings_of(Input& input) {
 struct Port final : ElasticPort {
   void know(const PeerId&, const std::vector<std::string>&, bool) override {}
   void close(const PeerId&) override {}
-  bool room(const PeerId&) override { return roomy; }
+  bool credit(const PeerId&) override { return roomy; }
   void send(const PeerId& to, SharedMessage message) override {
     UNISONO_CHECK(to != peer_id(0));
     look(message.whole());
@@ -85,7 +85,7 @@ struct Desk {
     layout = std::move(*made);
     UNISONO_CHECK(peer.start(now).ok());
     if (input.flag()) meet();
-    begin_sweep();
+    begin_step();
   }
 
   static std::vector<size_t> chunk_bytes() {
@@ -118,11 +118,11 @@ struct Desk {
     const std::vector<float> values(elements, value);
     return SharedBuffer::copy(std::as_bytes(std::span(values)));
   }
-  void begin_sweep() {
-    SweepInput sweep{.values = settings.role == ElasticRole::reducer ? SharedBuffer{} : all(1)};
-    sweep.weight = std::min(std::abs(input.real()), contribution_weight_max);
-    sweep.keep_contributed = input.flag();
-    (void)peer.begin_sweep(std::move(sweep), now);
+  void begin_step() {
+    StepInput step{.values = settings.role == ElasticRole::reducer ? SharedBuffer{} : all(1)};
+    step.weight = std::min(std::abs(input.real()), contribution_weight_max);
+    step.keep_contributed = input.flag();
+    (void)peer.begin_step(std::move(step), now);
   }
 
   const Layout& known_layout() const { return peer.keeper().newest_layout() != nullptr ? *peer.keeper().newest_layout() : layout; }
@@ -158,7 +158,7 @@ struct Desk {
       case 12: peer.link_lost(from(), {Code::peer_lost, "lost"}, input.below(4) == 3, now); break;
       case 13:
         port.roomy = !port.roomy;
-        if (port.roomy) peer.room(from(), now);
+        if (port.roomy) peer.credit(from(), now);
         break;
       case 14: peer.address_failed(address_of(input.below(peers_known)), {Code::unavailable, "refused"}, now); break;
       case 15: own_changes(); break;
@@ -174,19 +174,19 @@ struct Desk {
   void own_changes() {
     switch (input.below(8)) {
       case 0: peer.set_blobs({{"a", std::vector<std::byte>(10)}}); break;
-      case 1: peer.cancel_sweep(now); break;
+      case 1: peer.cancel_step(now); break;
       case 2:
         if (input.below(8) == 7) peer.leave(now);
         break;
       case 3:
         if (settings.role != ElasticRole::reducer) peer.offer_values(all(2), now);
         break;
-      default: begin_sweep();
+      default: begin_step();
     }
   }
   void attend() {
     (void)peer.take_state();
-    if (const auto done = peer.take_sweep()) {
+    if (const auto done = peer.take_step()) {
       UNISONO_CHECK(done->values.elements() == (settings.role == ElasticRole::reducer ? 0 : elements));
       UNISONO_CHECK(!done->report.to_string().empty());
     }

@@ -14,12 +14,12 @@ namespace {
 void check(const Snapshot& record) {
   UNISONO_CHECK(record.world > 0 && record.rank < record.world && record.links.size() == record.world);
   for (const auto& operation : record.operations) {
-    UNISONO_CHECK(operation.started <= operation.ended && operation.awaited < static_cast<int32_t>(record.world));
+    UNISONO_CHECK(operation.started <= operation.ended && operation.pending < static_cast<int32_t>(record.world));
     UNISONO_CHECK(!operation.name.to_string().empty() && !operation.name.call().empty());
     (void)record.wall(operation.ended);
   }
   for (const auto& running : record.running) {
-    for (const auto rank : running.awaited) UNISONO_CHECK(rank < record.world);
+    for (const auto rank : running.pending) UNISONO_CHECK(rank < record.world);
     (void)record.wall(running.progress);
   }
   for (const char c : record.host + record.note) UNISONO_CHECK(c >= ' ' && c <= '~');

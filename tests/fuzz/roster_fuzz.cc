@@ -86,8 +86,8 @@ struct Desk {
     switch (input.below(7)) {
       case 0: keeper.set_alive(now); break;
       case 1: keeper.set_bandwidth(std::abs(input.real()), now); break;
-      case 2: keeper.set_registered(input.number() % sweeps_max, now); break;
-      case 3: keeper.set_finished(static_cast<int64_t>(input.number() % sweeps_max), input.number(), now); break;
+      case 2: keeper.set_registered(input.number() % steps_max, now); break;
+      case 3: keeper.set_finished(static_cast<int64_t>(input.number() % steps_max), input.number(), now); break;
       case 4: (void)keeper.adopt_layout(make_layout(input), now); break;
       case 5: keeper.set_seeds({address_of(input.below(peers_known)), address_of(input.below(peers_known))}, now); break;
       default: keeper.leave(now);

@@ -62,7 +62,7 @@ struct Port final : RoundPort {
     UNISONO_CHECK(rank < members);
     UNISONO_CHECK(decode(format, message.whole().view()));
   }
-  bool room(uint32_t) const override { return roomy; }
+  bool credit(uint32_t) const override { return roomy; }
   Input& input;
   RoundFormat format;
   bool roomy = true;
@@ -110,7 +110,7 @@ struct Desk {
       case 7: round->member_gone(rank, static_cast<MemberLoss>(input.below(4)), now); break;
       case 8:
         port.roomy = !port.roomy;
-        if (port.roomy) round->room(rank, now);
+        if (port.roomy) round->credit(rank, now);
         break;
       default:
         if (input.below(8) == 7) round->abandon(now);

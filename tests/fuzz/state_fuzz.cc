@@ -23,21 +23,21 @@ std::vector<size_t> chunk_bytes() { return {1024, 1024, 752}; }
 
 // A state that all have, until the donor's vector goes on.
 struct State {
-  explicit State(int64_t sweep) : copy(0, chunk_bytes()) {
+  explicit State(int64_t step) : copy(0, chunk_bytes()) {
     std::vector<StateBlob> blobs(2);
     blobs[0] = {.name = "a", .bytes = SharedBuffer::copy(Bytes(100))};
     blobs[1] = {.name = "b", .bytes = {}};
     UNISONO_CHECK(copy.set_blobs(std::move(blobs)).ok());
-    go_on(sweep);
+    go_on(step);
   }
-  void go_on(int64_t sweep) {
+  void go_on(int64_t step) {
     std::vector<SharedBuffer> chunks;
     std::vector<uint64_t> digests;
     for (const auto bytes : chunk_bytes()) {
-      chunks.push_back(SharedBuffer::copy(Bytes(bytes, static_cast<std::byte>(sweep))));
+      chunks.push_back(SharedBuffer::copy(Bytes(bytes, static_cast<std::byte>(step))));
       digests.push_back(digest64(chunks.back().view()));
     }
-    copy.finished(sweep, std::move(chunks), std::move(digests));
+    copy.finished(step, std::move(chunks), std::move(digests));
   }
 
   StateCopy copy;
@@ -97,8 +97,8 @@ struct Desk {
   void own_changes() {
     switch (input.below(6)) {
       case 0:
-      case 1: own.go_on(++sweep); break;
-      case 2: others.go_on(++sweep); break;
+      case 1: own.go_on(++step); break;
+      case 2: others.go_on(++step); break;
       case 3: donor.set_bandwidth(input.real()); break;
       case 4:
         if (input.below(8) == 7) donor.leave();
@@ -125,7 +125,7 @@ struct Desk {
 
   Input& input;
   Nanos now = fuzz_start;
-  int64_t sweep = 1;
+  int64_t step = 1;
   State own, others;
   StateDonor donor;
   std::unique_ptr<StateLoader> loader;

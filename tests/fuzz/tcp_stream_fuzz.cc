@@ -34,7 +34,7 @@ class FuzzSink final : public Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status&) override {}
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
   void release_all() {
     for (const auto handle : kept_) pool_.give(handle);
     kept_.clear();

@@ -63,7 +63,7 @@ TEST(BenchFaults, the_next_rank_goes_on_with_table_and_file_when_rank_0_dies) {
   const auto done = bench({"all-gather", "-n", "3", "--sizes", "12K", "--kill-rank", "0@150ms", "--row-time", "100ms", "-J", json.path()});
   EXPECT_EQ(done.code, 0) << whole(done);
   expect_says(done, {"# unisono", "rank 0 was killed\n", "ranks 1, 2 go on", "the survivors went on: 2 of 3 ranks"});
-  for (const char* kind : {"environment", "fault", "upset", "outcome"}) {
+  for (const char* kind : {"environment", "fault", "fault_event", "outcome"}) {
     EXPECT_EQ(count_of(json.text(), std::string("{\"kind\":\"") + kind), 1u) << kind << "\n" << json.text();
   }
   EXPECT_GE(count_of(json.text(), "{\"kind\":\"stretch"), 2u) << json.text();

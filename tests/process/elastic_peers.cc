@@ -89,12 +89,12 @@ std::string shares_of(const std::vector<double>& weights) {
   return text;
 }
 
-void expect_exact(const std::vector<Line>& sweeps, const std::vector<double>& weights) {
-  for (const auto& sweep : sweeps) {
-    EXPECT_EQ(sweep.value("exact"), "1") << sweep.text;
-    EXPECT_EQ(sweep.value("same"), "1") << sweep.text;
-    EXPECT_EQ(sweep.value("shares"), shares_of(weights)) << sweep.text;
-    EXPECT_EQ(sweep.value("hash"), sweeps.front().value("hash")) << sweep.text;
+void expect_exact(const std::vector<Line>& steps, const std::vector<double>& weights) {
+  for (const auto& step : steps) {
+    EXPECT_EQ(step.value("exact"), "1") << step.text;
+    EXPECT_EQ(step.value("same"), "1") << step.text;
+    EXPECT_EQ(step.value("shares"), shares_of(weights)) << step.text;
+    EXPECT_EQ(step.value("hash"), steps.front().value("hash")) << step.text;
   }
 }
 

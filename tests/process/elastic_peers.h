@@ -36,7 +36,7 @@ class ElasticPeers {
   }
   void stop(size_t peer);
   void kill(size_t peer);
-  // They end their loops; values were right in every sweep, and each ends with 0.
+  // They end their loops; values were right in every averaging step, and each ends with 0.
   std::vector<Line> finish(const std::vector<size_t>& peers);
 
  private:
@@ -50,7 +50,7 @@ class ElasticPeers {
 // "0.25/0.75/0/…": what these weights give, by index.
 std::string shares_of(const std::vector<double>& weights);
 
-// The sweep that each tells of was exact, has these weights' mean, and the same bits on all.
-void expect_exact(const std::vector<Line>& sweeps, const std::vector<double>& weights);
+// The averaging step that each tells of was exact, has these weights' mean, and the same bits on all.
+void expect_exact(const std::vector<Line>& steps, const std::vector<double>& weights);
 
 }  // namespace unisono::testing

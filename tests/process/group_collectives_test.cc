@@ -162,7 +162,7 @@ TEST_P(Transport, work_goes_on_while_its_owner_does_something_else) {
   group.finish();
 }
 
-TEST_P(Transport, a_rank_that_leaves_when_its_part_is_done_upsets_nobody) {
+TEST_P(Transport, a_rank_that_leaves_when_its_part_is_done_fault_events_nobody) {
   for (int i = 0; i < 10; ++i) {
     Cluster group(4, {.transport = GetParam()});
     // Rank 0 gives and goes; the others come for it later.

@@ -39,17 +39,17 @@ std::string joined(const Items& items, const char* between, Text text) {
   return all;
 }
 
-std::vector<std::string> absences(const SweepReport& report) {
+std::vector<std::string> absences(const AveragingReport& report) {
   std::vector<std::string> all;
   for (const auto& round : report.rounds) all.insert(all.end(), round.absent.begin(), round.absent.end());
   return all;
 }
 
-std::string outcomes(const SweepReport& report) {
+std::string outcomes(const AveragingReport& report) {
   return word(joined(report.rounds, "/", [](const RoundSummary& round) { return round.outcome; }));
 }
 
-uint32_t largest_group(const SweepReport& report) {
+uint32_t largest_group(const AveragingReport& report) {
   uint32_t largest = 0;
   for (const auto& round : report.rounds) largest = std::max(largest, round.group);
   return largest;
@@ -133,9 +133,9 @@ Answer ElasticRunner::run(const Command& command) {
   if (command.name == "elastic_summary") return summary();
   if (command.name == "elastic_status") return status();
   if (command.name == "elastic_leave") return leave();
-  if (command.name != "elastic_sweep") misuse(command.name);
-  if (loop_.joinable()) misuse("elastic_sweep in a loop");
-  (void)sweep();
+  if (command.name != "elastic_step") misuse(command.name);
+  if (loop_.joinable()) misuse("elastic_step in a loop");
+  (void)step();
   const std::lock_guard lock(mutex_);
   return answer_of(history_.size() - 1);
 }
@@ -160,7 +160,7 @@ Answer ElasticRunner::join(const Command& command) {
   std::string wrong;
   for (size_t at = 0; at + period <= state.values.size(); at += period) (void)members_of(std::span(state.values).subspan(at, period), wrong);
   if (!wrong.empty()) answer.status = Status(Code::internal, "WRONG STATE: " + wrong);
-  return answer.add("loaded", state.loaded).add("state_sweep", state.sweep).add("bytes", state.bytes).add("donors", state.donors)
+  return answer.add("loaded", state.loaded).add("state_step", state.step).add("bytes", state.bytes).add("donors", state.donors)
       .add("endpoints", joined(run_->status().endpoints, "+", [](const std::string& one) { return one; })).add("note", word(state.note));
 }
 
@@ -178,7 +178,7 @@ void ElasticRunner::heed_termination() {
   std::_Exit(0);
 }
 
-bool ElasticRunner::sweep() {
+bool ElasticRunner::step() {
   values_ = own_;
   const std::span<float> all(values_);
   std::vector<std::span<float>> tensors;
@@ -194,7 +194,7 @@ bool ElasticRunner::sweep() {
   return good;
 }
 
-Swept ElasticRunner::measure(SweepReport report) const {
+Swept ElasticRunner::measure(AveragingReport report) const {
   Swept swept;
   swept.report = std::move(report);
   if (values_.empty()) return swept;
@@ -220,7 +220,7 @@ Answer ElasticRunner::answer_of(size_t number) const {
   if (!swept.wrong.empty()) answer.status = Status(Code::internal, "WRONG VALUES: " + swept.wrong + "; " + report.to_string());
   uint64_t kept = 0, voided = 0, undecided = 0, lost = 0, sent = 0;
   for (const auto& round : report.rounds) kept += round.kept_local, voided += round.voided, undecided += round.undecided, lost += round.lost, sent += round.sent_bytes;
-  return answer.add("done", number + 1).add("sweep", report.sweep).add("exact", report.exact).add("layout", report.layout).add("peers", report.peers)
+  return answer.add("done", number + 1).add("step", report.step).add("exact", report.exact).add("layout", report.layout).add("peers", report.peers)
       .add("dims", joined(report.dims, "x", [](uint32_t length) { return std::to_string(length); })).add("group", largest_group(report))
       .add("outcome", outcomes(report)).add("kept", kept).add("void", voided).add("undecided", undecided).add("lost", lost).add("sent", sent)
       .add("members", swept.members_min).add("members_max", swept.members_max).add("same", swept.same).add("shares", swept.shares).add("hash", swept.hash)
@@ -238,7 +238,7 @@ Answer ElasticRunner::loop() {
   }
   loop_ = std::thread([this] {
     for (bool more = true; more;) {
-      const bool good = sweep();
+      const bool good = step();
       const std::lock_guard lock(mutex_);
       more = good && !stop_;
       looping_ = more;
@@ -257,8 +257,8 @@ Answer ElasticRunner::wait(const Command& command) {
     }
     if (looping_ && changed_.wait_until(lock, until) == std::cv_status::no_timeout) continue;
     if (at < history_.size()) continue;  // it came at the last moment
-    const std::string last = history_.empty() ? "no sweep has ended" : history_.back()->error + history_.back()->report.to_string();
-    return Answer{Status(Code::late, "no sweep was as asked for; the last one: " + last), {}}.add("done", history_.size());
+    const std::string last = history_.empty() ? "no averaging step has ended" : history_.back()->error + history_.back()->report.to_string();
+    return Answer{Status(Code::late, "no averaging step was as asked for; the last one: " + last), {}}.add("done", history_.size());
   }
 }
 

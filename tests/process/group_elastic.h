@@ -1,4 +1,4 @@
-// A peer of an elastic run that averages known values, sweep after sweep, and checks what comes back.
+// A peer of an elastic run that averages known values, averaging step after averaging step, and checks what comes back.
 //
 // Element i of the values of peer `index` is 1 where i mod 8 is its index, and where that is 7; else 0. So a mean says in each of its chunks whose values are in it, and with which share. Shares must
 // add up to one, and the last of eight must stay one, to the bit, whoever is absent.
@@ -19,9 +19,9 @@
 
 namespace unisono::testing {
 
-// What became of one sweep here.
+// What became of one averaging step here.
 struct Swept {
-  SweepReport report;
+  AveragingReport report;
   std::string error{};                          // of the call
   std::string wrong{};                          // of the values
   uint32_t members_min = 0, members_max = 0;    // whose values are in a mean, over chunks
@@ -37,10 +37,10 @@ class ElasticRunner {
   ElasticRunner(const ElasticRunner&) = delete;
 
   // elastic_join: options of ElasticOptions by short names, seeds with "+" between them; `weight` and `index` of this peer. From then on SIGTERM makes it leave, say `left`, and end.
-  // elastic_sweep: one sweep. elastic_loop: sweeps in the background, until elastic_stop.
-  // elastic_wait: until a sweep of those is as asked for (`exact`, `members`, `group`, `absent`, `outcome`), from number `from` of this process on, by default the one under way; late after `ms`.
+  // elastic_step: one averaging step. elastic_loop: averaging steps in the background, until elastic_stop.
+  // elastic_wait: until an averaging step of those is as asked for (`exact`, `members`, `group`, `absent`, `outcome`), from number `from` of this process on, by default the one under way; late after `ms`.
   // elastic_hear: until so many `bytes` more were received, which only a round brings.
-  // elastic_summary: of all sweeps; fails if values were ever wrong. elastic_status, elastic_leave.
+  // elastic_summary: of all averaging steps; fails if values were ever wrong. elastic_status, elastic_leave.
   Answer run(const Command& command);
 
  private:
@@ -54,15 +54,15 @@ class ElasticRunner {
   Answer leave();
 
   void heed_termination();
-  bool sweep();                                 // false: the call failed
-  Swept measure(SweepReport report) const;
+  bool step();                                 // false: the call failed
+  Swept measure(AveragingReport report) const;
   Answer answer_of(size_t number) const;
 
   std::optional<Elastic> run_;
   double weight_ = 1;
   bool reducer_ = false;
   size_t elements_ = 0;
-  std::vector<float> own_, values_;             // touched by whoever makes sweeps: one thread at a time
+  std::vector<float> own_, values_;             // touched by whoever makes averaging steps: one thread at a time
 
   std::mutex mutex_;                            // of what follows
   std::condition_variable changed_;

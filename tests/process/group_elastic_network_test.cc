@@ -1,4 +1,4 @@
-// Elastic runs of processes on several hosts: networks that are cut, that lose packets, that let nobody in, and strangers.
+// Elastic runs of processes on several hosts: networks that are cut, that lose packets, that let nobody in, and unauthenticated peers.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -80,11 +80,11 @@ TEST_F(ElasticNetwork, a_peer_that_is_killed_inside_a_round_is_named_in_reports)
   const auto vector_bytes = 65536 * 8 * sizeof(float);
   run.ask({1}, "elastic_hear:bytes=" + std::to_string(vector_bytes / 2));  // of one and a half of it in a round: in the midst of one
   run.kill(1);
-  for (const auto& sweep : run.ask({0, 2, 3}, "elastic_wait:absent=worker-1")) {
-    EXPECT_TRUE(sweep.says("worker-1_(dead")) << sweep.text;
-    EXPECT_EQ(sweep.value("exact"), "0") << sweep.text;
+  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:absent=worker-1")) {
+    EXPECT_TRUE(step.says("worker-1_(dead")) << step.text;
+    EXPECT_EQ(step.value("exact"), "0") << step.text;
   }
-  for (const auto& sweep : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(sweep.value("shares"), shares_of({1, 0, 1, 1})) << sweep.text;
+  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
   run.finish({0, 2, 3});
 }
 
@@ -117,15 +117,15 @@ TEST_F(ElasticNetwork, who_does_not_show_the_run_key_is_refused_and_counted) {
   const auto founder = run.add("key=open-sesame", hosts.wrapper('a'));
   int64_t refused = 0;
   for (const auto* key : {"key=open-barley", "key="}) {
-    const auto stranger = run.begin(std::string(key) + ",join=1500", hosts.wrapper('b'));
-    const auto line = run.joined(stranger);
+    const auto unauthenticated = run.begin(std::string(key) + ",join=1500", hosts.wrapper('b'));
+    const auto line = run.joined(unauthenticated);
     EXPECT_EQ(line.code(), "invalid") << line.text;
     EXPECT_TRUE(line.message().starts_with("RUN_ID_MISMATCH")) << line.text;
     EXPECT_TRUE(line.says(endpoint('a'))) << line.text;
-    EXPECT_EQ(run[stranger].finish(), 0);
+    EXPECT_EQ(run[unauthenticated].finish(), 0);
     const auto status = run.ask({founder}, "elastic_status").front();
     EXPECT_GT(status.number("refused"), refused) << status.text;
-    EXPECT_FALSE(status.says("worker-" + std::to_string(stranger))) << status.text;
+    EXPECT_FALSE(status.says("worker-" + std::to_string(unauthenticated))) << status.text;
     refused = status.number("refused");
   }
   const auto member = run.add("key=open-sesame", hosts.wrapper('b'));
@@ -140,10 +140,10 @@ TEST_F(ElasticNetwork, a_run_without_a_key_refuses_who_brings_one) {
   ASSERT_EQ(hosts.trouble(), "");
   ElasticPeers run("min_peers=1", port);
   const auto founder = run.add("", hosts.wrapper('a'));
-  const auto stranger = run.begin("key=open-sesame,join=1500", hosts.wrapper('b'));
-  const auto line = run.joined(stranger);
+  const auto unauthenticated = run.begin("key=open-sesame,join=1500", hosts.wrapper('b'));
+  const auto line = run.joined(unauthenticated);
   EXPECT_TRUE(line.message().starts_with("RUN_ID_MISMATCH")) << line.text;
-  EXPECT_EQ(run[stranger].finish(), 0);
+  EXPECT_EQ(run[unauthenticated].finish(), 0);
   EXPECT_GT(run.ask({founder}, "elastic_status").front().number("refused"), 0);
   run.finish({founder});
 }
@@ -156,13 +156,13 @@ TEST_F(ElasticNetwork, who_leaves_while_nobody_answers_is_soon_gone) {
   ElasticPeers run("min_peers=2", port);
   run.add("seeds=" + endpoint('c'), hosts.wrapper('a'));
   run.add("seeds=" + endpoint('a'), hosts.wrapper('b'));
-  constexpr int64_t farewell_ms = 2000, slack_ms = 1000;
+  constexpr int64_t drain_ms = 2000, slack_ms = 1000;
   run.ask({0, 1}, "elastic_status");
   hosts.filter({"meta l4proto tcp drop"});
   ASSERT_EQ(hosts.trouble(), "");
   const auto began = now_ns();
   run.finish({0, 1});
-  expect_within("both leave in", now_ns() - began, farewell_ms + slack_ms);
+  expect_within("both leave in", now_ns() - began, drain_ms + slack_ms);
 }
 
 // Its firewall lets no connection in, and nobody even tries: neither whom it knows nor those who come later.
@@ -179,10 +179,10 @@ TEST_F(ElasticNetwork, a_client_behind_a_firewall_averages_with_all) {
   run.add("weight=3", hosts.wrapper('b'));
   run.add("weight=4", hosts.wrapper('d'));
   run.ask({2, 3}, "elastic_loop");
-  const auto sweeps = run.ask({0, 1, 2, 3}, sums(4));
-  expect_exact(sweeps, {1, 2, 3, 4});
+  const auto steps = run.ask({0, 1, 2, 3}, sums(4));
+  expect_exact(steps, {1, 2, 3, 4});
   const int64_t vector_bytes = 4000 * 8 * sizeof(float);
-  EXPECT_LT(sweeps[1].number("sent"), vector_bytes * 5 / 4) << "it sends its values, and no results: " << sweeps[1].text;
+  EXPECT_LT(steps[1].number("sent"), vector_bytes * 5 / 4) << "it sends its values, and no results: " << steps[1].text;
   for (const size_t peer : {0, 2, 3}) EXPECT_TRUE(run.becomes(peer, "worker-1:alive:client"));
   EXPECT_EQ(hosts.counted('c'), std::vector<uint64_t>{0});
   run.finish({0, 1, 2, 3});

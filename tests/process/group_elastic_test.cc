@@ -9,16 +9,16 @@
 namespace unisono::testing {
 namespace {
 
-// Below what any wait in these tests may take; far above what a sweep takes that waits for nobody.
+// Below what any wait in these tests may take; far above what an averaging step takes that waits for nobody.
 constexpr const char* long_waits = ",gather=20000,stall=20000";
 constexpr int64_t wait_ms = 10'000;
 
 std::vector<Line> all_average_exactly(ElasticPeers& run, const std::vector<size_t>& peers, const std::vector<double>& weights) {
   size_t members = 0;
   for (const auto weight : weights) members += weight > 0 ? 1 : 0;
-  auto sweeps = run.ask(peers, "elastic_wait:exact=1,members=" + std::to_string(members));
-  expect_exact(sweeps, weights);
-  return sweeps;
+  auto steps = run.ask(peers, "elastic_wait:exact=1,members=" + std::to_string(members));
+  expect_exact(steps, weights);
+  return steps;
 }
 
 TEST(Elastic, a_peer_that_is_killed_takes_its_values_with_it_and_the_others_go_on_at_once) {
@@ -27,22 +27,22 @@ TEST(Elastic, a_peer_that_is_killed_takes_its_values_with_it_and_the_others_go_o
   run.ask({0, 1, 2, 3}, "elastic_loop");
   all_average_exactly(run, {0, 1, 2, 3}, {1, 2, 3, 4});
   run.kill(3);
-  for (const auto& sweep : run.ask({0, 1, 2}, "elastic_wait:members=3,outcome=averaged")) {
-    EXPECT_EQ(sweep.value("shares"), shares_of({1, 2, 3})) << sweep.text;
-    EXPECT_EQ(sweep.value("same"), "1") << sweep.text;
+  for (const auto& step : run.ask({0, 1, 2}, "elastic_wait:members=3,outcome=averaged")) {
+    EXPECT_EQ(step.value("shares"), shares_of({1, 2, 3})) << step.text;
+    EXPECT_EQ(step.value("same"), "1") << step.text;
   }
   for (const size_t peer : {0, 1, 2}) EXPECT_TRUE(run.becomes(peer, "worker-3:dead:"));
   for (const auto& line : run.finish({0, 1, 2})) EXPECT_LT(line.number("longest_ms"), wait_ms * slowness) << "somebody was waited for: " << line.text;
 }
 
-// The others notice it at once, so that the first sweep after the next layout is exact again.
+// The others notice it at once, so that the first averaging step after the next layout is exact again.
 TEST(LongElastic, in_a_grid_peers_that_are_killed_are_left_out_of_the_next_layout) {
   ElasticPeers run("min_peers=7,max_group=4,elements=20000");
   for (int peer = 0; peer < 7; ++peer) run.add("weight=" + std::to_string(peer + 1));
   run.ask({0, 1, 2, 3, 4, 5, 6}, "elastic_loop");
-  for (const auto& sweep : all_average_exactly(run, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6, 7})) {
-    EXPECT_EQ(sweep.value("dims"), "3x2") << sweep.text;
-    EXPECT_EQ(sweep.value("outcome"), "averaged/averaged") << sweep.text;
+  for (const auto& step : all_average_exactly(run, {0, 1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6, 7})) {
+    EXPECT_EQ(step.value("dims"), "3x2") << step.text;
+    EXPECT_EQ(step.value("outcome"), "averaged/averaged") << step.text;
   }
   run.kill(6);
   run.kill(2);
@@ -57,12 +57,12 @@ TEST(Elastic, a_peer_that_is_stopped_for_longer_than_the_time_outs_is_named_and_
   const auto before = all_average_exactly(run, {0, 1, 2, 3}, {1, 1, 1, 1});
   run.stop(2);
   const auto named = run.ask({0, 1, 3}, "elastic_wait:absent=worker-2");
-  for (const auto& sweep : named) {
-    EXPECT_EQ(sweep.value("exact"), "0") << sweep.text;
-    EXPECT_TRUE(sweep.says("worker-2_(said_nothing_for_0.5_s") || sweep.says("worker-2_(did_not_register)") || sweep.says("worker-2_(dead")) << sweep.text;
-    for (const auto* innocent : {"worker-0_(", "worker-1_(", "worker-3_("}) EXPECT_FALSE(sweep.says(innocent)) << sweep.text;
+  for (const auto& step : named) {
+    EXPECT_EQ(step.value("exact"), "0") << step.text;
+    EXPECT_TRUE(step.says("worker-2_(said_nothing_for_0.5_s") || step.says("worker-2_(did_not_register)") || step.says("worker-2_(dead")) << step.text;
+    for (const auto* innocent : {"worker-0_(", "worker-1_(", "worker-3_("}) EXPECT_FALSE(step.says(innocent)) << step.text;
   }
-  for (const auto& sweep : run.ask({0, 1, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(sweep.value("shares"), shares_of({1, 1, 0, 1})) << sweep.text;
+  for (const auto& step : run.ask({0, 1, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 1, 0, 1})) << step.text;
   run[2].signal(SIGCONT);
   all_average_exactly(run, {0, 1, 2, 3}, {1, 1, 1, 1});
   run.finish({0, 1, 2, 3});
@@ -91,9 +91,9 @@ TEST(Elastic, a_peer_that_is_told_to_end_leaves_in_order_and_nobody_waits_for_it
   const auto done = run[1].wait();
   EXPECT_TRUE(!done.timed_out && !done.by_signal && done.code == 0) << done.out << done.error;
   EXPECT_NE(done.out.find("left code=ok"), std::string::npos) << done.out;
-  constexpr int64_t grace_ms = 5000, farewell_ms = 2000;
-  expect_within("ends after", now_ns() - told_at, grace_ms + farewell_ms);
-  for (const auto& sweep : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(sweep.value("shares"), shares_of({1, 0, 1, 1})) << sweep.text;
+  constexpr int64_t grace_ms = 5000, drain_ms = 2000;
+  expect_within("ends after", now_ns() - told_at, grace_ms + drain_ms);
+  for (const auto& step : run.ask({0, 2, 3}, "elastic_wait:members=3,outcome=averaged")) EXPECT_EQ(step.value("shares"), shares_of({1, 0, 1, 1})) << step.text;
   for (const size_t peer : {0, 2, 3}) EXPECT_TRUE(run.becomes(peer, "worker-1:left:"));
   for (const auto& line : run.finish({0, 2, 3})) {
     EXPECT_LT(line.number("longest_ms"), wait_ms * slowness) << line.text;
@@ -118,7 +118,7 @@ TEST(Elastic, without_its_founder_goes_on_and_newcomers_join_by_another_peer) {
     EXPECT_GE(line.number("bytes"), 20000 * 8 * 4) << line.text;
   }
   run.ask({2, 3}, "elastic_loop");
-  // What a newcomer gives in its first sweep does not count.
+  // What a newcomer gives in its first averaging step does not count.
   for (const size_t newcomer : {2, 3}) {
     const auto first = run.ask({newcomer}, "elastic_wait:from=0,outcome=averaged").front();
     EXPECT_EQ(first.value("exact"), "0") << first.text;
@@ -134,8 +134,8 @@ TEST(Elastic, a_reducer_adds_up_for_the_others_and_has_no_values) {
   run.add("role=reducer");
   for (const size_t peer : {0, 1, 2}) EXPECT_TRUE(run.becomes(peer, "worker-3:alive:reducer"));
   run.ask({0, 1, 2, 3}, "elastic_loop");
-  auto sweeps = run.ask({0, 1, 2}, "elastic_wait:exact=1,group=4,members=3");
-  expect_exact(sweeps, {1, 2, 3});
+  auto steps = run.ask({0, 1, 2}, "elastic_wait:exact=1,group=4,members=3");
+  expect_exact(steps, {1, 2, 3});
   const auto own = run.ask({3}, "elastic_wait:outcome=averaged,group=4").front();
   const auto vector_bytes = 20000 * 8 * 4;
   EXPECT_GT(own.number("sent"), vector_bytes / 4) << "it owns chunks, and sends each to three: " << own.text;

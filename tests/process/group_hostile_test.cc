@@ -1,4 +1,4 @@
-// Strangers at the ports of a running group: garbage, HTTP, scanners, half-open connections, hellos of another job. The job goes on.
+// Unauthenticated peers at the ports of a running group: garbage, HTTP, scanners, half-open connections, hellos of another job. The job goes on.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -72,13 +72,13 @@ std::vector<Port> listening_ports(pid_t pid) {
   return ports;
 }
 
-class Stranger {
+class Unauthenticated {
  public:
-  explicit Stranger(const Port& port) : fd_(::socket(port.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Unauthenticated(const Port& port) : fd_(::socket(port.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     connected_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&port.address), port.size) == 0;
   }
-  ~Stranger() { ::close(fd_); }
-  Stranger(const Stranger&) = delete;
+  ~Unauthenticated() { ::close(fd_); }
+  Unauthenticated(const Unauthenticated&) = delete;
   bool connected() const { return connected_; }
   void say(const void* bytes, size_t size) const { [[maybe_unused]] const auto sent = ::send(fd_, bytes, size, MSG_NOSIGNAL); }
   void say(const std::string& text) const { say(text.data(), text.size()); }
@@ -91,7 +91,7 @@ class Stranger {
 void say_garbage(const Port& port, Random& random) {
   std::string bytes(1 + random.below(5000), '\0');
   for (auto& byte : bytes) byte = static_cast<char>(random.next());
-  Stranger(port).say(bytes);
+  Unauthenticated(port).say(bytes);
 }
 
 // A hello that is right but for the key, one that asks for far too much, and one that is followed by frames.
@@ -100,34 +100,34 @@ void say_hellos(const Port& port, Random& random) {
   hello.from = {random.next(), random.next()};
   hello.to = {random.next(), random.next()};
   seal_hello(hello);
-  Stranger(port).say(&hello, sizeof(hello));
+  Unauthenticated(port).say(&hello, sizeof(hello));
   hello.stream_count = 0xFFFF;
   seal_hello(hello);
-  Stranger(port).say(&hello, sizeof(hello));
+  Unauthenticated(port).say(&hello, sizeof(hello));
   hello.stream_count = 1;
   hello.checksum ^= 1;
-  Stranger(port).say(&hello, sizeof(hello));
+  Unauthenticated(port).say(&hello, sizeof(hello));
   seal_hello(hello);
   FrameHeader frame;
   frame.payload_bytes = payload_bytes_max;
   seal_frame(frame);
-  Stranger pushy(port);
+  Unauthenticated pushy(port);
   pushy.say(&hello, sizeof(hello));
   for (int i = 0; i < 50; ++i) pushy.say(&frame, sizeof(frame));
-  Stranger(port).say(&hello, random.below(sizeof(hello)));
+  Unauthenticated(port).say(&hello, random.below(sizeof(hello)));
 }
 
 void attack(const std::vector<Port>& ports, uint64_t seed) {
   Random random(seed);
-  std::vector<std::unique_ptr<Stranger>> half_open;
+  std::vector<std::unique_ptr<Unauthenticated>> half_open;
   for (int turn = 0; turn < 20; ++turn) {
     for (const auto& port : ports) {
       say_garbage(port, random);
       say_hellos(port, random);
-      Stranger(port).say("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-      Stranger(port).say("SSH-2.0-OpenSSH_9.2p1\r\n");
-      Stranger{port};
-      half_open.push_back(std::make_unique<Stranger>(port));
+      Unauthenticated(port).say("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+      Unauthenticated(port).say("SSH-2.0-OpenSSH_9.2p1\r\n");
+      Unauthenticated{port};
+      half_open.push_back(std::make_unique<Unauthenticated>(port));
       if (turn % 4 == 0) half_open.back()->say("1");
     }
   }
@@ -155,7 +155,7 @@ class HeldPort {
   uint16_t number_ = 0;
 };
 
-TEST(Strangers, at_every_port_of_a_running_group_do_no_harm) {
+TEST(Unauthenticated, at_every_port_of_a_running_group_do_no_harm) {
   constexpr uint64_t seed = 815;
   HeldPort meeting;
   Cluster group(3, {.transport = "tcp", .environment = {meeting.setting()}, .rendezvous = meeting.address()});
@@ -165,7 +165,7 @@ TEST(Strangers, at_every_port_of_a_running_group_do_no_harm) {
     EXPECT_FALSE(own.empty());
     ports.insert(ports.end(), own.begin(), own.end());
   }
-  for (const auto& port : ports) EXPECT_TRUE(Stranger(port).connected());
+  for (const auto& port : ports) EXPECT_TRUE(Unauthenticated(port).connected());
   std::printf("    %zu ports, seed %llu\n", ports.size(), static_cast<unsigned long long>(seed));
   std::atomic<bool> over = false;
   std::thread attacker([&] {
@@ -185,12 +185,12 @@ TEST(Strangers, at_every_port_of_a_running_group_do_no_harm) {
   group.finish();
 }
 
-TEST(Strangers, do_not_keep_a_group_from_forming_and_a_newcomer_from_joining) {
+TEST(Unauthenticated, do_not_keep_a_group_from_forming_and_a_newcomer_from_joining) {
   HeldPort meeting;
   Cluster group(2, {.transport = "tcp", .environment = {meeting.setting()}, .rendezvous = meeting.address()});
-  std::vector<std::unique_ptr<Stranger>> half_open;
+  std::vector<std::unique_ptr<Unauthenticated>> half_open;
   for (const auto& port : listening_ports(group[0].pid())) {
-    for (int i = 0; i < 40; ++i) half_open.push_back(std::make_unique<Stranger>(port));
+    for (int i = 0; i < 40; ++i) half_open.push_back(std::make_unique<Unauthenticated>(port));
   }
   auto& newcomer = group.add_joiner();
   int64_t world = 2;

@@ -36,10 +36,10 @@ class SimulateElastic(unittest.TestCase):
         return path
 
     def test_absent_peers_are_left_out_and_nothing_is_wrong(self):
-        settings, run, verdict = self.lines("--peers", "40", "--absence", "0.01", "--sweeps", "10", "--max-group", "8")
+        settings, run, verdict = self.lines("--peers", "40", "--absence", "0.01", "--averaging-steps", "10", "--max-group", "8")
         self.assertEqual(settings["dims"], [6, 6])
         self.assertGreater(run["stops"], 0)
-        self.assertLess(run["exact"], run["sweeps"])
+        self.assertLess(run["exact"], run["steps"])
         self.assertEqual(run["replay"]["wrong"], 0)
         self.assertEqual(verdict, {"kind": "verdict", "runs": 1, "right": 1})
 
@@ -66,20 +66,20 @@ class SimulateElastic(unittest.TestCase):
 
     def test_picture(self):
         path = os.path.join(self.folder, "e.svg")
-        self.run_tool("--peers", "5", "--sweeps", "5", "--plot", path)
+        self.run_tool("--peers", "5", "--averaging-steps", "5", "--plot", path)
         texts = [element.text for element in xml.etree.ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
-        for text in ("Time of a sweep", "longest", "Peers", "ended the sweep", "virtual time, s"):
+        for text in ("Time of an averaging step", "longest", "Peers", "ended the averaging step", "virtual time, s"):
             self.assertIn(text, texts)
 
     def test_progress_is_shown_if_asked_for_and_never_on_standard_output(self):
-        words = ["--sweeps", "60"]  # half a second; a bar is shown after a tenth of one
+        words = ["--averaging-steps", "60"]  # half a second; a bar is shown after a tenth of one
         out, error = self.run_tool(*words, progress="bar")
         self.assertRegex(error, r"simulate elastic +\d+% \[")
         self.assertEqual(self.run_tool(*words), (out, ""))
 
     def test_files_that_cannot_be_read_or_written(self):
         for words, expected in ((["--json", "/nonexistent/x"], "cannot write /nonexistent/x: No such file"), (["--plot", "/nonexistent/x"], "No such file"), (["--json", "/dev/full"], "No space left")):
-            self.assertIn(expected, self.run_tool("--peers", "2", "--sweeps", "1", *words, status=1)[1])
+            self.assertIn(expected, self.run_tool("--peers", "2", "--averaging-steps", "1", *words, status=1)[1])
         self.assertIn("cannot read /nonexistent/x: No such file", self.run_tool("--trace", "/nonexistent/x", status=1)[1])
 
     def test_wrong_command_lines(self):

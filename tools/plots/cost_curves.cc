@@ -24,11 +24,11 @@ struct Place {
 };
 
 Choice ask(const Place& place, uint64_t bytes) {
-  std::vector<uint32_t> islands;
-  for (uint32_t rank = 0; rank < place.hosts * place.ranks; ++rank) islands.push_back(rank / place.ranks);
+  std::vector<uint32_t> host_groups;
+  for (uint32_t rank = 0; rank < place.hosts * place.ranks; ++rank) host_groups.push_back(rank / place.ranks);
   const auto choice = choose({.bytes = bytes,
                               .world = place.hosts * place.ranks,
-                              .islands = islands,
+                              .host_groups = host_groups,
                               .order = place.order,
                               .inside = shared_memory_profile(place.cores),
                               .between = network_tcp_profile(place.cores)});

@@ -59,7 +59,7 @@ def one_leaves_and_one_joins_later():
     if rank() == 0:
         assert not optimizer.loaded and optimizer.run.ready(30)
         notes.get("joined.1")
-        while optimizer.last_sweep is None or len(optimizer.last_sweep.rounds[0].absent) or optimizer.last_sweep.rounds[0].group < 2:
+        while optimizer.last_averaging is None or len(optimizer.last_averaging.rounds[0].absent) or optimizer.last_averaging.rounds[0].group < 2:
             step_of(network, optimizer, 0)
         notes.set("together", "1")
         number = 0
@@ -88,14 +88,14 @@ def one_leaves_and_one_joins_later():
         assert len(moments) == len(list(network.parameters())) and all(each.any() for each in moments)
         assert not torch.equal(flat(network), flat(model(seed=2))) and optimizer.steps > 0
         notes.set("joined.2", "1")
-    while optimizer.last_sweep is None or optimizer.last_sweep.rounds[0].group < 2 or not optimizer.last_sweep.exact:
+    while optimizer.last_averaging is None or optimizer.last_averaging.rounds[0].group < 2 or not optimizer.last_averaging.exact:
         step_of(network, optimizer, 1)
     optimizer.finish()
     mine = flat(network)
     notes.set(f"end.{rank()}", mine.numpy().tobytes().hex())
     theirs = torch.frombuffer(bytearray.fromhex(notes.get(f"end.{2 - rank()}").decode()), dtype=torch.float32)
     same(mine, theirs)
-    assert optimizer.left and optimizer.report().sweeps > 0
+    assert optimizer.left and optimizer.report().averaging_steps > 0
 
 
 def learns(**options):

@@ -4,7 +4,7 @@
     while not optimizer.left:
         optimizer.zero_grad()
         loss_of(model, batch()).backward()
-        optimizer.step()                                         # one's own step; every 8 of them a sweep averages what all have come to
+        optimizer.step()                                         # one's own step; every 8 of them an averaging step averages what all have come to
 
 Source: M. Ryabinin et al., Moshpit SGD (arXiv:2103.03239); outer optimizers as in DiLoCo (arXiv:2311.08105).
 """
@@ -29,10 +29,10 @@ class MoshpitOptimizer(torch.optim.Optimizer):
     """Steps of an optimizer of one's own, and an average with all peers every few steps.
 
     optimizer: of dense float32 parameters on the CPU. run_id: runs are told apart by it. found: begins the run; seeds: where peers can be found, as
-    "host:port" or "file:PATH" (one of the two, or both). every: own steps from when an average was brought in until the next sweep begins.
-    average: "parameters", or "pseudo_gradients" with an outer optimizer ("outer=nesterov,rate=0.7,momentum=0.9"). overlap: steps go on while a sweep does;
+    "host:port" or "file:PATH" (one of the two, or both). every: own steps from when an average was brought in until the next averaging step begins.
+    average: "parameters", or "pseudo_gradients" with an outer optimizer ("outer=nesterov,rate=0.7,momentum=0.9"). overlap: steps go on while an averaging step does;
     what they change is kept. options: more of unisono.MoshpitSgdOptions, as text.
-    share_state: joiners are given this optimizer's state beside the parameters. extra: more for them, name -> bytes, called before each sweep.
+    share_state: joiners are given this optimizer's state beside the parameters. extra: more for them, name -> bytes, called before each averaging step.
     leave_on_sigterm: the next step() after SIGTERM says goodbye to the others, then the signal does what it did before.
     elastic: what unisono.ElasticOptions has besides (min_peers, interface, port, run_key, profile, contribute, result, ...).
 
@@ -67,8 +67,8 @@ class MoshpitOptimizer(torch.optim.Optimizer):
             self.optimizer.load_state_dict(torch.load(io.BytesIO(given), weights_only=True))
             self.param_groups = self.optimizer.param_groups
         self._sgd.give_state(self._give)
-        self.last_sweep: Optional[unisono.SweepReport] = None
-        """The last sweep that ended."""
+        self.last_averaging: Optional[unisono.AveragingReport] = None
+        """The last averaging step that ended."""
         self._asked = False
         self._before: Any = None
         if leave_on_sigterm and threading.current_thread() is threading.main_thread():
@@ -93,7 +93,7 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         raise TypeError("MoshpitOptimizer: parameters cannot be added to a run")
 
     def step(self, closure: Optional[Callable[[], Any]] = None, samples: int = 1) -> Any:  # type: ignore[override]
-        """The own optimizer's step; then a sweep begins, or one that is through is brought in. With overlap it never waits for others.
+        """The own optimizer's step; then an averaging step begins, or one that is through is brought in. With overlap it never waits for others.
 
         samples: that the step was made of: how much this peer counts.
         """
@@ -105,17 +105,17 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         return loss
 
     def drain(self, timeout: Optional[float] = None) -> None:
-        """Waits for the sweep that goes on, if one does, and brings it in, as before an evaluation. unisono.Late: not yet, after `timeout` seconds."""
+        """Waits for the averaging step that goes on, if one does, and brings it in, as before an evaluation. unisono.Late: not yet, after `timeout` seconds."""
         self._took(self._sgd.drain(self._arrays(), timeout))
 
     def finish(self) -> None:
-        """At the end of training: one more sweep, so that the last steps count too, then leave(). Peers that end about then have the same parameters."""
+        """At the end of training: one more averaging step, so that the last steps count too, then leave(). Peers that end about then have the same parameters."""
         if not self.left:
             self._took(self._sgd.finish(self._arrays()))
             self.leave()
 
     def leave(self) -> None:
-        """Says goodbye to the others; a sweep that goes on is given up. Parameters stay as they are. Safe to call twice."""
+        """Says goodbye to the others; an averaging step that goes on is given up. Parameters stay as they are. Safe to call twice."""
         if not self.left:
             self.left = True
             self._sgd.abandon()
@@ -133,11 +133,11 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         self.leave()
 
     def status(self) -> unisono.ElasticStatus:
-        """Who is there, phase, layout, sweeps, bytes."""
+        """Who is there, phase, layout, averaging steps, bytes."""
         return self.run.status()
 
     def report(self) -> unisono.MoshpitSgdReport:
-        """Steps, sweeps, how many were exact, and the time that they took, since this process joined."""
+        """Steps, averaging steps, how many were exact, and the time that they took, since this process joined."""
         return self._sgd.report()
 
     @property
@@ -159,8 +159,8 @@ class MoshpitOptimizer(torch.optim.Optimizer):
         return [array_of(each) for each in self._values]
 
     def _took(self, step: unisono.MoshpitStep) -> None:
-        if step.sweep is not None:
-            self.last_sweep = step.sweep
+        if step.averaging is not None:
+            self.last_averaging = step.averaging
 
     def _give(self) -> Dict[str, bytes]:
         given = {} if self._extra is None else {EXTRA + name: data for name, data in self._extra().items()}

@@ -38,7 +38,7 @@ struct Session {
   Group& group;
   const BenchPlan& plan;
   const BenchOptions& options;
-  std::optional<Seat>& seat;
+  std::optional<EmulatedRank>& rank_end;
   Sink& sink;
   Progress& progress;
   Nanos zero = 0;  // monotonic, when the group had formed; without a seat nobody asks
@@ -79,7 +79,7 @@ int run_collective(Session& session, Collective collective) {
     ++session.rows_done;
   }
   session.sink.table(table_foot(facts, rows));
-  if (auto shown = show_links(session.plan.limits, session.seat, session.sink); !shown.ok()) return failed(session.group, "links", shown);
+  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok()) return failed(session.group, "links", shown);
   return wrong_values(rows) == 0 ? 0 : 1;
 }
 
@@ -96,15 +96,15 @@ int run_collectives(Session& session) {
 }
 
 // The loop with faults. The rank that is rank 0 speaks; when it dies, the next one goes on with its table and its file.
-int run_ordeal(Session& session) {
+int run_fault_run(Session& session) {
   const auto facts = gather_facts(session.group, session.plan, session.plan.collectives.front());
   const auto faults = arrange_faults(session.plan.faults, session.group.world_size());
   if (!faults.ok()) return usage_error(bench_text.name, faults.status().message());
   const bool in_place = session.options.only_in_place && facts_of(facts.data.collective).in_place;
-  const OrdealOptions options{.data = facts.data, .call = session.plan.run.call, .bytes = session.plan.sizes.front(), .in_place = in_place,
+  const FaultRunOptions options{.data = facts.data, .call = session.plan.run.call, .bytes = session.plan.sizes.front(), .in_place = in_place,
                               .check = session.plan.run.checks > 0, .reform = !session.options.no_reform, .zero = session.zero,
-                              .until = faults->back().at + session.plan.run.row_time, .upsets_max = static_cast<uint32_t>(2 * faults->size() + 2)};
-  session.sink.table(table_head(facts) + ordeal_head(options, *faults));
+                              .until = faults->back().at + session.plan.run.row_time, .fault_events_max = static_cast<uint32_t>(2 * faults->size() + 2)};
+  session.sink.table(table_head(facts) + fault_run_head(options, *faults));
   session.sink.json(json_facts(facts));
   const auto show = [&](const std::string& line, const std::string& json) {
     if (!session.sink.is_open()) {
@@ -113,20 +113,20 @@ int run_ordeal(Session& session) {
     session.sink.table(line);
     session.sink.json(json);
   };
-  const OrdealListener listener{.on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
+  const FaultRunListener listener{.on_stretch = [&](const Stretch& stretch) { show(to_line(stretch), to_json(stretch)); },
                                 .on_fault = [&](const FaultNews& news, Nanos at) { show(to_line(news, at), to_json(news, at)); },
-                                .on_upset = [&](const Upset& upset) { show(to_line(upset), to_json(upset)); },
-                                .on_outcome = [&](const OrdealOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
+                                .on_fault_event = [&](const FaultEvent& fault_event) { show(to_line(fault_event), to_json(fault_event)); },
+                                .on_outcome = [&](const FaultRunOutcome& outcome) { show(to_line(outcome), to_json(outcome)); }};
   const auto self = session.group.rank();
-  const auto end = undergo(session.group, *session.seat, options, listener);
+  const auto end = undergo(session.group, *session.rank_end, options, listener);
   if (!end.ok()) return failed(session.group, std::string(facts_of(facts.data.collective).name), end.status());
-  if (*end == OrdealEnd::left_out) fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
-  if (*end != OrdealEnd::went_on) return *end == OrdealEnd::left_out ? 0 : 1;
-  if (auto shown = show_links(session.plan.limits, session.seat, session.sink); !shown.ok()) return failed(session.group, "links", shown);
+  if (*end == FaultRunEnd::left_out) fmt::print(stderr, "unisono bench: rank {} was stopped, and the others went on without it\n", self);
+  if (*end != FaultRunEnd::went_on) return *end == FaultRunEnd::left_out ? 0 : 1;
+  if (auto shown = show_links(session.plan.limits, session.rank_end, session.sink); !shown.ok()) return failed(session.group, "links", shown);
   return leave_bench(bench_text.name, session.group, session.sink);
 }
 
-int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<Seat>& seat) {
+int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
   if (options.root >= group.world_size()) return usage_error(bench_text.name, fmt::format("-r {}: there are {} ranks", options.root, group.world_size()));
   Sink sink(options.json);
   if (group.rank() == 0) {
@@ -134,13 +134,13 @@ int play_part(const BenchOptions& options, const BenchPlan& plan, Group& group, 
   }
   const auto style = group.rank() == 0 ? options.progress : "off";
   Progress progress(progress_options("bench", plan.collectives.size() * plan.sizes.size(), style), monotonic_now());
-  Session session{group, plan, options, seat, sink, progress};
-  if (seat) {
-    const auto zero = seat->start();
+  Session session{group, plan, options, rank_end, sink, progress};
+  if (rank_end) {
+    const auto zero = rank_end->start();
     if (!zero.ok()) return failed(group, "start", zero.status());
     session.zero = *zero;
   }
-  return plan.faults.empty() ? run_collectives(session) : run_ordeal(session);
+  return plan.faults.empty() ? run_collectives(session) : run_fault_run(session);
 }
 
 int run_comparison(const BenchOptions& options) {
@@ -179,7 +179,7 @@ int run_bench(const Arguments& arguments) {
   ranks.limits = plan->limits;
   ranks.faults = plan->faults;
   ranks.group = plan->group;
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) { return play_part(options, *plan, group, rank_end); });
 }
 
 }  // namespace unisono::cli

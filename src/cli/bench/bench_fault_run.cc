@@ -17,21 +17,21 @@ constexpr uint64_t operations_after_min = 10;
 
 bool kills(const FaultNews& news, uint32_t member) { return news.fault.kind == FaultKind::kill && news.fault.rank == member; }
 
-class Ordeal {
+class FaultRun {
  public:
-  Ordeal(Group& group, Seat& seat, const OrdealOptions& options, const OrdealListener& listener)
-      : group_(group), seat_(seat), options_(options), listener_(listener), self_(group.rank()), members_(group.world_size()) {
+  FaultRun(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options, const FaultRunListener& listener)
+      : group_(group), rank_end_(rank_end), options_(options), listener_(listener), self_(group.rank()), members_(group.world_size()) {
     std::iota(members_.begin(), members_.end(), 0u);
     outcome_.started = group.world_size();
   }
-  Result<OrdealEnd> run();
+  Result<FaultRunEnd> run();
 
  private:
   Status work();
   Status operate(Subject& subject);
   Result<bool> goes_on();
-  Result<OrdealEnd> go_on_without(const Status& status);
-  void hear_witnesses(Upset& upset);
+  Result<FaultRunEnd> go_on_without(const Status& status);
+  void hear_witnesses(FaultEvent& fault_event);
   void take_news();
   void hear();
   void tell_faults();
@@ -41,9 +41,9 @@ class Ordeal {
   Nanos now() const { return monotonic_now() - options_.zero; }
 
   Group& group_;
-  Seat& seat_;
-  const OrdealOptions& options_;
-  const OrdealListener& listener_;
+  EmulatedRank& rank_end_;
+  const FaultRunOptions& options_;
+  const FaultRunListener& listener_;
   const uint32_t self_;            // as the group formed
   std::vector<uint32_t> members_;  // of each rank now: its number as the group formed
   std::vector<FaultNews> faults_;  // so far
@@ -51,13 +51,13 @@ class Ordeal {
   std::vector<double> durations_us_;
   Stretch stretch_;
   uint64_t wrong_here_ = 0;        // elements of this rank that are not accounted for yet
-  uint32_t upsets_ = 0;
-  OrdealOutcome outcome_;
+  uint32_t fault_events_ = 0;
+  FaultRunOutcome outcome_;
 };
 
 // News of a fault come just before it. Who is to be killed waits for that, and does not tell of its own death: the next rank 0 will.
-void Ordeal::take_news() {
-  const auto fresh = seat_.news();
+void FaultRun::take_news() {
+  const auto fresh = rank_end_.news();
   faults_.insert(faults_.end(), fresh.begin(), fresh.end());
   const bool doomed = std::any_of(fresh.begin(), fresh.end(), [&](const FaultNews& news) { return kills(news, self_); });
   if (doomed) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -65,7 +65,7 @@ void Ordeal::take_news() {
 
 // Faults end the stretch, so that what comes after one is seen apart. Another rank than 0 forgets what it heard a whole operation ago:
 // rank 0 has told of that, and only if it dies before does somebody else have to. Of its own death it does not tell.
-void Ordeal::hear() {
+void FaultRun::hear() {
   const auto heard = faults_.size();
   take_news();
   if (speaks() && told_ < faults_.size()) {
@@ -78,11 +78,11 @@ void Ordeal::hear() {
   if (told_ > told) close_stretch(false);
 }
 
-void Ordeal::tell_faults() {
+void FaultRun::tell_faults() {
   for (; told_ < faults_.size(); ++told_) listener_.on_fault(faults_[told_], faults_[told_].at - options_.zero);
 }
 
-void Ordeal::close_stretch(bool tells) {
+void FaultRun::close_stretch(bool tells) {
   stretch_.timing = summarise(durations_us_);
   if (tells && stretch_.operations > 0) listener_.on_stretch(stretch_);
   durations_us_.clear();
@@ -90,7 +90,7 @@ void Ordeal::close_stretch(bool tells) {
 }
 
 // What rank 0 wants, and all ranks' wrong elements, in one small sum.
-Result<bool> Ordeal::goes_on() {
+Result<bool> FaultRun::goes_on() {
   const bool wanted = now() < options_.until || outcome_.after < operations_after_min;
   std::array<uint64_t, 2> sums{group_.rank() == 0 && wanted ? 1u : 0u, wrong_here_};
   auto done = group_.all_reduce(std::span<uint64_t>(sums), {.timeout = options_.call.timeout});
@@ -101,7 +101,7 @@ Result<bool> Ordeal::goes_on() {
   return sums[0] > 0;
 }
 
-Status Ordeal::operate(Subject& subject) {
+Status FaultRun::operate(Subject& subject) {
   if (options_.check) subject.fill();
   const auto start = monotonic_now();
   auto done = subject.call();
@@ -118,7 +118,7 @@ Status Ordeal::operate(Subject& subject) {
 }
 
 // Until rank 0 has had enough, or something fails.
-Status Ordeal::work() {
+Status FaultRun::work() {
   auto data = options_.data;
   data.world_size = group_.world_size();
   Subject subject(group_, {data, options_.call, extent_of(data.collective, options_.bytes, data.dtype, data.world_size), options_.in_place});
@@ -135,7 +135,7 @@ Status Ordeal::work() {
 }
 
 // Where the group is broken for good, the first rank that is neither dead nor stopped says what happened.
-bool Ordeal::speaks_for_the_broken() const {
+bool FaultRun::speaks_for_the_broken() const {
   for (const auto member : members_) {
     if (member == self_) return true;
     const auto last = std::find_if(faults_.rbegin(), faults_.rend(), [&](const FaultNews& news) { return news.fault.rank == member; });
@@ -145,61 +145,61 @@ bool Ordeal::speaks_for_the_broken() const {
 }
 
 // If a member is lost meanwhile, this rank's own words and times stay, and the next operation fails.
-void Ordeal::hear_witnesses(Upset& upset) {
-  const auto own = witness_of(upset);
+void FaultRun::hear_witnesses(FaultEvent& fault_event) {
+  const auto own = witness_of(fault_event);
   std::vector<Witness> all(group_.world_size());
   auto done = group_.all_gather(ConstTensor(&own, sizeof(own), DType::u8), Tensor(all.data(), all.size() * sizeof(own), DType::u8), {}, {.timeout = options_.call.timeout});
-  if (done.ok()) settle(upset, all);
+  if (done.ok()) settle(fault_event, all);
 }
 
-Result<OrdealEnd> Ordeal::go_on_without(const Status& status) {
-  Upset upset{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
+Result<FaultRunEnd> FaultRun::go_on_without(const Status& status) {
+  FaultEvent fault_event{.at = now(), .operation = outcome_.operations + 1, .status = status, .cause = {}, .before = members_, .members = {}};
   take_news();
   const auto harmful = std::find_if(faults_.rbegin(), faults_.rend(), [](const FaultNews& news) { return news.fault.kind != FaultKind::resume; });
   if (harmful != faults_.rend()) {
-    upset.cause = harmful->fault;
-    upset.told_after = upset.at + options_.zero - harmful->at;
+    fault_event.cause = harmful->fault;
+    fault_event.told_after = fault_event.at + options_.zero - harmful->at;
   }
   const bool was_stopped = std::any_of(faults_.begin(), faults_.end(), [&](const FaultNews& news) { return news.fault.rank == self_; });
   outcome_.after = 0;
   bool tells = speaks_for_the_broken() && !was_stopped;
   if (options_.reform) {
     auto reformed = group_.reform();
-    if (!reformed.ok() && was_stopped) return OrdealEnd::left_out;
+    if (!reformed.ok() && was_stopped) return FaultRunEnd::left_out;
     if (!reformed.ok()) return reformed.status();
     // Who was stopped and finds nobody has come too late: the others are through.
-    if (was_stopped && reformed->world_size == 1) return OrdealEnd::left_out;
+    if (was_stopped && reformed->world_size == 1) return FaultRunEnd::left_out;
     std::vector<uint32_t> lost;
     for (const auto& member : reformed->lost) lost.push_back(members_[member.rank]);
     std::erase_if(members_, [&](uint32_t member) { return std::find(lost.begin(), lost.end(), member) != lost.end(); });
-    upset.reformed = true;
-    upset.reform_time = reformed->total_us * microsecond;
-    upset.epoch = reformed->epoch;
-    upset.members = members_;
-    hear_witnesses(upset);
+    fault_event.reformed = true;
+    fault_event.reform_time = reformed->total_us * microsecond;
+    fault_event.epoch = reformed->epoch;
+    fault_event.members = members_;
+    hear_witnesses(fault_event);
     tells = speaks();
   }
   if (tells) {
     close_stretch(true);
     tell_faults();
-    listener_.on_upset(upset);
+    listener_.on_fault_event(fault_event);
   }
   told_ = faults_.size();
   outcome_.left = static_cast<uint32_t>(members_.size());
   outcome_.went_on = options_.reform;
   if (!options_.reform && tells) listener_.on_outcome(outcome_);
   durations_us_.clear();
-  return options_.reform ? OrdealEnd::went_on : was_stopped ? OrdealEnd::left_out : OrdealEnd::gave_up;
+  return options_.reform ? FaultRunEnd::went_on : was_stopped ? FaultRunEnd::left_out : FaultRunEnd::gave_up;
 }
 
-Result<OrdealEnd> Ordeal::run() {
+Result<FaultRunEnd> FaultRun::run() {
   while (true) {
     const auto ended = work();
     if (ended.ok()) break;
     const bool known = ended.code() == Code::peer_lost || ended.code() == Code::late;
-    if (!known || ++upsets_ > options_.upsets_max) return ended;
+    if (!known || ++fault_events_ > options_.fault_events_max) return ended;
     auto end = go_on_without(ended);
-    if (!end.ok() || *end != OrdealEnd::went_on) return end;
+    if (!end.ok() || *end != FaultRunEnd::went_on) return end;
   }
   outcome_.left = group_.world_size();
   if (speaks()) {
@@ -207,28 +207,28 @@ Result<OrdealEnd> Ordeal::run() {
     close_stretch(true);
     listener_.on_outcome(outcome_);
   }
-  return outcome_.wrong == 0 ? OrdealEnd::went_on : OrdealEnd::went_wrong;
+  return outcome_.wrong == 0 ? FaultRunEnd::went_on : FaultRunEnd::went_wrong;
 }
 
 }  // namespace
 
-Witness witness_of(const Upset& upset) {
-  Witness out{.at = upset.at, .told_after = upset.told_after, .reform_time = upset.reform_time, .code = upset.status.code()};
-  upset.status.message().copy(out.message.data(), out.message.size() - 1);
+Witness witness_of(const FaultEvent& fault_event) {
+  Witness out{.at = fault_event.at, .told_after = fault_event.told_after, .reform_time = fault_event.reform_time, .code = fault_event.status.code()};
+  fault_event.status.message().copy(out.message.data(), out.message.size() - 1);
   return out;
 }
 
-void settle(Upset& upset, std::span<const Witness> witnesses) {
+void settle(FaultEvent& fault_event, std::span<const Witness> witnesses) {
   const auto first = std::min_element(witnesses.begin(), witnesses.end(), [](const Witness& a, const Witness& b) { return a.at < b.at; });
-  upset.status = Status(first->code, first->message.data());
+  fault_event.status = Status(first->code, first->message.data());
   for (const auto& witness : witnesses) {
-    upset.told_after = std::max(upset.told_after, witness.told_after);
-    upset.reform_time = std::max(upset.reform_time, witness.reform_time);
+    fault_event.told_after = std::max(fault_event.told_after, witness.told_after);
+    fault_event.reform_time = std::max(fault_event.reform_time, witness.reform_time);
   }
 }
 
-Result<OrdealEnd> undergo(Group& group, Seat& seat, const OrdealOptions& options, const OrdealListener& listener) {
-  return Ordeal(group, seat, options, listener).run();
+Result<FaultRunEnd> undergo(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options, const FaultRunListener& listener) {
+  return FaultRun(group, rank_end, options, listener).run();
 }
 
 }  // namespace unisono::cli

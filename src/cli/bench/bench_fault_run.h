@@ -19,7 +19,7 @@
 
 namespace unisono::cli {
 
-struct OrdealOptions {
+struct FaultRunOptions {
   DataPlan data;          // a collective without root
   CallOptions call;
   uint64_t bytes = 0;
@@ -28,7 +28,7 @@ struct OrdealOptions {
   bool reform = true;
   Nanos zero = 0;         // monotonic: when the group had formed
   Nanos until = 0;        // since then: it goes on so long, and for ten operations after the last upset
-  uint32_t upsets_max = 4; // more than these are more than the faults explain: the last one's status is the result
+  uint32_t fault_events_max = 4; // more than these are more than the faults explain: the last one's status is the result
 };
 
 struct Stretch {
@@ -40,7 +40,7 @@ struct Stretch {
   Timing timing;              // as this rank saw it
 };
 
-struct Upset {
+struct FaultEvent {
   Nanos at = 0;                     // since the group formed: when this rank was told
   uint64_t operation = 0;           // which one, counted from 1
   Status status;                    // of the survivor that noticed first: others may know only that it re-forms the group
@@ -62,11 +62,11 @@ struct Witness {
   std::array<char, 1024> message{};  // ends with a zero; what is longer is cut
 };
 
-Witness witness_of(const Upset& upset);
+Witness witness_of(const FaultEvent& fault_event);
 // Takes the words of who noticed first, and the slowest times. One of the witnesses is this rank's own.
-void settle(Upset& upset, std::span<const Witness> witnesses);
+void settle(FaultEvent& fault_event, std::span<const Witness> witnesses);
 
-struct OrdealOutcome {
+struct FaultRunOutcome {
   uint32_t started = 0, left = 0;  // ranks
   uint64_t operations = 0;
   uint64_t after = 0;              // of these, after the last upset
@@ -75,27 +75,27 @@ struct OrdealOutcome {
 };
 
 // Told in the order of time, on the rank that is rank 0 then.
-struct OrdealListener {
+struct FaultRunListener {
   std::function<void(const Stretch&)> on_stretch;
   std::function<void(const FaultNews&, Nanos since_formed)> on_fault;
-  std::function<void(const Upset&)> on_upset;
-  std::function<void(const OrdealOutcome&)> on_outcome;
+  std::function<void(const FaultEvent&)> on_fault_event;
+  std::function<void(const FaultRunOutcome&)> on_outcome;
 };
 
-enum class OrdealEnd : uint8_t { went_on, went_wrong, gave_up, left_out };
+enum class FaultRunEnd : uint8_t { went_on, went_wrong, gave_up, left_out };
 
 // went_wrong: as went_on, but results were wrong. left_out: this rank was stopped, and the others went on without it. Fails if it can neither go on nor know why not.
-Result<OrdealEnd> undergo(Group& group, Seat& seat, const OrdealOptions& options, const OrdealListener& listener);
+Result<FaultRunEnd> undergo(Group& group, EmulatedRank& rank_end, const FaultRunOptions& options, const FaultRunListener& listener);
 
 // As text: lines that start with '#' but for stretches, and as JSON lines.
-std::string ordeal_head(const OrdealOptions& options, const std::vector<Fault>& faults);
+std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults);
 std::string to_line(const Stretch& stretch);
 std::string to_line(const FaultNews& news, Nanos since_formed);
-std::string to_line(const Upset& upset);
-std::string to_line(const OrdealOutcome& outcome);
+std::string to_line(const FaultEvent& fault_event);
+std::string to_line(const FaultRunOutcome& outcome);
 std::string to_json(const Stretch& stretch);
 std::string to_json(const FaultNews& news, Nanos since_formed);
-std::string to_json(const Upset& upset);
-std::string to_json(const OrdealOutcome& outcome);
+std::string to_json(const FaultEvent& fault_event);
+std::string to_json(const FaultRunOutcome& outcome);
 
 }  // namespace unisono::cli

@@ -1,4 +1,4 @@
-// How an ordeal is shown; what it does needs processes, see tests/process/bench_faults_test.cc.
+// How an fault run is shown; what it does needs processes, see tests/process/bench_faults_test.cc.
 #include "cli/bench/bench_fault_run.h"
 
 #include <gtest/gtest.h>
@@ -8,69 +8,69 @@
 namespace unisono::cli {
 namespace {
 
-Upset upset() {
-  Upset out{.at = 2'002 * millisecond, .operation = 41, .status = Status(Code::peer_lost, "rank 1 was lost"), .cause = Fault{FaultKind::kill, 1, 2 * second},
+FaultEvent fault_event() {
+  FaultEvent out{.at = 2'002 * millisecond, .operation = 41, .status = Status(Code::peer_lost, "rank 1 was lost"), .cause = Fault{FaultKind::kill, 1, 2 * second},
             .told_after = 1'900 * microsecond, .reformed = true, .reform_time = 1'300 * microsecond, .epoch = 2, .before = {0, 1, 2, 3}, .members = {0, 2, 3}};
   return out;
 }
 
-TEST(BenchOrdeal, an_upset_says_when_with_what_and_how_it_went_on) {
-  EXPECT_EQ(to_line(upset()), "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
+TEST(BenchFaultRun, an_fault_event_says_when_with_what_and_how_it_went_on) {
+  EXPECT_EQ(to_line(fault_event()), "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n"
                               "#          all told within 1.9 ms after rank 1 was killed\n"
                               "#          re-formed in 1.3 ms (epoch 2): ranks 0, 2, 3 go on\n");
-  auto alone = upset();
+  auto alone = fault_event();
   alone.members = {2};
   EXPECT_NE(to_line(alone).find("rank 2 goes on\n"), std::string::npos);
-  const auto json = nlohmann::json::parse(to_json(upset()));
+  const auto json = nlohmann::json::parse(to_json(fault_event()));
   EXPECT_EQ(json["code"], "peer_lost");
   EXPECT_EQ(json["members"], (std::vector<int>{0, 2, 3}));
   EXPECT_DOUBLE_EQ(json["told_after_ms"], 1.9);
 }
 
-TEST(BenchOrdeal, an_upset_of_a_group_that_was_re_formed_says_whom_its_ranks_mean) {
-  auto later = upset();
+TEST(BenchFaultRun, an_fault_event_of_a_group_that_was_re_formed_says_whom_its_ranks_mean) {
+  auto later = fault_event();
   later.before = {0, 2, 3};
   later.members = {0, 3};
   EXPECT_NE(to_line(later).find("rank 1 was lost\n#          its ranks 0 to 2 are ranks 0, 2, 3 of those that began\n#          all told"), std::string::npos) << to_line(later);
   EXPECT_EQ(nlohmann::json::parse(to_json(later))["before"], (std::vector<int>{0, 2, 3}));
 }
 
-TEST(BenchOrdeal, an_upset_without_cause_or_reforming_claims_neither) {
-  auto bare = upset();
+TEST(BenchFaultRun, an_fault_event_without_cause_or_reforming_claims_neither) {
+  auto bare = fault_event();
   bare.cause.reset();
   bare.reformed = false;
   EXPECT_EQ(to_line(bare), "#    2.002 operation 41 ended with peer_lost: rank 1 was lost\n");
   EXPECT_FALSE(nlohmann::json::parse(to_json(bare)).contains("reform_ms"));
 }
 
-TEST(BenchOrdeal, an_upset_has_the_words_of_who_noticed_first_and_the_slowest_times) {
-  auto own = upset();
+TEST(BenchFaultRun, an_fault_event_has_the_words_of_who_noticed_first_and_the_slowest_times) {
+  auto own = fault_event();
   own.status = Status(Code::peer_lost, "another member re-forms the group");
-  auto first = upset();
+  auto first = fault_event();
   first.at -= 1;
   first.status = Status(Code::late, "rank 1 gave nothing");
   first.told_after = 1'800 * microsecond;
   first.reform_time = 1'400 * microsecond;
-  auto later = upset();
+  auto later = fault_event();
   later.at += 1;
   later.told_after = 2'000 * microsecond;
   settle(own, std::vector{witness_of(own), witness_of(first), witness_of(later)});
   EXPECT_EQ(own.status, first.status);
   EXPECT_EQ(own.told_after, later.told_after);
   EXPECT_EQ(own.reform_time, first.reform_time);
-  EXPECT_EQ(own.at, upset().at) << "of this rank, as its stretches are";
+  EXPECT_EQ(own.at, fault_event().at) << "of this rank, as its stretches are";
 }
 
-TEST(BenchOrdeal, words_that_are_too_long_are_cut) {
-  auto own = upset();
+TEST(BenchFaultRun, words_that_are_too_long_are_cut) {
+  auto own = fault_event();
   own.status = Status(Code::late, std::string(5000, 'x'));
   const auto witness = witness_of(own);
   settle(own, std::span(&witness, 1));
   EXPECT_EQ(own.status, Status(Code::late, std::string(1023, 'x')));
 }
 
-TEST(BenchOrdeal, the_end_says_who_went_on) {
-  OrdealOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
+TEST(BenchFaultRun, the_end_says_who_went_on) {
+  FaultRunOutcome outcome{.started = 4, .left = 3, .operations = 64, .after = 44, .wrong = 0, .went_on = true};
   EXPECT_EQ(to_line(outcome), "# Out of bounds values : 0 OK\n# the survivors went on: 3 of 4 ranks; 64 operations, 44 of them after the last failure\n");
   outcome.left = 4;
   EXPECT_NE(to_line(outcome).find("all 4 ranks went on; 64 operations"), std::string::npos);
@@ -81,7 +81,7 @@ TEST(BenchOrdeal, the_end_says_who_went_on) {
   EXPECT_EQ(nlohmann::json::parse(to_json(outcome))["went_on"], false);
 }
 
-TEST(BenchOrdeal, a_stretch_is_a_row_without_a_mark) {
+TEST(BenchFaultRun, a_stretch_is_a_row_without_a_mark) {
   const Stretch stretch{.from = second, .to = 2 * second, .world_size = 4, .contributors = 3, .operations = 7, .wrong = 1, .timing = {.p50_us = 10, .p99_us = 20, .max_us = 30}};
   const auto line = to_line(stretch);
   EXPECT_EQ(line[0], ' ');

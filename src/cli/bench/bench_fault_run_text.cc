@@ -1,4 +1,4 @@
-// How an ordeal is shown.
+// How an fault run is shown.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,7 @@ const char* word_of(const Fault& fault) { return words[static_cast<size_t>(fault
 
 }  // namespace
 
-std::string ordeal_head(const OrdealOptions& options, const std::vector<Fault>& faults) {
+std::string fault_run_head(const FaultRunOptions& options, const std::vector<Fault>& faults) {
   std::string text = "# faults:";
   for (const auto& fault : faults) text += fmt::format(" {} rank {} after {};", word_of(fault), fault.rank, format_duration(fault.at));
   text += fmt::format("\n# {} of {}, again and again; {}; an operation may take {}\n", facts_of(options.data.collective).name, format_bytes(options.bytes),
@@ -39,17 +39,17 @@ std::string to_line(const Stretch& stretch) {
 
 std::string to_line(const FaultNews& news, Nanos since_formed) { return fmt::format("#{:>9.3f} {}\n", seconds(since_formed), describe(news.fault)); }
 
-std::string to_line(const Upset& upset) {
-  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(upset.at), upset.operation, upset.status.to_string());
-  const bool renumbered = !upset.before.empty() && upset.before.back() != upset.before.size() - 1;
-  if (renumbered) text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", upset.before.size() - 1, format_ranks(upset.before));
-  if (upset.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", upset.reformed ? "all told within" : "told", milliseconds(upset.told_after), describe(*upset.cause));
-  if (!upset.reformed) return text;
-  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(upset.reform_time), upset.epoch, format_ranks(upset.members),
-                            upset.members.size() == 1 ? "goes" : "go");
+std::string to_line(const FaultEvent& fault_event) {
+  std::string text = fmt::format("#{:>9.3f} operation {} ended with {}\n", seconds(fault_event.at), fault_event.operation, fault_event.status.to_string());
+  const bool renumbered = !fault_event.before.empty() && fault_event.before.back() != fault_event.before.size() - 1;
+  if (renumbered) text += fmt::format("#{:>9} its ranks 0 to {} are {} of those that began\n", "", fault_event.before.size() - 1, format_ranks(fault_event.before));
+  if (fault_event.cause) text += fmt::format("#{:>9} {} {:.1f} ms after {}\n", "", fault_event.reformed ? "all told within" : "told", milliseconds(fault_event.told_after), describe(*fault_event.cause));
+  if (!fault_event.reformed) return text;
+  return text + fmt::format("#{:>9} re-formed in {:.1f} ms (epoch {}): {} {} on\n", "", milliseconds(fault_event.reform_time), fault_event.epoch, format_ranks(fault_event.members),
+                            fault_event.members.size() == 1 ? "goes" : "go");
 }
 
-std::string to_line(const OrdealOutcome& outcome) {
+std::string to_line(const FaultRunOutcome& outcome) {
   const auto wrong = outcome.wrong == 0 ? "0 OK" : fmt::format("{} FAILED", outcome.wrong);
   std::string text = fmt::format("# Out of bounds values : {}\n", wrong);
   if (!outcome.went_on) return text + fmt::format("# gave up at the first failure, as asked, after {} operations\n", outcome.operations);
@@ -68,19 +68,19 @@ std::string to_json(const FaultNews& news, Nanos since_formed) {
   return dump({{"kind", "fault"}, {"at_s", seconds(since_formed)}, {"fault", word_of(news.fault)}, {"rank", news.fault.rank}});
 }
 
-std::string to_json(const Upset& upset) {
-  nlohmann::ordered_json json{{"kind", "upset"}, {"at_s", seconds(upset.at)}, {"operation", upset.operation},
-                              {"code", name(upset.status.code())}, {"message", upset.status.message()}, {"before", upset.before}};
-  if (upset.cause) json["told_after_ms"] = milliseconds(upset.told_after);
-  if (upset.reformed) {
-    json["reform_ms"] = milliseconds(upset.reform_time);
-    json["epoch"] = upset.epoch;
-    json["members"] = upset.members;
+std::string to_json(const FaultEvent& fault_event) {
+  nlohmann::ordered_json json{{"kind", "fault_event"}, {"at_s", seconds(fault_event.at)}, {"operation", fault_event.operation},
+                              {"code", name(fault_event.status.code())}, {"message", fault_event.status.message()}, {"before", fault_event.before}};
+  if (fault_event.cause) json["told_after_ms"] = milliseconds(fault_event.told_after);
+  if (fault_event.reformed) {
+    json["reform_ms"] = milliseconds(fault_event.reform_time);
+    json["epoch"] = fault_event.epoch;
+    json["members"] = fault_event.members;
   }
   return dump(json);
 }
 
-std::string to_json(const OrdealOutcome& outcome) {
+std::string to_json(const FaultRunOutcome& outcome) {
   return dump({{"kind", "outcome"}, {"started", outcome.started}, {"left", outcome.left}, {"operations", outcome.operations},
                {"after", outcome.after}, {"wrong", outcome.wrong}, {"went_on", outcome.went_on}});
 }

@@ -58,8 +58,8 @@ row was slower than allowed; 2 for a wrong command line; else as for 'unisono la
 
 namespace {
 
-constexpr uint64_t ordeal_bytes = 1u << 20;  // if no size is asked for
-constexpr const char* ordeal_timeout = "5s";
+constexpr uint64_t fault_run_bytes = 1u << 20;  // if no size is asked for
+constexpr const char* fault_run_timeout = "5s";
 
 void add_fault_options(CLI::App& app, BenchOptions& options) {
   app.add_option("--kill-rank", options.kill, "kill this rank then; the others re-form and go on")->type_name("RANK@TIME")->allow_extra_args(false);
@@ -97,7 +97,7 @@ Status set_faults(const BenchOptions& options, BenchPlan& plan) {
   if (plan.faults.empty()) return options.no_reform ? Status(Code::invalid, "--no-reform needs a --kill-rank or --stop-rank") : Status();
   const auto& sizes = options.sizes;
   const bool asked = !sizes.list.empty() || sizes.begin != SizeRange{}.begin || sizes.end != SizeRange{}.end;
-  if (!asked) plan.sizes = {ordeal_bytes};
+  if (!asked) plan.sizes = {fault_run_bytes};
   const auto& collective = facts_of(plan.collectives.front());
   if (plan.collectives.size() > 1 || plan.sizes.size() > 1) return Status(Code::invalid, "faults come into one collective of one size: give --sizes 1M");
   const bool fits = !collective.has_root && collective.collective != Collective::barrier && collective.collective != Collective::send_recv;
@@ -112,7 +112,7 @@ Status set_faults(const BenchOptions& options, BenchPlan& plan) {
 Status set_measures(const BenchOptions& options, BenchPlan& plan) {
   const bool waits_for_stopped = !options.stop.empty() && options.timeout == BenchOptions{}.timeout;
   auto sizes = parse_sizes(options.sizes);
-  const auto timeout = parse_duration(waits_for_stopped ? ordeal_timeout : options.timeout);
+  const auto timeout = parse_duration(waits_for_stopped ? fault_run_timeout : options.timeout);
   const auto row_time = parse_duration(options.row_time);
   const auto slice = options.slice.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(options.slice);
   for (const auto& status : {sizes.status(), timeout.status(), row_time.status(), slice.status()}) {

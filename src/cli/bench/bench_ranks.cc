@@ -29,27 +29,27 @@ Options join_options(const BenchRanks& ranks) {
 }
 
 // Before any thread: the rank may move into a network of its own.
-Result<std::optional<Seat>> take_seat(const BenchRanks& ranks) {
-  if (!ranks.needs_stage()) return std::optional<Seat>();
+Result<std::optional<EmulatedRank>> take_emulated_rank(const BenchRanks& ranks) {
+  if (!ranks.needs_link_emulator()) return std::optional<EmulatedRank>();
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
   if (!number.ok() || job == nullptr) return Status(Code::invalid, "links and faults on request need ranks that this command starts itself, on this host: give -n COUNT, without another launcher");
-  auto seat = Seat::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
-  if (!seat.ok()) return seat.status();
-  return std::optional<Seat>(*std::move(seat));
+  auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), ranks.limits.any());
+  if (!rank_end.ok()) return rank_end.status();
+  return std::optional<EmulatedRank>(*std::move(rank_end));
 }
 
 int run_rank(const BenchRanks& ranks, const RankPart& part) {
-  auto seat = take_seat(ranks);
-  if (!seat.ok() && seat.status().code() == Code::invalid) return usage_error(ranks.name(), seat.status().message());
-  if (!seat.ok()) return bench_failed(ranks.name(), seat.status());
+  auto rank_end = take_emulated_rank(ranks);
+  if (!rank_end.ok() && rank_end.status().code() == Code::invalid) return usage_error(ranks.name(), rank_end.status().message());
+  if (!rank_end.ok()) return bench_failed(ranks.name(), rank_end.status());
   auto group = Group::join(join_options(ranks));
   if (!group.ok()) {
     fmt::print(stderr, "{}: cannot join: {}\n", ranks.name(), group.status().to_string());
     return 1;
   }
-  return part(*group, *seat);
+  return part(*group, *rank_end);
 }
 
 // RANK alone means a rank of `launch`, of torchrun or of somebody who set it; -n beside the variables of the others is theirs to give.
@@ -76,12 +76,12 @@ int run_as_launcher(const BenchRanks& ranks, const Arguments& arguments) {
   launch.keep_going = !ranks.faults.empty();
   auto job = make_job(launch, std::move(program));
   if (!job.ok()) return usage_error(ranks.name(), job.status().message());
-  if (!ranks.needs_stage()) return run_job(*job);
+  if (!ranks.needs_link_emulator()) return run_job(*job);
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
   auto faults = arrange_faults(ranks.faults, world_size);
   if (!faults.ok()) return usage_error(ranks.name(), faults.status().message());
   job->forgiven = victims_of(*faults);
-  const auto stage = Stage::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
+  const auto stage = LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = ranks.limits, .faults = *std::move(faults)});
   if (!stage.ok()) return bench_failed(ranks.name(), stage.status());
   return run_job(*job);
 }
@@ -123,9 +123,9 @@ int run_bench_ranks(const BenchRanks& ranks, const Arguments& arguments, const R
   return run_rank(ranks, part);
 }
 
-Status show_links(const LinkLimits& limits, std::optional<Seat>& seat, Sink& sink) {
+Status show_links(const LinkLimits& limits, std::optional<EmulatedRank>& rank_end, Sink& sink) {
   if (!limits.any() || !sink.is_open()) return {};
-  auto tally = seat->tally();
+  auto tally = rank_end->tally();
   if (!tally.ok()) return tally.status();
   sink.table(table_links(*tally));
   sink.json(json_links(*tally));

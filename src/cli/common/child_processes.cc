@@ -62,7 +62,7 @@ void reap_until(pid_t child, Nanos deadline) {
 
 void adopt_orphans() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-bool kill_descendants(Nanos time) {
+bool kill_child_processes(Nanos time) {
   const auto deadline = monotonic_now() + time;
   while (monotonic_now() < deadline) {
     siginfo_t info{};

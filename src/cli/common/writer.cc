@@ -18,13 +18,13 @@ constexpr size_t burst_bytes_max = 256u << 10;
 
 // The descriptor may be shared with other processes, so it is not made non-blocking. Instead, no write is larger than the
 // room that POLLOUT promises: PIPE_BUF for a pipe, little for a terminal; a file always takes everything.
-Outlet::Outlet(int fd) : fd_(fd), is_terminal_(::isatty(fd) == 1) {
+OutputWriter::OutputWriter(int fd) : fd_(fd), is_terminal_(::isatty(fd) == 1) {
   struct stat info {};
   const bool is_file = ::fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISBLK(info.st_mode));
   step_bytes_ = is_file ? 1u << 20 : is_terminal_ ? 1024 : PIPE_BUF;
 }
 
-void Outlet::write_some(std::string& text) {
+void OutputWriter::write_some(std::string& text) {
   if (is_broken_) return text.clear();
   size_t written = 0;
   const auto limit = std::min(text.size(), burst_bytes_max);

@@ -6,9 +6,9 @@
 
 namespace unisono::cli {
 
-class Outlet {
+class OutputWriter {
  public:
-  explicit Outlet(int fd);
+  explicit OutputWriter(int fd);
   int fd() const { return fd_; }
   bool is_terminal() const { return is_terminal_; }
   bool is_broken() const { return is_broken_; }  // the reader is gone; what is written is dropped

@@ -17,21 +17,21 @@
 namespace unisono::cli {
 namespace {
 
-constexpr size_t strangers_max = 256;
+constexpr size_t unauthenticated_max = 256;
 constexpr Nanos line_patience = 5 * second;
 constexpr Nanos dial_patience = 2500 * millisecond;
 // Orders and answers go in short segments, so that they arrive even where full ones get lost: that is one of the findings.
 constexpr uint32_t segment_bytes_max = 536;
 constexpr Nanos pause_between_rounds = 200 * millisecond;
 
-struct Stranger {
+struct Unauthenticated {
   ByteStream stream;
   std::string from;
   Nanos until = 0;
 };
 
 // Why this process is no rank of ours; empty if it is.
-std::string objection(const nlohmann::json& hello, const ResolvedOptions& options, const std::map<uint32_t, Guest>& guests, RankFacts& facts) {
+std::string objection(const nlohmann::json& hello, const ResolvedOptions& options, const std::map<uint32_t, Inbound>& inbound, RankFacts& facts) {
   if (hello.value("doctor", 0) != doctor_protocol) {
     return fmt::format("a process that runs unisono {}, not {}", hello.value("version", "of an unknown version"), UNISONO_VERSION);
   }
@@ -40,36 +40,36 @@ std::string objection(const nlohmann::json& hello, const ResolvedOptions& option
   if (facts.job != options.job) return fmt::format("{}, of job '{}', not '{}'", who, facts.job, options.job);
   if (facts.world_size != options.world_size) return fmt::format("{}, of a world of {}, not {}", who, facts.world_size, options.world_size);
   if (facts.rank >= options.world_size) return fmt::format("{}, beyond a world of {}", who, options.world_size);
-  const auto other = guests.find(facts.rank);
-  if (facts.rank == 0 || other != guests.end()) return "a second " + who;
+  const auto other = inbound.find(facts.rank);
+  if (facts.rank == 0 || other != inbound.end()) return "a second " + who;
   return {};
 }
 
-void admit(Stranger& stranger, const std::string& line, const ResolvedOptions& options, std::map<uint32_t, Guest>& guests, ClusterFacts& cluster) {
+void admit(Unauthenticated& unauthenticated, const std::string& line, const ResolvedOptions& options, std::map<uint32_t, Inbound>& inbound, ClusterFacts& cluster) {
   RankFacts facts;
   std::string why;
   try {
-    why = objection(parse_line(line), options, guests, facts);
+    why = objection(parse_line(line), options, inbound, facts);
   } catch (const nlohmann::json::exception&) {
-    why = "another program, at " + stranger.from;
+    why = "another program, at " + unauthenticated.from;
   }
   if (why.empty()) {
     const auto rank = facts.rank;
-    guests.emplace(rank, Guest{std::move(stranger.stream), std::move(facts)});
+    inbound.emplace(rank, Inbound{std::move(unauthenticated.stream), std::move(facts)});
     return;
   }
   const nlohmann::json answer = {{"kind", "refused"}, {"why", why}};
-  (void)stranger.stream.send_line(answer.dump(), monotonic_now() + second);
+  (void)unauthenticated.stream.send_line(answer.dump(), monotonic_now() + second);
   if (std::find(cluster.turned_away.begin(), cluster.turned_away.end(), why) == cluster.turned_away.end()) cluster.turned_away.push_back(why);
 }
 
-void accept_all(int listening, std::list<Stranger>& strangers) {
+void accept_all(int listening, std::list<Unauthenticated>& unauthenticated) {
   for (;;) {
     unisono::Descriptor socket(::accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.open()) return;
     auto from = remote_address(socket.get()).to_string();
-    if (strangers.size() >= strangers_max) strangers.pop_front();
-    strangers.push_back({ByteStream(std::move(socket)), std::move(from), monotonic_now() + line_patience});
+    if (unauthenticated.size() >= unauthenticated_max) unauthenticated.pop_front();
+    unauthenticated.push_back({ByteStream(std::move(socket)), std::move(from), monotonic_now() + line_patience});
   }
 }
 
@@ -105,7 +105,7 @@ bool greet_rank_0(Dialled& dialled, const std::string& hello) {
     else if (byte != '{') status = Status(Code::corrupt, "another program answers there");
   }
   if (status.ok()) return true;
-  dialled.attempt.outcome = Outcome::stranger;
+  dialled.attempt.outcome = Outcome::unauthenticated;
   dialled.attempt.error = status.message();
   return false;
 }
@@ -136,27 +136,27 @@ std::vector<SocketAddress> resolve(const ResolvedOptions& options, Nanos deadlin
 
 nlohmann::json parse_line(const std::string& line) { return nlohmann::json::parse(line, nullptr, false); }
 
-Result<std::map<uint32_t, Guest>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster) {
+Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster) {
   auto listening = options.listen_fd >= 0 ? Listening::adopt(options.listen_fd) : Listening::open(options.rendezvous);
   if (!listening.ok()) return listening.status();
-  std::map<uint32_t, Guest> guests;
-  std::list<Stranger> strangers;
-  for (auto now = monotonic_now(); guests.size() + 1 < options.world_size && now < deadline; now = monotonic_now()) {
+  std::map<uint32_t, Inbound> inbound;
+  std::list<Unauthenticated> unauthenticated;
+  for (auto now = monotonic_now(); inbound.size() + 1 < options.world_size && now < deadline; now = monotonic_now()) {
     std::vector<pollfd> waiting{{listening->socket(), POLLIN, 0}};
-    for (const auto& stranger : strangers) waiting.push_back({stranger.stream.get(), POLLIN, 0});
+    for (const auto& unauthenticated : unauthenticated) waiting.push_back({unauthenticated.stream.get(), POLLIN, 0});
     (void)::poll(waiting.data(), waiting.size(), poll_milliseconds(std::min(deadline, now + second), now));
-    accept_all(listening->socket(), strangers);
-    std::erase_if(strangers, [&](Stranger& stranger) {
-      if (auto line = stranger.stream.poll_line()) {
-        admit(stranger, *line, options, guests, cluster);
+    accept_all(listening->socket(), unauthenticated);
+    std::erase_if(unauthenticated, [&](Unauthenticated& unauthenticated) {
+      if (auto line = unauthenticated.stream.poll_line()) {
+        admit(unauthenticated, *line, options, inbound, cluster);
         return true;
       }
-      return stranger.stream.ended() || monotonic_now() > stranger.until;
+      return unauthenticated.stream.ended() || monotonic_now() > unauthenticated.until;
     });
   }
   cluster.ranks = {own};
-  for (const auto& [rank, guest] : guests) cluster.ranks.push_back(guest.facts);
-  return guests;
+  for (const auto& [rank, inbound] : inbound) cluster.ranks.push_back(inbound.facts);
+  return inbound;
 }
 
 bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble) {

@@ -18,14 +18,14 @@ namespace unisono::cli {
 
 inline constexpr int doctor_protocol = 1;
 
-struct Guest {
+struct Inbound {
   ByteStream stream;
   RankFacts facts;
 };
 
 // Rank 0: waits until all others have come, or the deadline. Who does not belong is told so and counted in cluster.turned_away.
 // Fills in cluster.ranks (`own` first). unavailable: cannot listen; the message says why.
-Result<std::map<uint32_t, Guest>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster);
+Result<std::map<uint32_t, Inbound>> gather(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ClusterFacts& cluster);
 
 // The others: dials again and again until rank 0 answers. False at the deadline; then `trouble` says what was tried.
 bool dial_rank_0(const ResolvedOptions& options, const RankFacts& own, Nanos deadline, ByteStream& stream, RendezvousTrouble& trouble);

@@ -16,7 +16,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Outcome, {{Outcome::failed, "failed"},
                                        {Outcome::no_answer, "no answer"},
                                        {Outcome::refused, "refused"},
                                        {Outcome::no_route, "no route"},
-                                       {Outcome::stranger, "stranger"}})
+                                       {Outcome::unauthenticated, "unauthenticated"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InterfaceFacts, name, up, carrier, mtu)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, address, interface, kind, offered)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MachineFacts, host, version, processor, kernel, congestion_control, clock_source, cores_online,

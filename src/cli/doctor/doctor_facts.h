@@ -80,7 +80,7 @@ struct RankFacts {
   MachineFacts machine;
 };
 
-enum class Outcome : uint8_t { reached, no_answer, refused, no_route, stranger, failed };
+enum class Outcome : uint8_t { reached, no_answer, refused, no_route, unauthenticated, failed };
 
 struct AddressTry {
   std::string address;  // "10.0.0.2:4711"

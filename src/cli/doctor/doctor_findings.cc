@@ -176,8 +176,8 @@ Finding unreachable_rendezvous(const ClusterFacts& cluster, const RendezvousTrou
                         "that is open: --rendezvous tcp://<address>:port",
                         address, first.address.substr(first.address.rfind(':') + 1))};
   }
-  if (any(Outcome::stranger)) {
-    return {Severity::error, "rendezvous_stranger", seen,
+  if (any(Outcome::unauthenticated)) {
+    return {Severity::error, "rendezvous_unauthenticated", seen,
             "another program has that port (a store of the launcher, or 'unisono rendezvous', with which the doctor does not speak): give the doctor a free "
             "one, --rendezvous tcp://<address>:port"};
   }

@@ -74,7 +74,7 @@ std::string mend_reach(const ClusterFacts& cluster, const Reach& reach, const Ra
                        "another machine, too: then choose an interface with --interface (UNISONO_INTERFACE)",
                        from.machine.host, to.machine.host, source);
   }
-  if (any(Outcome::stranger)) return "the address is in use twice, or leads to another machine: choose another interface with --interface (UNISONO_INTERFACE)";
+  if (any(Outcome::unauthenticated)) return "the address is in use twice, or leads to another machine: choose another interface with --interface (UNISONO_INTERFACE)";
   return fmt::format("host {} has no route to these addresses: see 'ip route', or choose an interface in a network of both hosts with --interface (UNISONO_INTERFACE)",
                      from.machine.host);
 }

@@ -335,8 +335,8 @@ TEST(DoctorFindings, a_rendezvous_that_cannot_be_reached_is_explained_by_what_th
   expect_only(alone_with(trouble), Severity::error, "rendezvous_refused", "10.0.0.1:29500", "nobody listens");
   attempt.outcome = Outcome::no_route;
   expect_only(alone_with(trouble), Severity::error, "rendezvous_no_route", "10.0.0.1:29500", "ip route get 10.0.0.1");
-  attempt.outcome = Outcome::stranger;
-  expect_only(alone_with(trouble), Severity::error, "rendezvous_stranger", "10.0.0.1:29500", "another program has that port");
+  attempt.outcome = Outcome::unauthenticated;
+  expect_only(alone_with(trouble), Severity::error, "rendezvous_unauthenticated", "10.0.0.1:29500", "another program has that port");
   attempt = {"127.0.1.1:29500", "", true, "", Outcome::refused, "connection refused", 0};
   expect_only(alone_with(trouble), Severity::error, "rendezvous_is_loopback", "127.0.1.1:29500: connection refused; this address is the host itself", "MASTER_ADDR=<address>");
 }
@@ -368,12 +368,12 @@ TEST(DoctorFacts, travel_as_json_without_loss) {
   auto cluster = healthy(2);
   cluster.ranks[1].id = {1, UINT64_MAX};
   cluster.ranks[1].machine.file_bytes = unlimited;
-  fail(reach_of(cluster, 0, 1), Outcome::stranger, "x");
+  fail(reach_of(cluster, 0, 1), Outcome::unauthenticated, "x");
   const auto copy = nlohmann::json(cluster.ranks[1]).get<RankFacts>();
   EXPECT_EQ(copy.id, cluster.ranks[1].id);
   EXPECT_EQ(nlohmann::json(copy), nlohmann::json(cluster.ranks[1]));
   for (const auto& reach : cluster.reaches) EXPECT_EQ(nlohmann::json(nlohmann::json(reach).get<Reach>()), nlohmann::json(reach));
-  EXPECT_EQ(nlohmann::json(reach_of(cluster, 0, 1)).get<Reach>().tries[0].outcome, Outcome::stranger);
+  EXPECT_EQ(nlohmann::json(reach_of(cluster, 0, 1)).get<Reach>().tries[0].outcome, Outcome::unauthenticated);
   EXPECT_EQ(nlohmann::json(nlohmann::json(cluster.measured[0]).get<Measured>()), nlohmann::json(cluster.measured[0]));
 }
 

@@ -188,7 +188,7 @@ void greet(Dialled& dialled, const RankFacts& other, Nanos deadline) {
   if (status.ok()) status = dialled.stream.receive(object_bytes(greeting), deadline);
   if (status.ok() && greeting == probe_greeting) return;
   const bool silent = status.code() == Code::late;
-  dialled.attempt.outcome = silent ? Outcome::no_answer : Outcome::stranger;
+  dialled.attempt.outcome = silent ? Outcome::no_answer : Outcome::unauthenticated;
   dialled.attempt.error = silent ? "connected, but no answer to the greeting" : "another program answers there";
   dialled.stream.abort();
 }

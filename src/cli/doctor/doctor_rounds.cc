@@ -25,8 +25,8 @@ JobKey key_from(const std::string& text) {
 
 class Leader {
  public:
-  Leader(Prober& prober, ClusterFacts& cluster, std::map<uint32_t, Guest> guests)
-      : prober_(prober), cluster_(cluster), guests_(std::move(guests)) {}
+  Leader(Prober& prober, ClusterFacts& cluster, std::map<uint32_t, Inbound> inbound)
+      : prober_(prober), cluster_(cluster), inbound_(std::move(inbound)) {}
 
   void run() {
     if (!tell_who_is_there()) return;
@@ -34,7 +34,7 @@ class Leader {
     measure();
     share();
     const nlohmann::json end = {{"kind", "end"}};
-    for (auto& [rank, guest] : guests_) (void)guest.stream.send_line(end.dump(), monotonic_now() + goodbye_patience);
+    for (auto& [rank, inbound] : inbound_) (void)inbound.stream.send_line(end.dump(), monotonic_now() + goodbye_patience);
   }
 
  private:
@@ -46,23 +46,23 @@ class Leader {
     const auto patience = prober_.reach_patience() + measuring_max + Prober::measure_patience +
                           static_cast<Nanos>(pairs) * (Prober::share_patience + second);
     const nlohmann::json roster = {{"kind", "ranks"}, {"ranks", cluster_.ranks}, {"key", text}, {"patience_ms", patience / millisecond}};
-    for (auto& [rank, guest] : guests_) {
-      if (!guest.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
+    for (auto& [rank, inbound] : inbound_) {
+      if (!inbound.stream.send_line(roster.dump(), monotonic_now() + send_patience).ok()) silence(rank);
     }
     drop_silent();
-    return !guests_.empty();
+    return !inbound_.empty();
   }
 
   void silence(uint32_t rank) {
     if (std::find(cluster_.silent.begin(), cluster_.silent.end(), rank) == cluster_.silent.end()) cluster_.silent.push_back(rank);
   }
   void drop_silent() {
-    for (const auto rank : cluster_.silent) guests_.erase(rank);
+    for (const auto rank : cluster_.silent) inbound_.erase(rank);
   }
-  bool is_there(uint32_t rank) const { return rank == 0 || guests_.contains(rank); }
+  bool is_there(uint32_t rank) const { return rank == 0 || inbound_.contains(rank); }
 
   bool tell(uint32_t rank, const nlohmann::json& order) {
-    if (guests_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
+    if (inbound_.at(rank).stream.send_line(order.dump(), monotonic_now() + send_patience).ok()) return true;
     silence(rank);
     drop_silent();
     return false;
@@ -71,7 +71,7 @@ class Leader {
   // What the rank answers under this name; a rank that answers nothing, or something else, is not asked again.
   template <typename T>
   bool hear(uint32_t rank, const char* name, Nanos deadline, T& value) {
-    auto line = guests_.at(rank).stream.receive_line(deadline);
+    auto line = inbound_.at(rank).stream.receive_line(deadline);
     try {
       if (line.ok()) {
         value = parse_line(*line).at(name).template get<T>();
@@ -149,7 +149,7 @@ class Leader {
 
   Prober& prober_;
   ClusterFacts& cluster_;
-  std::map<uint32_t, Guest> guests_;
+  std::map<uint32_t, Inbound> inbound_;
 };
 
 // One order of rank 0; the answer to it, null if there is none to give.
@@ -174,14 +174,14 @@ ClusterFacts lead(const Examination& examination, Prober& prober) {
   cluster.ranks = {prober.facts()};
   if (options.world_size == 1) return cluster;
   const auto began = monotonic_now();
-  auto guests = gather(options, prober.facts(), began + examination.patience, cluster);
+  auto inbound = gather(options, prober.facts(), began + examination.patience, cluster);
   cluster.waited_seconds = static_cast<double>(monotonic_now() - began) / second;
-  if (!guests.ok()) {
+  if (!inbound.ok()) {
     cluster.trouble = RendezvousTrouble{};
-    cluster.trouble->taken = guests.status().message();
+    cluster.trouble->taken = inbound.status().message();
     return cluster;
   }
-  Leader(prober, cluster, *std::move(guests)).run();
+  Leader(prober, cluster, *std::move(inbound)).run();
   return cluster;
 }
 

@@ -89,7 +89,7 @@ int Agent::run() {
   while (step()) {
   }
   if (abandoned_) signal_ranks(SIGKILL);
-  const bool all_gone = kill_descendants(descendants_time);
+  const bool all_gone = kill_child_processes(descendants_time);
   for (size_t index = 0; index < ranks_.size(); ++index) drain(index);
   append_record(out_, RecordKind::done, 0, {});
   while (!abandoned_ && !out_.empty()) {

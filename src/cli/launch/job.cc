@@ -70,8 +70,8 @@ class Job {
   const JobOptions& options_;
   AgentCommand command_;
   std::vector<AgentLink> links_;
-  Outlet out_{STDOUT_FILENO};
-  Outlet error_{STDERR_FILENO};
+  OutputWriter out_{STDOUT_FILENO};
+  OutputWriter error_{STDERR_FILENO};
   Mixer mixer_;
   Verdict verdict_;
   Descriptor signals_;
@@ -128,7 +128,7 @@ int Job::run() {
   start_links();
   while (!all_over()) step();
   // Only if an agent was killed is anything left here: its ranks' descendants came to this process.
-  if (lost_agent_) kill_descendants(second);
+  if (lost_agent_) kill_child_processes(second);
   const int code = report();
   flush_output();
   return code;

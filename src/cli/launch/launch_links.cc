@@ -68,24 +68,24 @@ int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments pr
   std::string self(PATH_MAX, '\0');
   const auto size = ::readlink("/proc/self/exe", self.data(), self.size());
   self.resize(size > 0 ? static_cast<size_t>(size) : 0);
-  if (!program.empty()) program.insert(program.begin(), {self, "seat", "--"});
+  if (!program.empty()) program.insert(program.begin(), {self, "rank_end", "--"});
   auto job = make_job(options, std::move(program));
   if (!job.ok()) return usage_error("unisono launch", job.status().message());
   const auto world_size = job->placements.back().first_rank + job->placements.back().rank_count;
-  const auto stage = Stage::set({.job = job->job, .ranks = world_size, .limits = limits, .faults = {}, .tells = true});
+  const auto stage = LinkEmulator::set({.job = job->job, .ranks = world_size, .limits = limits, .faults = {}, .tells = true});
   if (!stage.ok()) return failed(stage.status().to_string());
   return run_job(*job);
 }
 
-int run_seat(const Arguments& arguments) {
+int run_emulated_rank(const Arguments& arguments) {
   const char* rank = std::getenv("RANK");
   const char* job = std::getenv("UNISONO_JOB");
   const auto number = parse_count(rank == nullptr ? "" : rank, world_size_max - 1);
   if (!number.ok() || job == nullptr || arguments.size() < 2 || arguments.front() != "--") return usage_error("unisono seat", "unisono launch starts this, with --rate");
-  auto seat = Seat::take(job, static_cast<uint32_t>(*number), true);
-  if (!seat.ok()) return failed(seat.status().to_string());
+  auto rank_end = EmulatedRank::take(job, static_cast<uint32_t>(*number), true);
+  if (!rank_end.ok()) return failed(rank_end.status().to_string());
   // From here on the stage minds no rank's end. The program gets neither the seat nor the packets: both close when it begins.
-  if (auto begun = seat->start(); !begun.ok()) return failed(begun.status().to_string());
+  if (auto begun = rank_end->start(); !begun.ok()) return failed(begun.status().to_string());
   std::vector<char*> words;
   for (size_t i = 1; i < arguments.size(); ++i) words.push_back(const_cast<char*>(arguments[i].c_str()));
   words.push_back(nullptr);

@@ -28,6 +28,6 @@ Status choose_private_network(LaunchOptions& options);
 int run_over_links(LaunchOptions options, const LinkLimits& limits, Arguments program);
 
 // `unisono seat -- PROGRAM [ARGUMENTS]`: returns only if it fails.
-int run_seat(const Arguments& arguments);
+int run_emulated_rank(const Arguments& arguments);
 
 }  // namespace unisono::cli

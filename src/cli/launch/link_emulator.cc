@@ -24,24 +24,24 @@ namespace {
 constexpr int reads_per_turn = 64;  // of one interface, before another one's and before what is due
 constexpr Nanos late_from = millisecond;
 
-struct RankSeat {
+struct RankEnd {
   Descriptor socket;
   Descriptor process;  // a pidfd: it never means another process
   Descriptor packets;
-  bool seated = false;
+  bool placed = false;
   bool formed = false;
   bool stopped = false;
 };
 
 // The process itself: one thread, one loop.
-class Theatre {
+class EmulatorLoop {
  public:
-  Theatre(const StageOptions& options, Descriptor listener, Descriptor lifeline)
+  EmulatorLoop(const LinkEmulatorOptions& options, Descriptor listener, Descriptor lifeline)
       : options_(options),
         listener_(std::move(listener)),
         lifeline_(std::move(lifeline)),
         links_(options.limits, options.ranks, static_cast<uint64_t>(monotonic_now())),
-        seats_(options.ranks) {}
+        rank_ends_(options.ranks) {}
   void run() {
     while (turn()) {
     }
@@ -54,17 +54,17 @@ class Theatre {
   void make_faults();
   void accept_one();
   bool hear_newcomer(Descriptor& socket);
-  bool hear(RankSeat& seat);
+  bool hear(RankEnd& rank_end);
   void carry(uint32_t from);
-  void tell(RankSeat& seat, const StageMessage& message);
-  void tell_all(const StageMessage& message);
+  void tell(RankEnd& rank_end, const EmulatorMessage& message);
+  void tell_all(const EmulatorMessage& message);
   void resume_the_last();
 
-  const StageOptions& options_;
+  const LinkEmulatorOptions& options_;
   Descriptor listener_;
   Descriptor lifeline_;
   ThinLinks links_;
-  std::vector<RankSeat> seats_;
+  std::vector<RankEnd> rank_ends_;
   std::vector<Descriptor> newcomers_;  // connected, and not seated yet
   Nanos zero_ = never;                 // when the group had formed
   size_t faults_made_ = 0;
@@ -79,13 +79,13 @@ timespec time_until(Nanos at, Nanos now) {
 }
 
 // One wait and what it brought. False when the launcher is gone.
-bool Theatre::turn() {
+bool EmulatorLoop::turn() {
   deliver();
   make_faults();
   std::vector<pollfd> waits{{lifeline_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-  for (const auto& seat : seats_) {
-    waits.push_back({seat.socket.get(), POLLIN, 0});
-    waits.push_back({seat.packets.get(), POLLIN, 0});
+  for (const auto& rank_end : rank_ends_) {
+    waits.push_back({rank_end.socket.get(), POLLIN, 0});
+    waits.push_back({rank_end.packets.get(), POLLIN, 0});
   }
   for (const auto& newcomer : newcomers_) waits.push_back({newcomer.get(), POLLIN, 0});
   Nanos next = links_.next();
@@ -95,10 +95,10 @@ bool Theatre::turn() {
   if (waits[0].revents != 0) return false;
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     if (waits[3 + 2 * rank].revents != 0) carry(rank);
-    if (waits[2 + 2 * rank].revents != 0 && !hear(seats_[rank])) {
-      seats_[rank].socket.reset();
+    if (waits[2 + 2 * rank].revents != 0 && !hear(rank_ends_[rank])) {
+      rank_ends_[rank].socket.reset();
       // Before the beginning nobody goes on without it.
-      if (std::any_of(seats_.begin(), seats_.end(), [](const RankSeat& seat) { return !seat.formed; })) return false;
+      if (std::any_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& rank_end) { return !rank_end.formed; })) return false;
       resume_the_last();
     }
   }
@@ -110,7 +110,7 @@ bool Theatre::turn() {
   return !broken_;
 }
 
-void Theatre::accept_one() {
+void EmulatorLoop::accept_one() {
   Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   ucred peer{};
   socklen_t bytes = sizeof(peer);
@@ -119,8 +119,8 @@ void Theatre::accept_one() {
 }
 
 // True if it is no newcomer any more: seated, or gone.
-bool Theatre::hear_newcomer(Descriptor& socket) {
-  StageMessage message;
+bool EmulatorLoop::hear_newcomer(Descriptor& socket) {
+  EmulatorMessage message;
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec bytes{&message, sizeof(message)};
   msghdr header{};
@@ -139,53 +139,53 @@ bool Theatre::hear_newcomer(Descriptor& socket) {
   }
   ucred peer{};
   socklen_t size = sizeof(peer);
-  const bool good = got == sizeof(message) && message.word == StageWord::seated && message.rank < options_.ranks && !seats_[message.rank].seated &&
+  const bool good = got == sizeof(message) && message.word == EmulatorWord::placed && message.rank < options_.ranks && !rank_ends_[message.rank].placed &&
                     static_cast<bool>(packets) == options_.limits.any() &&
                     ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   if (!good) {
     broken_ = true;  // a rank that could not take its seat: the others need not wait for it
     return true;
   }
-  auto& seat = seats_[message.rank];
-  seat.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
-  seat.socket = std::move(socket);
-  seat.packets = std::move(packets);
-  seat.seated = true;
-  if (std::all_of(seats_.begin(), seats_.end(), [](const RankSeat& each) { return each.seated; })) tell_all({.word = StageWord::begin});
+  auto& rank_end = rank_ends_[message.rank];
+  rank_end.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+  rank_end.socket = std::move(socket);
+  rank_end.packets = std::move(packets);
+  rank_end.placed = true;
+  if (std::all_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& each) { return each.placed; })) tell_all({.word = EmulatorWord::begin});
   return true;
 }
 
 // False if the rank has ended.
-bool Theatre::hear(RankSeat& seat) {
-  StageMessage message;
-  const auto got = ::recv(seat.socket.get(), &message, sizeof(message), MSG_DONTWAIT);
+bool EmulatorLoop::hear(RankEnd& rank_end) {
+  EmulatorMessage message;
+  const auto got = ::recv(rank_end.socket.get(), &message, sizeof(message), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (got != sizeof(message)) return false;
-  if (message.word == StageWord::tally) {
+  if (message.word == EmulatorWord::tally) {
     tally_.counts = links_.counts();
-    tell(seat, {.word = StageWord::tally, .tally = tally_});
-  } else if (message.word == StageWord::formed && !seat.formed) {
-    seat.formed = true;
-    const bool all = std::all_of(seats_.begin(), seats_.end(), [](const RankSeat& each) { return each.formed; });
+    tell(rank_end, {.word = EmulatorWord::tally, .tally = tally_});
+  } else if (message.word == EmulatorWord::formed && !rank_end.formed) {
+    rank_end.formed = true;
+    const bool all = std::all_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& each) { return each.formed; });
     if (!all) return true;
     zero_ = monotonic_now();
-    tell_all({.word = StageWord::clock, .at = zero_});
+    tell_all({.word = EmulatorWord::clock, .at = zero_});
   }
   return true;
 }
 
 // A rank that does not read has a full socket some day; then it misses news, and nobody waits for it.
-void Theatre::tell(RankSeat& seat, const StageMessage& message) {
-  if (seat.socket) (void)::send(seat.socket.get(), &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL);
+void EmulatorLoop::tell(RankEnd& rank_end, const EmulatorMessage& message) {
+  if (rank_end.socket) (void)::send(rank_end.socket.get(), &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void Theatre::tell_all(const StageMessage& message) {
-  for (auto& seat : seats_) tell(seat, message);
+void EmulatorLoop::tell_all(const EmulatorMessage& message) {
+  for (auto& rank_end : rank_ends_) tell(rank_end, message);
 }
 
-void Theatre::carry(uint32_t from) {
+void EmulatorLoop::carry(uint32_t from) {
   for (int i = 0; i < reads_per_turn; ++i) {
-    const auto got = ::read(seats_[from].packets.get(), buffer_.data(), buffer_.size());
+    const auto got = ::read(rank_ends_[from].packets.get(), buffer_.data(), buffer_.size());
     if (got <= 0) return;
     std::string packet(buffer_.data(), static_cast<size_t>(got));
     const auto to = receiver_of(packet);
@@ -193,46 +193,46 @@ void Theatre::carry(uint32_t from) {
   }
 }
 
-void Theatre::deliver() {
+void EmulatorLoop::deliver() {
   const auto now = monotonic_now();
   while (const auto arrival = links_.take(now)) {
     const auto late = now - arrival->due;
     tally_.latest = std::max(tally_.latest, late);
     tally_.late_packets += late > late_from;
     // The receiver's kernel takes it or, if it has no memory, drops it as a real one would.
-    if (const int packets = seats_[arrival->to].packets.get(); packets >= 0) (void)!::write(packets, arrival->packet.data(), arrival->packet.size());
+    if (const int packets = rank_ends_[arrival->to].packets.get(); packets >= 0) (void)!::write(packets, arrival->packet.data(), arrival->packet.size());
   }
 }
 
 // The ranks hear of it first, so that the time from then on is never too short.
-void Theatre::make_faults() {
+void EmulatorLoop::make_faults() {
   for (; zero_ != never && faults_made_ < options_.faults.size(); ++faults_made_) {
     const auto& fault = options_.faults[faults_made_];
     const auto now = monotonic_now();
     if (now < zero_ + fault.at) return;
-    tell_all({.word = StageWord::fault, .at = now, .fault = fault});
-    auto& seat = seats_[fault.rank];
-    seat.stopped = fault.kind == FaultKind::stop;
-    (void)::syscall(SYS_pidfd_send_signal, seat.process.get(), signal_of(fault.kind), nullptr, 0);
+    tell_all({.word = EmulatorWord::fault, .at = now, .fault = fault});
+    auto& rank_end = rank_ends_[fault.rank];
+    rank_end.stopped = fault.kind == FaultKind::stop;
+    (void)::syscall(SYS_pidfd_send_signal, rank_end.process.get(), signal_of(fault.kind), nullptr, 0);
   }
 }
 
-void Theatre::tell_lateness() const {
+void EmulatorLoop::tell_lateness() const {
   const auto packets = links_.counts().packets;
   if (tally_.late_packets * 100 < packets || packets == 0) return;
   fmt::print(stderr, "unisono: links: {:.1f} % of {} packets were more than 1 ms late: this machine is too busy for such links, and times are too long\n",
              100.0 * static_cast<double>(tally_.late_packets) / static_cast<double>(packets), packets);
 }
 
-void Theatre::resume_the_last() {
-  if (std::any_of(seats_.begin(), seats_.end(), [](const RankSeat& seat) { return seat.socket && !seat.stopped; })) return;
-  for (auto& seat : seats_) {
-    if (seat.socket && seat.stopped) (void)::syscall(SYS_pidfd_send_signal, seat.process.get(), SIGCONT, nullptr, 0);
-    seat.stopped = false;
+void EmulatorLoop::resume_the_last() {
+  if (std::any_of(rank_ends_.begin(), rank_ends_.end(), [](const RankEnd& rank_end) { return rank_end.socket && !rank_end.stopped; })) return;
+  for (auto& rank_end : rank_ends_) {
+    if (rank_end.socket && rank_end.stopped) (void)::syscall(SYS_pidfd_send_signal, rank_end.process.get(), SIGCONT, nullptr, 0);
+    rank_end.stopped = false;
   }
 }
 
-[[noreturn]] void play(const StageOptions& options, Descriptor listener, Descriptor lifeline, pid_t launcher) {
+[[noreturn]] void play(const LinkEmulatorOptions& options, Descriptor listener, Descriptor lifeline, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(0);
   // A terminal sends these to everybody; this process ends with the launcher.
@@ -242,18 +242,18 @@ void Theatre::resume_the_last() {
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   ::dup2(nowhere, STDIN_FILENO);
   ::dup2(nowhere, STDOUT_FILENO);
-  Theatre theatre(options, std::move(listener), std::move(lifeline));
-  theatre.run();
-  if (options.tells) theatre.tell_lateness();
+  EmulatorLoop emulator_loop(options, std::move(listener), std::move(lifeline));
+  emulator_loop.run();
+  if (options.tells) emulator_loop.tell_lateness();
   ::_exit(0);
 }
 
 }  // namespace
 
-Result<Stage> Stage::set(const StageOptions& options) {
+Result<LinkEmulator> LinkEmulator::set(const LinkEmulatorOptions& options) {
   const auto failed = [](const char* what) { return Status(Code::unavailable, fmt::format("{}: {}", what, strerrordesc_np(errno))); };
   Descriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const StageAddress address(options.job);
+  const EmulatorAddress address(options.job);
   if (!listener || ::bind(listener.get(), address.get(), address.bytes) != 0 || ::listen(listener.get(), static_cast<int>(options.ranks)) != 0) {
     return failed("cannot listen for the ranks of this job");
   }
@@ -266,12 +266,12 @@ Result<Stage> Stage::set(const StageOptions& options) {
     lifeline.write.reset();
     play(options, std::move(listener), std::move(lifeline.read), launcher);
   }
-  return Stage(pid, std::move(lifeline.write));
+  return LinkEmulator(pid, std::move(lifeline.write));
 }
 
-Stage::Stage(Stage&& other) noexcept : pid_(std::exchange(other.pid_, -1)), lifeline_(std::move(other.lifeline_)) {}
+LinkEmulator::LinkEmulator(LinkEmulator&& other) noexcept : pid_(std::exchange(other.pid_, -1)), lifeline_(std::move(other.lifeline_)) {}
 
-Stage::~Stage() {
+LinkEmulator::~LinkEmulator() {
   if (pid_ < 0) return;
   lifeline_.reset();
   ::waitpid(pid_, nullptr, 0);  // or the launcher has done so already

@@ -19,7 +19,7 @@
 
 namespace unisono::cli {
 
-struct StageOptions {
+struct LinkEmulatorOptions {
   std::string job;
   uint32_t ranks = 0;
   LinkLimits limits;          // none: the ranks keep the host's network
@@ -28,15 +28,15 @@ struct StageOptions {
 };
 
 // The launcher's end. Its destructor ends the process.
-class Stage {
+class LinkEmulator {
  public:
   // unavailable: why the stage could not be set. The calling process must have one thread.
-  static Result<Stage> set(const StageOptions& options);
-  Stage(Stage&& other) noexcept;
-  ~Stage();
+  static Result<LinkEmulator> set(const LinkEmulatorOptions& options);
+  LinkEmulator(LinkEmulator&& other) noexcept;
+  ~LinkEmulator();
 
  private:
-  Stage(pid_t pid, Descriptor lifeline) : pid_(pid), lifeline_(std::move(lifeline)) {}
+  LinkEmulator(pid_t pid, Descriptor lifeline) : pid_(pid), lifeline_(std::move(lifeline)) {}
   pid_t pid_ = -1;
   Descriptor lifeline_;
 };
@@ -54,15 +54,15 @@ struct LinkTally {
   uint64_t late_packets = 0;  // by more than a millisecond
 };
 
-struct StageMessage;
-enum class StageWord : uint32_t;
+struct EmulatorMessage;
+enum class EmulatorWord : uint32_t;
 
 // A rank's end.
-class Seat {
+class EmulatedRank {
  public:
   // Connects; with private_network moves this process, which must have one thread, into its own; returns when all ranks are seated.
   // unavailable: there is no stage, or another rank did not come. unsupported: see enter_private_network.
-  static Result<Seat> take(const std::string& job, uint32_t rank, bool private_network);
+  static Result<EmulatedRank> take(const std::string& job, uint32_t rank, bool private_network);
   // Says that this rank's group has formed; returns the time, on the monotonic clock, at which the last one said so.
   Result<Nanos> start();
   // Faults since the last call, without waiting.
@@ -70,9 +70,9 @@ class Seat {
   Result<LinkTally> tally();
 
  private:
-  explicit Seat(Descriptor socket) : socket_(std::move(socket)) {}
+  explicit EmulatedRank(Descriptor socket) : socket_(std::move(socket)) {}
   // The next message of this kind; faults that come before it are kept for news().
-  Result<StageMessage> wait_for(StageWord word);
+  Result<EmulatorMessage> wait_for(EmulatorWord word);
   Descriptor socket_;
   std::vector<FaultNews> kept_;
 };

@@ -14,8 +14,8 @@
 
 namespace unisono::cli {
 
-enum class StageWord : uint32_t {
-  seated = 1,  // rank: with its packets' descriptor, if it has a network of its own
+enum class EmulatorWord : uint32_t {
+  placed = 1,  // rank: with its packets' descriptor, if it has a network of its own
   begin = 2,   // stage: all ranks are seated
   formed = 3,  // rank: its group has formed
   clock = 4,   // stage: all have said so, at `at`
@@ -23,8 +23,8 @@ enum class StageWord : uint32_t {
   tally = 6,   // rank: asks; stage: answers
 };
 
-struct StageMessage {
-  StageWord word = StageWord::seated;
+struct EmulatorMessage {
+  EmulatorWord word = EmulatorWord::placed;
   uint32_t rank = 0;
   Nanos at = 0;
   Fault fault = {};
@@ -32,10 +32,10 @@ struct StageMessage {
 };
 
 // In the abstract name space of sockets: a name that begins with a zero byte and goes with its last descriptor.
-struct StageAddress {
+struct EmulatorAddress {
   sockaddr_un address{};
   socklen_t bytes = 0;
-  explicit StageAddress(const std::string& job) {
+  explicit EmulatorAddress(const std::string& job) {
     const auto name = "unisono-bench-" + job;
     address.sun_family = AF_UNIX;
     const auto length = std::min(name.size(), sizeof(address.sun_path) - 1);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Nanos start = 100 * second;
 
-Sighting rank_of_two(uint32_t rank) {
+ScanEntry rank_of_two(uint32_t rank) {
   record::Snapshot record;
   record.run = 7;
   record.group = record.epoch = 1;
@@ -32,7 +32,7 @@ Sighting rank_of_two(uint32_t rank) {
   // Two at once, one inside the other, and one that has not ended.
   record.operations.push_back({.name = {.number = 4, .kind = {}, .bytes = 4000}, .started = start + second, .ended = start + 2 * second});
   record.operations.push_back({.name = {.number = 5, .kind = {}, .bytes = 4000}, .started = start + second + 100, .ended = start + 3 * second, .code = Code::late});
-  record.running.push_back({.name = {.number = 6, .kind = {}, .bytes = 4000}, .started = start + 4 * second, .progress = start + 4 * second, .phase = record::Phase::contributions, .awaited = {1 - rank}, .awaited_count = 1});
+  record.running.push_back({.name = {.number = 6, .kind = {}, .bytes = 4000}, .started = start + 4 * second, .progress = start + 4 * second, .phase = record::Phase::contributions, .pending = {1 - rank}, .pending_count = 1});
   record.begun = 7;
   record.ended = 6;
   record::CollectiveCount count{.collective = Collective::all_reduce, .ended = 6, .bytes = 24'000, .total_ns = 2 * second, .late = 1, .failed = 1};
@@ -42,7 +42,7 @@ Sighting rank_of_two(uint32_t rank) {
   return {.record = record, .source = "pid", .life = Life::runs, .seen = record.wall(start + 5 * second)};
 }
 
-std::vector<Sighting> two() { return {rank_of_two(0), rank_of_two(1)}; }
+std::vector<ScanEntry> two() { return {rank_of_two(0), rank_of_two(1)}; }
 
 TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
   const auto json = nlohmann::json::parse(trace_json(two()));
@@ -73,10 +73,10 @@ TEST(TraceEvents, load_and_nest_and_stand_at_their_time) {
 }
 
 TEST(TraceEvents, of_no_operations_are_a_document_too) {
-  auto sighting = rank_of_two(0);
-  sighting.record.operations.clear();
-  sighting.record.running.clear();
-  EXPECT_TRUE(nlohmann::json::parse(trace_json({sighting})).contains("traceEvents"));
+  auto scan_entry = rank_of_two(0);
+  scan_entry.record.operations.clear();
+  scan_entry.record.running.clear();
+  EXPECT_TRUE(nlohmann::json::parse(trace_json({scan_entry})).contains("traceEvents"));
 }
 
 // The format's own rules: https://github.com/prometheus/OpenMetrics.
@@ -122,30 +122,30 @@ TEST(MetricsText, of_nothing_is_complete) { EXPECT_TRUE(metrics_text({}).ends_wi
 
 TEST(TopFrame, tells_rates_from_the_second_frame_on) {
   Readings readings;
-  auto sightings = Sightings{two(), {}};
-  EXPECT_FALSE(frame_of(sightings, readings).groups.at(0).rows.at(0).has_rates);
-  for (auto& sighting : sightings.all) {
-    sighting.seen += second / 2;
-    sighting.record.ended += 10;
-    sighting.record.links[1 - sighting.record.rank].sent_bytes += 1'000'000;
+  auto scan_entries = ProcessScan{two(), {}};
+  EXPECT_FALSE(frame_of(scan_entries, readings).groups.at(0).rows.at(0).has_rates);
+  for (auto& scan_entry : scan_entries.all) {
+    scan_entry.seen += second / 2;
+    scan_entry.record.ended += 10;
+    scan_entry.record.links[1 - scan_entry.record.rank].sent_bytes += 1'000'000;
   }
-  const auto frame = frame_of(sightings, readings);
+  const auto frame = frame_of(scan_entries, readings);
   const auto& row = frame.groups.at(0).rows.at(0);
   ASSERT_TRUE(row.has_rates);
   EXPECT_DOUBLE_EQ(row.operations, 20);
   EXPECT_DOUBLE_EQ(row.sent_bytes, 2'000'000);
   EXPECT_EQ(row.received_bytes, 0);
-  EXPECT_EQ(row.awaited, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(row.pending, (std::vector<uint32_t>{1}));
   EXPECT_EQ(row.p50, 500);
   EXPECT_GE(row.p99, second);
 }
 
 TEST(TopFrame, marks_a_late_rank_and_names_who_waits_for_it) {
-  auto sightings = Sightings{two(), {}};
-  sightings.all[1].record.running.clear();
-  sightings.all[1].record.begun = 6;
+  auto scan_entries = ProcessScan{two(), {}};
+  scan_entries.all[1].record.running.clear();
+  scan_entries.all[1].record.begun = 6;
   Readings readings;
-  const auto frame = frame_of(sightings, readings);
+  const auto frame = frame_of(scan_entries, readings);
   EXPECT_FALSE(frame.groups.at(0).rows.at(0).is_late);
   EXPECT_TRUE(frame.groups.at(0).rows.at(1).is_late);
   const auto text = text_of(frame, false, 0);

@@ -34,16 +34,16 @@ std::string sentence(const RunningOperation& running) {
 
 bool is_here(const Account& account, uint32_t rank) { return rank < account.ranks.size() && account.ranks[rank] != nullptr; }
 
-Nanos start_of(const Sighting& sighting, const RunningOperation& running) { return sighting.record.wall(running.started); }
+Nanos start_of(const ScanEntry& scan_entry, const RunningOperation& running) { return scan_entry.record.wall(running.started); }
 
 // The number of the last operation, numbered by order, that the rank has begun; -1: none.
-int64_t reached(const Sighting& sighting) {
+int64_t reached(const ScanEntry& scan_entry) {
   int64_t number = -1;
   const auto look = [&](const CallName& name) {
     if (name.numbering == Numbering::by_order) number = std::max(number, static_cast<int64_t>(std::min<uint64_t>(name.number, INT64_MAX)));
   };
-  for (const auto& operation : sighting.record.operations) look(operation.name);
-  for (const auto& running : sighting.record.running) look(running.name);
+  for (const auto& operation : scan_entry.record.operations) look(operation.name);
+  for (const auto& running : scan_entry.record.running) look(running.name);
   return number;
 }
 
@@ -80,15 +80,15 @@ class Detective {
   }
 
   // What the rank did last: "in all_reduce 17: waits for results, round 1" or "after all_reduce 16, which ended 1.2 s ago".
-  std::string last_words(const Sighting& sighting) const {
-    if (const auto* running = current(sighting)) {
+  std::string last_words(const ScanEntry& scan_entry) const {
+    if (const auto* running = current(scan_entry)) {
       const auto what = running->phase == Phase::begun ? running->name.to_string() : sentence(*running);
-      return fmt::format("in {}, begun {} ago", what, ago(start_of(sighting, *running)));
+      return fmt::format("in {}, begun {} ago", what, ago(start_of(scan_entry, *running)));
     }
-    if (sighting.record.begun > sighting.record.ended) return "in an operation that had just begun";
-    if (sighting.record.operations.empty()) return "before its first operation";
-    const auto& last = sighting.record.operations.back();
-    return fmt::format("after {}, which ended {} ago", last.name.to_string(), ago(sighting.record.wall(last.ended)));
+    if (scan_entry.record.begun > scan_entry.record.ended) return "in an operation that had just begun";
+    if (scan_entry.record.operations.empty()) return "before its first operation";
+    const auto& last = scan_entry.record.operations.back();
+    return fmt::format("after {}, which ended {} ago", last.name.to_string(), ago(scan_entry.record.wall(last.ended)));
   }
 
   void find_gone_and_stopped() {
@@ -107,12 +107,12 @@ class Detective {
     }
     for (uint32_t rank = 0; rank < account_.world; ++rank) {
       if (!is_here(account_, rank)) continue;
-      const auto& sighting = *account_.ranks[rank];
-      if (sighting.life == Life::gone && !all) {
-        add(Cause::gone, {rank}, fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.", who(account_, rank), last_words(sighting), waiters_text(rank)));
+      const auto& scan_entry = *account_.ranks[rank];
+      if (scan_entry.life == Life::gone && !all) {
+        add(Cause::gone, {rank}, fmt::format("{} is gone without having left the group (killed, crashed, or ended without closing it), {}{}.", who(account_, rank), last_words(scan_entry), waiters_text(rank)));
       }
-      if (sighting.life == Life::stopped) {
-        add(Cause::stopped, {rank}, fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(sighting), waiters_text(rank)));
+      if (scan_entry.life == Life::stopped) {
+        add(Cause::stopped, {rank}, fmt::format("{} is stopped (by SIGSTOP or a debugger), {}{}.", who(account_, rank), last_words(scan_entry), waiters_text(rank)));
       }
     }
   }
@@ -146,21 +146,21 @@ class Detective {
       if (!is_here(account_, rank) || account_.ranks[rank]->life == Life::left) continue;
       const auto* running = current(*account_.ranks[rank]);
       if (running == nullptr || account_.now - start_of(*account_.ranks[rank], *running) < patience) continue;
-      for (const auto awaited : running->awaited) account_.waiters[awaited].push_back(rank);
+      for (const auto pending : running->pending) account_.waiters[pending].push_back(rank);
     }
   }
 
   void find_missing_calls() {
     int64_t furthest = -1;
-    for (const auto* sighting : account_.ranks) {
-      if (sighting != nullptr && sighting->life != Life::left && current(*sighting) != nullptr) furthest = std::max(furthest, reached(*sighting));
+    for (const auto* scan_entry : account_.ranks) {
+      if (scan_entry != nullptr && scan_entry->life != Life::left && current(*scan_entry) != nullptr) furthest = std::max(furthest, reached(*scan_entry));
     }
     for (const auto& [rank, waiters] : account_.waiters) {
       if (!is_here(account_, rank) || blamed_.contains(rank)) continue;
-      const auto& sighting = *account_.ranks[rank];
-      if (sighting.life == Life::left || current(sighting) != nullptr || sighting.record.begun > sighting.record.ended || reached(sighting) >= furthest) continue;
+      const auto& scan_entry = *account_.ranks[rank];
+      if (scan_entry.life == Life::left || current(scan_entry) != nullptr || scan_entry.record.begun > scan_entry.record.ended || reached(scan_entry) >= furthest) continue;
       const auto& wanted = current(*account_.ranks[waiters.front()])->name;
-      add(Cause::not_called, {rank}, fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(), last_words(sighting), waiters_text(rank)));
+      add(Cause::not_called, {rank}, fmt::format("{} has not called {}: it is computing, {}{}.", who(account_, rank), wanted.to_string(), last_words(scan_entry), waiters_text(rank)));
     }
   }
 
@@ -206,7 +206,7 @@ class Detective {
   // What ended badly last, once for all ranks.
   void find_failures() {
     std::map<std::tuple<std::string, Code>, std::vector<uint32_t>> failures;
-    std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> awaited;  // and by how many
+    std::map<std::tuple<std::string, Code>, std::map<uint32_t, size_t>> pending;  // and by how many
     Nanos last = 0;
     for (uint32_t rank = 0; rank < account_.world; ++rank) {
       if (!is_here(account_, rank) || account_.ranks[rank]->record.operations.empty()) continue;
@@ -215,16 +215,16 @@ class Detective {
       if (operation.code == Code::ok) continue;
       const auto key = std::tuple(operation.name.to_string(), operation.code);
       failures[key].push_back(rank);
-      if (operation.awaited >= 0) ++awaited[key][static_cast<uint32_t>(operation.awaited)];
+      if (operation.pending >= 0) ++pending[key][static_cast<uint32_t>(operation.pending)];
       last = std::max(last, record.wall(operation.ended));
     }
     for (const auto& [key, ranks] : failures) {
       const auto& [operation, code] = key;
       // Some have heard of the end from others, while they waited for somebody else: those that most waited for.
       size_t most = 0;
-      for (const auto& [rank, count] : awaited[key]) most = std::max(most, count);
+      for (const auto& [rank, count] : pending[key]) most = std::max(most, count);
       std::vector<uint32_t> blamed;
-      for (const auto& [rank, count] : awaited[key]) {
+      for (const auto& [rank, count] : pending[key]) {
         if (count == most) blamed.push_back(rank);
       }
       const auto waited = blamed.empty() ? std::string() : fmt::format("; waited for: {}", format_ranks(blamed));
@@ -244,10 +244,10 @@ const char* name(Cause cause) {
   return names[static_cast<size_t>(cause)];
 }
 
-std::vector<Account> accounts_of(const std::vector<Sighting>& sightings) {
+std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries) {
   std::map<std::tuple<uint64_t, uint32_t, uint32_t, uint32_t>, Account> groups;
-  for (const auto& sighting : sightings) {
-    const auto& record = sighting.record;
+  for (const auto& scan_entry : scan_entries) {
+    const auto& record = scan_entry.record;
     auto& account = groups[{record.run, record.epoch, record.group, record.world}];
     account.run = record.run;
     account.epoch = record.epoch;
@@ -256,17 +256,17 @@ std::vector<Account> accounts_of(const std::vector<Sighting>& sightings) {
     account.ranks.resize(account.world, nullptr);
     // A file that was written on request may tell of a process that is here, too: the later one counts.
     auto& place = account.ranks[record.rank];
-    if (place == nullptr || last_sign(sighting) >= last_sign(*place)) place = &sighting;
+    if (place == nullptr || last_sign(scan_entry) >= last_sign(*place)) place = &scan_entry;
   }
   std::vector<Account> accounts;
   for (auto& [key, account] : groups) {
     bool lives = false;
     Nanos last = 0, seen = 0;
-    for (const auto* sighting : account.ranks) {
-      if (sighting == nullptr) continue;
-      lives |= sighting->life == Life::runs || sighting->life == Life::stopped;
-      seen = std::max(seen, sighting->seen);
-      last = std::max(last, last_sign(*sighting));
+    for (const auto* scan_entry : account.ranks) {
+      if (scan_entry == nullptr) continue;
+      lives |= scan_entry->life == Life::runs || scan_entry->life == Life::stopped;
+      seen = std::max(seen, scan_entry->seen);
+      last = std::max(last, last_sign(*scan_entry));
     }
     account.now = lives ? seen : last;
     Detective(account).investigate();
@@ -284,23 +284,23 @@ std::string title_of(const Account& account) {
 
 std::string who(const Account& account, uint32_t rank) {
   if (is_here(account, rank)) return fmt::format("rank {} (host {}, pid {})", rank, account.ranks[rank]->record.host, account.ranks[rank]->record.pid);
-  for (const auto* sighting : account.ranks) {
-    if (sighting != nullptr && rank < sighting->record.links.size()) return fmt::format("rank {} ({})", rank, sighting->record.links[rank].place);
+  for (const auto* scan_entry : account.ranks) {
+    if (scan_entry != nullptr && rank < scan_entry->record.links.size()) return fmt::format("rank {} ({})", rank, scan_entry->record.links[rank].place);
   }
   return fmt::format("rank {}", rank);
 }
 
-const RunningOperation* current(const Sighting& sighting) {
-  const auto& running = sighting.record.running;
+const RunningOperation* current(const ScanEntry& scan_entry) {
+  const auto& running = scan_entry.record.running;
   const auto oldest = std::min_element(running.begin(), running.end(), [](const auto& a, const auto& b) { return a.started < b.started; });
   return oldest == running.end() ? nullptr : &*oldest;
 }
 
-std::string doing(const Sighting& sighting) {
+std::string doing(const ScanEntry& scan_entry) {
   std::string text = "computing";
-  if (const auto* running = current(sighting)) text = sentence(*running);
-  else if (sighting.record.begun > sighting.record.ended) text = "in an operation";
-  switch (sighting.life) {
+  if (const auto* running = current(scan_entry)) text = sentence(*running);
+  else if (scan_entry.record.begun > scan_entry.record.ended) text = "in an operation";
+  switch (scan_entry.life) {
     case Life::stopped: return "stopped; " + text;
     case Life::gone: return "gone; " + text;
     case Life::left: return "left";
@@ -308,19 +308,19 @@ std::string doing(const Sighting& sighting) {
   }
 }
 
-Nanos last_sign(const Sighting& sighting) {
-  const auto& record = sighting.record;
+Nanos last_sign(const ScanEntry& scan_entry) {
+  const auto& record = scan_entry.record;
   Nanos last = std::max(record.monotonic_start, record.left_at);
   if (!record.operations.empty()) last = std::max(last, record.operations.back().ended);
   for (const auto& running : record.running) last = std::max(last, std::max(running.started, running.progress));
   return record.wall(last);
 }
 
-Nanos since(const Account& account, const Sighting& sighting) {
-  const auto& record = sighting.record;
+Nanos since(const Account& account, const ScanEntry& scan_entry) {
+  const auto& record = scan_entry.record;
   Nanos begun = record.operations.empty() ? record.monotonic_start : record.operations.back().ended;
-  if (const auto* running = current(sighting)) begun = running->started;
-  if (sighting.life == Life::left) begun = record.left_at;
+  if (const auto* running = current(scan_entry)) begun = running->started;
+  if (scan_entry.life == Life::left) begun = record.left_at;
   return std::max<Nanos>(0, account.now - record.wall(begun));
 }
 

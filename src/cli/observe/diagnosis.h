@@ -23,7 +23,7 @@ struct Account {
   };
   uint64_t run = 0;
   uint32_t group = 0, epoch = 0, world = 0;
-  std::vector<const Sighting*> ranks;  // by rank; null: no record was found
+  std::vector<const ScanEntry*> ranks;  // by rank; null: no record was found
   Nanos now = 0;                       // ns since 1970: when it was looked at, or, if no process is left, the last sign of life
   std::map<uint32_t, std::vector<uint32_t>> waiters;  // who waits for whom, for longer than patience
   std::vector<Finding> findings;       // causes first
@@ -33,19 +33,19 @@ struct Account {
 inline constexpr Nanos patience = 100 * millisecond;
 
 // One per group, in order of run, epoch and group; the sightings must outlive them.
-std::vector<Account> accounts_of(const std::vector<Sighting>& sightings);
+std::vector<Account> accounts_of(const std::vector<ScanEntry>& scan_entries);
 
 // "group 1 of run 1f3a, epoch 1: 4 ranks"
 std::string title_of(const Account& account);
 // "rank 2 (host b, pid 42)"
 std::string who(const Account& account, uint32_t rank);
 // What the rank does: "computing", "all_reduce 17, contributions, round 0", "stopped in …", "gone", "left".
-std::string doing(const Sighting& sighting);
+std::string doing(const ScanEntry& scan_entry);
 // The oldest operation in flight, or nothing.
-const record::RunningOperation* current(const Sighting& sighting);
+const record::RunningOperation* current(const ScanEntry& scan_entry);
 // When the record last changed, as it tells: ns since 1970.
-Nanos last_sign(const Sighting& sighting);
+Nanos last_sign(const ScanEntry& scan_entry);
 // For how long it does what it does.
-Nanos since(const Account& account, const Sighting& sighting);
+Nanos since(const Account& account, const ScanEntry& scan_entry);
 
 }  // namespace unisono::cli

@@ -24,24 +24,24 @@ class Scene {
       for (auto& link : record.links) link.place = "host other";
       record.operations.push_back(ended(16, start));
       record.begun = record.ended = 17;
-      sightings_.push_back({.record = record, .source = "here", .life = Life::runs, .seen = start + 5 * second});
+      scan_entries_.push_back({.record = record, .source = "here", .life = Life::runs, .seen = start + 5 * second});
     }
   }
   static record::CallName call(uint64_t number, unisono::Collective collective = unisono::Collective::all_reduce) {
     return {.number = number, .numbering = record::Numbering::by_order, .kind = {.collective = collective}, .bytes = 4000};
   }
-  static record::EndedOperation ended(uint64_t number, Nanos at, Code code = Code::ok, int32_t awaited = -1) {
-    return {.name = call(number), .started = at - millisecond, .ended = at, .code = code, .awaited = awaited};
+  static record::EndedOperation ended(uint64_t number, Nanos at, Code code = Code::ok, int32_t pending = -1) {
+    return {.name = call(number), .started = at - millisecond, .ended = at, .code = code, .pending = pending};
   }
-  void waits(uint32_t rank, std::vector<Rank> awaited, record::Phase phase = record::Phase::contributions, unisono::Collective collective = unisono::Collective::all_reduce) {
-    auto& record = sightings_[rank].record;
+  void waits(uint32_t rank, std::vector<Rank> pending, record::Phase phase = record::Phase::contributions, unisono::Collective collective = unisono::Collective::all_reduce) {
+    auto& record = scan_entries_[rank].record;
     record.begun = 18;
-    record.running.push_back({.name = call(17, collective), .started = start + second, .progress = start + second, .phase = phase, .awaited = awaited, .awaited_count = static_cast<uint32_t>(awaited.size())});
+    record.running.push_back({.name = call(17, collective), .started = start + second, .progress = start + second, .phase = phase, .pending = pending, .pending_count = static_cast<uint32_t>(pending.size())});
   }
-  Sighting& operator[](uint32_t rank) { return sightings_[rank]; }
-  void forget(uint32_t rank) { sightings_.erase(sightings_.begin() + rank); }
+  ScanEntry& operator[](uint32_t rank) { return scan_entries_[rank]; }
+  void forget(uint32_t rank) { scan_entries_.erase(scan_entries_.begin() + rank); }
   Account account() {
-    auto accounts = accounts_of(sightings_);
+    auto accounts = accounts_of(scan_entries_);
     EXPECT_EQ(accounts.size(), 1u);
     return accounts.at(0);
   }
@@ -55,7 +55,7 @@ class Scene {
   }
 
  private:
-  std::vector<Sighting> sightings_;
+  std::vector<ScanEntry> scan_entries_;
 };
 
 TEST(Diagnosis, nothing_is_found_where_all_compute) { EXPECT_TRUE(Scene(4).account().findings.empty()); }
@@ -158,7 +158,7 @@ TEST(Diagnosis, a_lost_link_between_living_ranks_is_told) {
 
 TEST(Diagnosis, groups_and_epochs_are_told_apart) {
   Scene one(2), two(2);
-  std::vector<Sighting> all{one[0], one[1], two[0], two[1]};
+  std::vector<ScanEntry> all{one[0], one[1], two[0], two[1]};
   all[2].record.epoch = all[3].record.epoch = 2;
   const auto accounts = accounts_of(all);
   ASSERT_EQ(accounts.size(), 2u);
@@ -167,7 +167,7 @@ TEST(Diagnosis, groups_and_epochs_are_told_apart) {
 
 TEST(Diagnosis, records_that_disagree_on_the_size_of_the_group_are_not_put_together) {
   Scene two(2), three(3);
-  std::vector<Sighting> all{two[0], three[2]};
+  std::vector<ScanEntry> all{two[0], three[2]};
   all[1].record.links[0].lost_at = start;
   const auto accounts = accounts_of(all);
   ASSERT_EQ(accounts.size(), 2u);
@@ -178,7 +178,7 @@ TEST(Diagnosis, records_that_disagree_on_the_size_of_the_group_are_not_put_toget
 TEST(Diagnosis, of_two_records_of_one_rank_the_later_one_counts) {
   Scene scene(2);
   scene.waits(0, {1});
-  std::vector<Sighting> all{scene[0], scene[1], scene[1]};
+  std::vector<ScanEntry> all{scene[0], scene[1], scene[1]};
   all[1].record.operations.push_back(Scene::ended(17, start + 2 * second));
   const auto accounts = accounts_of(all);
   EXPECT_EQ(accounts.at(0).ranks[1]->record.operations.size(), 2u);

@@ -36,24 +36,24 @@ void add_explain_options(CLI::App& app, ExplainOptions& options) {
   app.add_flag("--json", options.json, "one line of JSON instead of text");
 }
 
-std::string last_of(const Sighting& sighting) {
-  if (sighting.record.operations.empty()) return "-";
-  const auto& last = sighting.record.operations.back();
+std::string last_of(const ScanEntry& scan_entry) {
+  if (scan_entry.record.operations.empty()) return "-";
+  const auto& last = scan_entry.record.operations.back();
   return last.name.to_string() + (last.code == Code::ok ? "" : fmt::format(" ({})", name(last.code)));
 }
 
 std::string row_of(const Account& account, uint32_t rank) {
-  const auto* sighting = account.ranks[rank];
-  if (sighting == nullptr) return fmt::format("  {:>4}  {}: no record\n", rank, who(account, rank));
-  const auto& record = sighting->record;
-  const auto* running = current(*sighting);
-  std::string awaited;
+  const auto* scan_entry = account.ranks[rank];
+  if (scan_entry == nullptr) return fmt::format("  {:>4}  {}: no record\n", rank, who(account, rank));
+  const auto& record = scan_entry->record;
+  const auto* running = current(*scan_entry);
+  std::string pending;
   if (running != nullptr) {
-    for (const auto other : running->awaited) awaited += (awaited.empty() ? "" : ",") + fmt::format("{}", other);
-    if (running->awaited_count > running->awaited.size()) awaited += fmt::format(",… ({})", running->awaited_count);
+    for (const auto other : running->pending) pending += (pending.empty() ? "" : ",") + fmt::format("{}", other);
+    if (running->pending_count > running->pending.size()) pending += fmt::format(",… ({})", running->pending_count);
   }
-  return fmt::format("  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, record.host, record.pid, last_of(*sighting), format_duration(since(account, *sighting)),
-                     awaited.empty() ? "-" : awaited, doing(*sighting));
+  return fmt::format("  {:>4}  {:<14} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, record.host, record.pid, last_of(*scan_entry), format_duration(since(account, *scan_entry)),
+                     pending.empty() ? "-" : pending, doing(*scan_entry));
 }
 
 std::string text_of(const Account& account) {
@@ -72,21 +72,21 @@ const char* name(Life life) {
 
 nlohmann::ordered_json json_of(const Account& account, uint32_t rank) {
   nlohmann::ordered_json json{{"rank", rank}};
-  const auto* sighting = account.ranks[rank];
-  json["found"] = sighting != nullptr;
-  if (sighting == nullptr) return json;
-  json["host"] = sighting->record.host;
-  json["pid"] = sighting->record.pid;
-  json["source"] = sighting->source;
-  json["process"] = name(sighting->life);
-  json["state"] = doing(*sighting);
-  json["since_ns"] = since(account, *sighting);
-  json["last_ended"] = last_of(*sighting);
-  if (const auto* running = current(*sighting)) {
+  const auto* scan_entry = account.ranks[rank];
+  json["found"] = scan_entry != nullptr;
+  if (scan_entry == nullptr) return json;
+  json["host"] = scan_entry->record.host;
+  json["pid"] = scan_entry->record.pid;
+  json["source"] = scan_entry->source;
+  json["process"] = name(scan_entry->life);
+  json["state"] = doing(*scan_entry);
+  json["since_ns"] = since(account, *scan_entry);
+  json["last_ended"] = last_of(*scan_entry);
+  if (const auto* running = current(*scan_entry)) {
     json["operation"] = running->name.to_string();
     json["call"] = running->name.call();
     json["round"] = running->round;
-    json["waits_for"] = running->awaited;
+    json["waits_for"] = running->pending;
     json["sent_bytes"] = running->sent_bytes;
     json["sent_total"] = running->sent_total;
     json["received_bytes"] = running->received_bytes;
@@ -116,17 +116,17 @@ int run_explain(const Arguments& arguments) {
   const auto app = make_app(explain_text);
   add_explain_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(explain_text.name, sightings.status().message());
-  const auto accounts = accounts_of(sightings->all);
+  const auto scan_entries = look_at(options.places);
+  if (!scan_entries.ok()) return usage_error(explain_text.name, scan_entries.status().message());
+  const auto accounts = accounts_of(scan_entries->all);
   if (options.json) {
-    fmt::print("{}", json_of(accounts, sightings->troubles));
+    fmt::print("{}", json_of(accounts, scan_entries->troubles));
   } else {
     for (const auto& account : accounts) fmt::print("{}", text_of(account));
   }
-  for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono explain: {}\n", trouble);
-  for (const auto& sighting : sightings->all) {
-    if (!sighting.record.note.empty()) fmt::print(stderr, "unisono explain: {}: the record is not where it was asked to be: {}\n", sighting.source, sighting.record.note);
+  for (const auto& trouble : scan_entries->troubles) fmt::print(stderr, "unisono explain: {}\n", trouble);
+  for (const auto& scan_entry : scan_entries->all) {
+    if (!scan_entry.record.note.empty()) fmt::print(stderr, "unisono explain: {}: the record is not where it was asked to be: {}\n", scan_entry.source, scan_entry.record.note);
   }
   if (accounts.empty()) fmt::print(stderr, "unisono explain: no record {}\n", options.places.paths.empty() ? "of a process that runs here" : "there");
   const bool wrong = std::any_of(accounts.begin(), accounts.end(), [](const Account& account) { return !account.findings.empty(); });

@@ -40,13 +40,13 @@ int run_metrics(const Arguments& arguments) {
   const auto app = make_app(metrics_command_text);
   add_metrics_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(metrics_command_text.name, sightings.status().message());
-  for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono metrics: {}\n", trouble);
-  const auto text = metrics_text(sightings->all);
+  const auto scan_entries = look_at(options.places);
+  if (!scan_entries.ok()) return usage_error(metrics_command_text.name, scan_entries.status().message());
+  for (const auto& trouble : scan_entries->troubles) fmt::print(stderr, "unisono metrics: {}\n", trouble);
+  const auto text = metrics_text(scan_entries->all);
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   const bool asked = !options.places.paths.empty() || !options.places.pids.empty();
-  return written && (!asked || sightings->troubles.empty()) ? 0 : 1;
+  return written && (!asked || scan_entries->troubles.empty()) ? 0 : 1;
 }
 
 }  // namespace unisono::cli

@@ -25,14 +25,14 @@ double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) /
 // One family: its head, then the samples of all records together, as the format demands.
 class Metrics {
  public:
-  explicit Metrics(const std::vector<Sighting>& sightings) : sightings_(sightings) {}
+  explicit Metrics(const std::vector<ScanEntry>& scan_entries) : scan_entries_(scan_entries) {}
 
-  void family(const std::string& name, const char* type, const char* unit, const char* help, const std::function<void(const Sighting&, const std::string&)>& samples) {
+  void family(const std::string& name, const char* type, const char* unit, const char* help, const std::function<void(const ScanEntry&, const std::string&)>& samples) {
     name_ = "unisono_" + name;
     text_ += fmt::format("# TYPE {} {}\n", name_, type);
     if (*unit != '\0') text_ += fmt::format("# UNIT {} {}\n", name_, unit);
     text_ += fmt::format("# HELP {} {}\n", name_, help);
-    for (const auto& sighting : sightings_) samples(sighting, labels_of(sighting.record));
+    for (const auto& scan_entry : scan_entries_) samples(scan_entry, labels_of(scan_entry.record));
   }
   template <typename Value>
   void sample(const char* suffix, const std::string& labels, Value value) {
@@ -45,7 +45,7 @@ class Metrics {
     return fmt::format("run=\"{:016x}\",group=\"{:x}\",epoch=\"{}\",rank=\"{}\",host={},pid=\"{}\"", record.run, record.group, record.epoch, record.rank, label_value(record.host), record.pid);
   }
 
-  const std::vector<Sighting>& sightings_;
+  const std::vector<ScanEntry>& scan_entries_;
   std::string name_, text_;
 };
 
@@ -53,15 +53,15 @@ using CollectiveValue = uint64_t (*)(const record::CollectiveCount&);
 using LinkValue = uint64_t (*)(const record::LinkCount&);
 
 void collective_counter(Metrics& metrics, const char* name, const char* unit, const char* help, CollectiveValue value) {
-  metrics.family(name, "counter", unit, help, [&](const Sighting& sighting, const std::string& labels) {
-    for (const auto& c : sighting.record.collectives) metrics.sample("_total", fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective)), value(c));
+  metrics.family(name, "counter", unit, help, [&](const ScanEntry& scan_entry, const std::string& labels) {
+    for (const auto& c : scan_entry.record.collectives) metrics.sample("_total", fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective)), value(c));
   });
 }
 
 template <typename Value>
 void link_counter(Metrics& metrics, const char* name, const char* unit, const char* help, Value value) {
-  metrics.family(name, "counter", unit, help, [&](const Sighting& sighting, const std::string& labels) {
-    const auto& record = sighting.record;
+  metrics.family(name, "counter", unit, help, [&](const ScanEntry& scan_entry, const std::string& labels) {
+    const auto& record = scan_entry.record;
     for (uint32_t peer = 0; peer < record.world; ++peer) {
       const auto& link = record.links[peer];
       if (peer != record.rank) metrics.sample("_total", fmt::format("{},peer=\"{}\",transport={}", labels, peer, label_value(link.transport)), value(link));
@@ -74,8 +74,8 @@ void collectives(Metrics& metrics) {
   collective_counter(metrics, "operations_failed", "", "Operations that did not end with ok.", [](const record::CollectiveCount& c) { return c.failed; });
   collective_counter(metrics, "operations_late", "", "Operations that ended at their deadline.", [](const record::CollectiveCount& c) { return c.late; });
   collective_counter(metrics, "tensor_bytes", "bytes", "Bytes of the tensors of operations that have ended.", [](const record::CollectiveCount& c) { return c.bytes; });
-  metrics.family("operation_seconds", "histogram", "seconds", "How long operations took.", [&](const Sighting& sighting, const std::string& labels) {
-    for (const auto& c : sighting.record.collectives) {
+  metrics.family("operation_seconds", "histogram", "seconds", "How long operations took.", [&](const ScanEntry& scan_entry, const std::string& labels) {
+    for (const auto& c : scan_entry.record.collectives) {
       const auto own = fmt::format("{},collective=\"{}\"", labels, unisono::name(c.collective));
       uint64_t below = 0;
       for (uint32_t i = 0; i + 1 < record::bucket_count; ++i) {
@@ -101,17 +101,17 @@ void links(Metrics& metrics) {
 
 }  // namespace
 
-std::string metrics_text(const std::vector<Sighting>& sightings) {
-  Metrics metrics(sightings);
+std::string metrics_text(const std::vector<ScanEntry>& scan_entries) {
+  Metrics metrics(scan_entries);
   collectives(metrics);
   links(metrics);
-  metrics.family("operations_in_flight", "gauge", "", "Operations that have begun and not ended.", [&](const Sighting& sighting, const std::string& labels) {
-    const auto& record = sighting.record;
+  metrics.family("operations_in_flight", "gauge", "", "Operations that have begun and not ended.", [&](const ScanEntry& scan_entry, const std::string& labels) {
+    const auto& record = scan_entry.record;
     metrics.sample("", labels, record.begun > record.ended ? record.begun - record.ended : 0);
   });
-  metrics.family("operation_age_seconds", "gauge", "seconds", "Age of the oldest operation in flight; 0: there is none.", [&](const Sighting& sighting, const std::string& labels) {
-    const auto* running = current(sighting);
-    metrics.sample("", labels, running == nullptr ? 0.0 : seconds(static_cast<uint64_t>(sighting.ago(running->started))));
+  metrics.family("operation_age_seconds", "gauge", "seconds", "Age of the oldest operation in flight; 0: there is none.", [&](const ScanEntry& scan_entry, const std::string& labels) {
+    const auto* running = current(scan_entry);
+    metrics.sample("", labels, running == nullptr ? 0.0 : seconds(static_cast<uint64_t>(scan_entry.ago(running->started))));
   });
   return std::move(metrics).finish();
 }

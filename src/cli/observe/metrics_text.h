@@ -10,6 +10,6 @@
 
 namespace unisono::cli {
 
-std::string metrics_text(const std::vector<Sighting>& sightings);
+std::string metrics_text(const std::vector<ScanEntry>& scan_entries);
 
 }  // namespace unisono::cli

@@ -49,7 +49,7 @@ Life life_of(const record::Snapshot& record, pid_t pid) {
   return process->is_stopped() ? Life::stopped : Life::runs;
 }
 
-void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, Sighting>& found, std::vector<std::string>& troubles) {
+void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, ScanEntry>& found, std::vector<std::string>& troubles) {
   const auto folder = fmt::format("/proc/{}/fd", pid);
   const auto process = record::process_state(pid);
   std::error_code error;
@@ -67,19 +67,19 @@ void add_process(pid_t pid, std::map<std::pair<dev_t, ino_t>, Sighting>& found, 
     }
     // Children have inherited the descriptor, but not the record.
     if (process && record->process_started != 0 && process->started != record->process_started) continue;
-    Sighting sighting{.record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
-    sighting.life = life_of(sighting.record, pid);
-    found.insert_or_assign({info.st_dev, info.st_ino}, std::move(sighting));
+    ScanEntry scan_entry{.record = std::move(*record), .source = fmt::format("pid {}", pid), .life = Life::runs, .seen = wall_now()};
+    scan_entry.life = life_of(scan_entry.record, pid);
+    found.insert_or_assign({info.st_dev, info.st_ino}, std::move(scan_entry));
   }
 }
 
-Sightings sorted(std::vector<Sighting> all, std::vector<std::string> troubles) {
-  const auto key = [](const Sighting& s) { return std::tuple(s.record.run, s.record.epoch, s.record.group, s.record.rank); };
-  std::stable_sort(all.begin(), all.end(), [&](const Sighting& a, const Sighting& b) { return key(a) < key(b); });
+ProcessScan sorted(std::vector<ScanEntry> all, std::vector<std::string> troubles) {
+  const auto key = [](const ScanEntry& s) { return std::tuple(s.record.run, s.record.epoch, s.record.group, s.record.rank); };
+  std::stable_sort(all.begin(), all.end(), [&](const ScanEntry& a, const ScanEntry& b) { return key(a) < key(b); });
   return {std::move(all), std::move(troubles)};
 }
 
-void add_file(const std::string& path, Sightings& found) {
+void add_file(const std::string& path, ProcessScan& found) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file) {
     found.troubles.push_back(fmt::format("{}: {}", path, std::strerror(errno)));
@@ -90,15 +90,15 @@ void add_file(const std::string& path, Sightings& found) {
     found.troubles.push_back(fmt::format("{}: {}", path, record.status().message()));
     return;
   }
-  Sighting sighting{.record = std::move(*record), .source = path, .life = Life::unknown, .seen = wall_now()};
-  if (sighting.record.left_at != 0 || sighting.record.host == host_name()) sighting.life = life_of(sighting.record, sighting.record.pid);
-  found.all.push_back(std::move(sighting));
+  ScanEntry scan_entry{.record = std::move(*record), .source = path, .life = Life::unknown, .seen = wall_now()};
+  if (scan_entry.record.left_at != 0 || scan_entry.record.host == host_name()) scan_entry.life = life_of(scan_entry.record, scan_entry.record.pid);
+  found.all.push_back(std::move(scan_entry));
 }
 
 }  // namespace
 
-Sightings look_at_processes(const std::vector<pid_t>& pids) {
-  std::map<std::pair<dev_t, ino_t>, Sighting> found;
+ProcessScan look_at_processes(const std::vector<pid_t>& pids) {
+  std::map<std::pair<dev_t, ino_t>, ScanEntry> found;
   std::vector<std::string> troubles;
   for (const auto pid : pids) add_process(pid, found, troubles);
   if (pids.empty()) {
@@ -108,13 +108,13 @@ Sightings look_at_processes(const std::vector<pid_t>& pids) {
       if (pid.ok()) add_process(static_cast<pid_t>(*pid), found, troubles);
     }
   }
-  std::vector<Sighting> all;
-  for (auto& [file, sighting] : found) all.push_back(std::move(sighting));
+  std::vector<ScanEntry> all;
+  for (auto& [file, scan_entry] : found) all.push_back(std::move(scan_entry));
   return sorted(std::move(all), std::move(troubles));
 }
 
-Sightings look_at_files(const std::vector<std::string>& paths) {
-  Sightings found;
+ProcessScan look_at_files(const std::vector<std::string>& paths) {
+  ProcessScan found;
   for (const auto& path : paths) {
     std::error_code error;
     if (!std::filesystem::is_directory(path, error)) {
@@ -138,7 +138,7 @@ void add_places(CLI::App& app, Places& places) {
   app.add_option("--pid", places.pids, "only the groups of this process; may be given several times")->type_name("PID")->allow_extra_args(false);
 }
 
-Result<Sightings> look_at(const Places& places) {
+Result<ProcessScan> look_at(const Places& places) {
   if (!places.paths.empty() && !places.pids.empty()) return Status(Code::invalid, "--pid and files do not go together");
   if (!places.paths.empty()) return look_at_files(places.paths);
   std::vector<pid_t> pids;

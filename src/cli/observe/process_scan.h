@@ -22,7 +22,7 @@ enum class Life : uint8_t {
   unknown,  // of another host
 };
 
-struct Sighting {
+struct ScanEntry {
   record::Snapshot record = {};
   std::string source = {};  // "pid 42", or the file's name
   Life life = Life::unknown;
@@ -31,15 +31,15 @@ struct Sighting {
   Nanos ago(Nanos monotonic) const { return seen > record.wall(monotonic) ? seen - record.wall(monotonic) : 0; }
 };
 
-struct Sightings {
-  std::vector<Sighting> all;
+struct ProcessScan {
+  std::vector<ScanEntry> all;
   std::vector<std::string> troubles;  // what looked like a record and could not be read, and why
 };
 
 // Of these processes; none given: of all whose memory this one may look into.
-Sightings look_at_processes(const std::vector<pid_t>& pids);
+ProcessScan look_at_processes(const std::vector<pid_t>& pids);
 // Files, and folders with files whose names end with ".record".
-Sightings look_at_files(const std::vector<std::string>& paths);
+ProcessScan look_at_files(const std::vector<std::string>& paths);
 
 // What a command of this family looks at: files and folders, or some processes, or all of this host.
 struct Places {
@@ -48,6 +48,6 @@ struct Places {
 };
 void add_places(CLI::App& app, Places& places);
 // invalid: what is wrong with them.
-Result<Sightings> look_at(const Places& places);
+Result<ProcessScan> look_at(const Places& places);
 
 }  // namespace unisono::cli

@@ -90,9 +90,9 @@ int run_top(const Arguments& arguments) {
   Readings readings;
   // The first look shows no rates; with --once it is not shown.
   for (bool first = true;; first = false) {
-    const auto sightings = look_at(options.places);
-    if (!sightings.ok()) return first ? usage_error(top_text.name, sightings.status().message()) : 1;
-    const auto frame = frame_of(*sightings, readings);
+    const auto scan_entries = look_at(options.places);
+    if (!scan_entries.ok()) return first ? usage_error(top_text.name, scan_entries.status().message()) : 1;
+    const auto frame = frame_of(*scan_entries, readings);
     const bool shown = !options.once || !first;
     if (shown && !show(options, frame)) return 1;
     if (shown && options.once) return frame.groups.empty() ? 1 : 0;

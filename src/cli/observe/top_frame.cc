@@ -18,9 +18,9 @@ Nanos percentile(std::vector<Nanos>& times, double part) {
 }
 
 // What an operation in flight has moved so far counts, too: the links count what has ended.
-Reading reading_of(const Sighting& sighting) {
-  const auto& record = sighting.record;
-  Reading reading{.seen = sighting.seen, .ended = record.ended};
+Reading reading_of(const ScanEntry& scan_entry) {
+  const auto& record = scan_entry.record;
+  Reading reading{.seen = scan_entry.seen, .ended = record.ended};
   for (const auto& link : record.links) {
     reading.sent_bytes += link.sent_bytes;
     reading.received_bytes += link.received_bytes;
@@ -42,11 +42,11 @@ void add_rates(TopRow& row, const Reading& before, const Reading& now) {
   row.received_bytes = rate(before.received_bytes, now.received_bytes);
 }
 
-TopRow row_of(const Account& account, const Sighting& sighting, const Readings& before, Readings& now) {
-  const auto& record = sighting.record;
-  TopRow row{.rank = record.rank, .host = record.host, .pid = record.pid, .state = doing(sighting), .since = since(account, sighting), .ended = record.ended};
-  const auto* running = current(sighting);
-  if (running != nullptr && sighting.life != Life::left) row.awaited = running->awaited;
+TopRow row_of(const Account& account, const ScanEntry& scan_entry, const Readings& before, Readings& now) {
+  const auto& record = scan_entry.record;
+  TopRow row{.rank = record.rank, .host = record.host, .pid = record.pid, .state = doing(scan_entry), .since = since(account, scan_entry), .ended = record.ended};
+  const auto* running = current(scan_entry);
+  if (running != nullptr && scan_entry.life != Life::left) row.pending = running->pending;
   std::vector<Nanos> times;
   for (const auto& operation : record.operations) times.push_back(operation.ended - operation.started);
   row.p50 = percentile(times, 0.5);
@@ -56,7 +56,7 @@ TopRow row_of(const Account& account, const Sighting& sighting, const Readings& 
     return finding.cause != Cause::failed && std::find(finding.ranks.begin(), finding.ranks.end(), record.rank) != finding.ranks.end();
   });
   const auto key = fmt::format("{:x}/{}/{:x}/{}", record.run, record.epoch, record.group, record.rank);
-  const auto reading = reading_of(sighting);
+  const auto reading = reading_of(scan_entry);
   if (const auto at = before.find(key); at != before.end()) add_rates(row, at->second, reading);
   now[key] = reading;
   return row;
@@ -79,29 +79,29 @@ std::string short_time(Nanos time) {
 std::string line_of(const TopRow& row) {
   const auto rates = row.has_rates ? fmt::format("{:>7} {:>10} {:>10}", short_number(row.operations), format_bytes(static_cast<uint64_t>(row.sent_bytes)), format_bytes(static_cast<uint64_t>(row.received_bytes)))
                                    : fmt::format("{:>7} {:>10} {:>10}", "-", "-", "-");
-  std::string awaited;
-  for (const auto rank : row.awaited) awaited += (awaited.empty() ? "" : ",") + fmt::format("{}", rank);
+  std::string pending;
+  for (const auto rank : row.pending) pending += (pending.empty() ? "" : ",") + fmt::format("{}", rank);
   return fmt::format("{}{:>4} {:>12.12} {:>7} {:>9} {} {:>9} {:>9} {:>6} {:>8}  {}", row.is_late ? "!" : " ", row.rank, row.host, row.pid, format_duration(row.since), rates,
-                     short_time(row.p50), short_time(row.p99), row.failed, awaited.empty() ? "-" : awaited, row.state);
+                     short_time(row.p50), short_time(row.p99), row.failed, pending.empty() ? "-" : pending, row.state);
 }
 
 }  // namespace
 
-TopFrame frame_of(const Sightings& sightings, Readings& readings) {
+TopFrame frame_of(const ProcessScan& scan_entries, Readings& readings) {
   TopFrame frame;
   Readings now;
-  for (const auto& account : accounts_of(sightings.all)) {
+  for (const auto& account : accounts_of(scan_entries.all)) {
     TopGroup group{.title = title_of(account), .world = account.world};
-    for (const auto* sighting : account.ranks) {
-      if (sighting != nullptr) group.rows.push_back(row_of(account, *sighting, readings, now));
+    for (const auto* scan_entry : account.ranks) {
+      if (scan_entry != nullptr) group.rows.push_back(row_of(account, *scan_entry, readings, now));
     }
     for (const auto& finding : account.findings) group.findings.push_back(finding.text);
     frame.groups.push_back(std::move(group));
   }
-  for (const auto& sighting : sightings.all) {
-    if (!sighting.record.note.empty()) frame.notes.push_back(fmt::format("{}: the record is not where it was asked to be: {}", sighting.source, sighting.record.note));
+  for (const auto& scan_entry : scan_entries.all) {
+    if (!scan_entry.record.note.empty()) frame.notes.push_back(fmt::format("{}: the record is not where it was asked to be: {}", scan_entry.source, scan_entry.record.note));
   }
-  frame.notes.insert(frame.notes.end(), sightings.troubles.begin(), sightings.troubles.end());
+  frame.notes.insert(frame.notes.end(), scan_entries.troubles.begin(), scan_entries.troubles.end());
   readings = std::move(now);
   return frame;
 }
@@ -131,7 +131,7 @@ std::string json_of(const TopFrame& frame, Nanos wall) {
   for (const auto& group : frame.groups) {
     nlohmann::ordered_json g{{"title", group.title}, {"world_size", group.world}, {"ranks", nlohmann::ordered_json::array()}, {"findings", group.findings}};
     for (const auto& row : group.rows) {
-      nlohmann::ordered_json r{{"rank", row.rank}, {"host", row.host}, {"pid", row.pid}, {"state", row.state}, {"since_ns", row.since}, {"waits_for", row.awaited}, {"late", row.is_late}};
+      nlohmann::ordered_json r{{"rank", row.rank}, {"host", row.host}, {"pid", row.pid}, {"state", row.state}, {"since_ns", row.since}, {"waits_for", row.pending}, {"late", row.is_late}};
       if (row.has_rates) {
         r["operations_per_s"] = row.operations;
         r["sent_bytes_per_s"] = row.sent_bytes;

@@ -22,7 +22,7 @@ struct TopRow {
   int32_t pid = 0;
   std::string state = {};            // "computing", "all_reduce 17: waits for contributions, round 0"
   Nanos since = 0;                 // for how long
-  std::vector<uint32_t> awaited = {};  // whom it waits for
+  std::vector<uint32_t> pending = {};  // whom it waits for
   bool is_late = false;            // others have waited for it for longer than patience
   bool has_rates = false;          // it was seen before
   double operations = 0, sent_bytes = 0, received_bytes = 0;  // per second
@@ -43,7 +43,7 @@ struct TopFrame {
 };
 
 // `readings` is what was seen before, and then what is seen now.
-TopFrame frame_of(const Sightings& sightings, Readings& readings);
+TopFrame frame_of(const ProcessScan& scan_entries, Readings& readings);
 // With colours for a terminal; width 0: no limit.
 std::string text_of(const TopFrame& frame, bool colours, size_t width);
 std::string json_of(const TopFrame& frame, Nanos wall);

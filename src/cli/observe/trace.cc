@@ -40,14 +40,14 @@ int run_trace(const Arguments& arguments) {
   const auto app = make_app(trace_command_text);
   add_trace_options(*app, options);
   if (const auto code = parse_arguments(*app, arguments)) return *code;
-  const auto sightings = look_at(options.places);
-  if (!sightings.ok()) return usage_error(trace_command_text.name, sightings.status().message());
-  for (const auto& trouble : sightings->troubles) fmt::print(stderr, "unisono trace: {}\n", trouble);
-  if (sightings->all.empty()) {
+  const auto scan_entries = look_at(options.places);
+  if (!scan_entries.ok()) return usage_error(trace_command_text.name, scan_entries.status().message());
+  for (const auto& trouble : scan_entries->troubles) fmt::print(stderr, "unisono trace: {}\n", trouble);
+  if (scan_entries->all.empty()) {
     fmt::print(stderr, "unisono trace: no record {}\n", options.places.paths.empty() ? "of a process that runs here" : "there");
     return 1;
   }
-  const auto text = trace_json(sightings->all);
+  const auto text = trace_json(scan_entries->all);
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? 0 : 1;
 }
 

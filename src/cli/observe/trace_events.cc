@@ -19,8 +19,8 @@ class Trace {
  public:
   explicit Trace(Nanos zero) : zero_(zero) {}
 
-  void add(const Sighting& sighting) {
-    const auto& record = sighting.record;
+  void add(const ScanEntry& scan_entry) {
+    const auto& record = scan_entry.record;
     ++process_;
     const auto group = record.group == 1 ? std::string() : fmt::format(", sub-group {:08x}", record.group);
     metadata("process_name", 0, fmt::format("rank {} (host {}, pid {}){}{}", record.rank, record.host, record.pid, group, record.epoch > 1 ? fmt::format(", epoch {}", record.epoch) : ""));
@@ -30,7 +30,7 @@ class Trace {
     auto operations = record.operations;
     std::sort(operations.begin(), operations.end(), [](const auto& a, const auto& b) { return std::pair(a.started, -a.ended) < std::pair(b.started, -b.ended); });
     for (const auto& operation : operations) add(record, operation);
-    for (const auto& running : record.running) add(sighting, running);
+    for (const auto& running : record.running) add(scan_entry, running);
   }
 
   std::string text() const { return Json{{"displayTimeUnit", "ns"}, {"traceEvents", events_}}.dump() + "\n"; }
@@ -39,7 +39,7 @@ class Trace {
   void add(const record::Snapshot& record, const record::EndedOperation& o) {
     const auto track = track_for(o.started, o.ended);
     Json arguments{{"call", o.name.call()}, {"schedule", name(o.name.kind.schedule)}, {"outcome", name(o.code)}};
-    if (o.awaited >= 0) arguments["waited for rank"] = o.awaited;
+    if (o.pending >= 0) arguments["waited for rank"] = o.pending;
     slice(record, o.name.to_string(), track, o.started, o.ended, std::move(arguments));
     if (o.last_receive == 0) return;
     const auto sent = o.first_send == 0 ? o.started : o.first_send;
@@ -50,12 +50,12 @@ class Trace {
   }
 
   // As long as it was seen; not longer than the process was.
-  void add(const Sighting& sighting, const record::RunningOperation& running) {
-    const auto& record = sighting.record;
-    const bool lives = sighting.life == Life::runs || sighting.life == Life::stopped;
-    const auto end = lives ? std::max(running.progress, sighting.seen - record.wall_start + record.monotonic_start) : running.progress;
+  void add(const ScanEntry& scan_entry, const record::RunningOperation& running) {
+    const auto& record = scan_entry.record;
+    const bool lives = scan_entry.life == Life::runs || scan_entry.life == Life::stopped;
+    const auto end = lives ? std::max(running.progress, scan_entry.seen - record.wall_start + record.monotonic_start) : running.progress;
     const auto track = track_for(running.started, end);
-    Json arguments{{"call", running.name.call()}, {"outcome", "in flight"}, {"waits for ranks", running.awaited}, {"round", running.round}};
+    Json arguments{{"call", running.name.call()}, {"outcome", "in flight"}, {"waits for ranks", running.pending}, {"round", running.round}};
     slice(record, running.name.to_string(), track, running.started, end, std::move(arguments));
   }
 
@@ -89,16 +89,16 @@ class Trace {
 
 }  // namespace
 
-std::string trace_json(const std::vector<Sighting>& sightings) {
+std::string trace_json(const std::vector<ScanEntry>& scan_entries) {
   // From the first thing that happened on, so that doubles hold nanoseconds.
   Nanos zero = never;
-  for (const auto& sighting : sightings) {
-    const auto& record = sighting.record;
+  for (const auto& scan_entry : scan_entries) {
+    const auto& record = scan_entry.record;
     for (const auto& operation : record.operations) zero = std::min(zero, record.wall(operation.started));
     for (const auto& running : record.running) zero = std::min(zero, record.wall(running.started));
   }
   Trace trace(zero);
-  for (const auto& sighting : sightings) trace.add(sighting);
+  for (const auto& scan_entry : scan_entries) trace.add(scan_entry);
   return trace.text();
 }
 

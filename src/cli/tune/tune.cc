@@ -50,11 +50,11 @@ class GroupStore final : public KeyValueStore {
   Group& group_;
 };
 
-std::vector<uint32_t> islands_of(const Group& group) {
+std::vector<uint32_t> host_groups_of(const Group& group) {
   std::map<std::string, uint32_t> hosts;
-  std::vector<uint32_t> islands;
-  for (const auto& member : group.members()) islands.push_back(hosts.emplace(member.host, static_cast<uint32_t>(hosts.size())).first->second);
-  return islands;
+  std::vector<uint32_t> host_groups;
+  for (const auto& member : group.members()) host_groups.push_back(hosts.emplace(member.host, static_cast<uint32_t>(hosts.size())).first->second);
+  return host_groups;
 }
 
 // As groups here have it that name none.
@@ -65,7 +65,7 @@ std::string transport(const TunePlan& plan) {
 
 class Tuner {
  public:
-  Tuner(Group& group, const TunePlan& plan, Sink& sink, Progress& progress) : group_(group), plan_(plan), sink_(sink), progress_(progress), islands_(islands_of(group)) {}
+  Tuner(Group& group, const TunePlan& plan, Sink& sink, Progress& progress) : group_(group), plan_(plan), sink_(sink), progress_(progress), host_groups_(host_groups_of(group)) {}
   // A group with as many streams as are quickest, where there is anything to choose; else the one there is.
   Result<Group> choose_streams(uint32_t& chosen);
   Result<TunedGroup> tune(Group& group);
@@ -78,13 +78,13 @@ class Tuner {
   // In turn, round by round.
   Status run_rounds(Group& group, Collective collective, uint64_t bytes, std::vector<Trial>& trials);
   Result<Measurement> run(Group& group, Collective collective, uint64_t bytes, const Trial& trial, uint32_t iterations);
-  bool several_hosts() const { return std::any_of(islands_.begin(), islands_.end(), [](uint32_t host) { return host != 0; }); }
+  bool several_hosts() const { return std::any_of(host_groups_.begin(), host_groups_.end(), [](uint32_t host) { return host != 0; }); }
 
   Group& group_;
   const TunePlan& plan_;
   Sink& sink_;
   Progress& progress_;
-  const std::vector<uint32_t> islands_;
+  const std::vector<uint32_t> host_groups_;
   uint64_t sizes_done_ = 0;
   std::string models_;  // schedule, of the size at hand
 };
@@ -129,7 +129,7 @@ Status Tuner::run_rounds(Group& group, Collective collective, uint64_t bytes, st
 }
 
 Result<Trial> Tuner::tune_size(Group& group, Collective collective, uint64_t bytes) {
-  auto trials = schedule_trials(*parse_tuned(facts_of(collective).name), islands_);
+  auto trials = schedule_trials(*parse_tuned(facts_of(collective).name), host_groups_);
   if (auto status = keep_possible(group, collective, bytes, trials); !status.ok()) return status;
   if (auto status = run_rounds(group, collective, bytes, trials); !status.ok()) return status;
   auto quickest = *std::min_element(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.us < b.us; });
@@ -162,7 +162,7 @@ Result<std::vector<TunedCall>> Tuner::tune_collective(Group& group, Collective c
 
 Result<TunedGroup> Tuner::tune(Group& group) {
   sink_.table(fmt::format("{:<15} {:>10}  {:<17} {:>10}  {:<17} {:>8} {:>10} {:>8}\n", "# collective", "size", "the model's", "us", "quickest", "slice", "us", "less"));
-  TunedGroup tuned{.islands = islands_, .transport = transport(plan_)};
+  TunedGroup tuned{.host_groups = host_groups_, .transport = transport(plan_)};
   for (const auto collective : plan_.collectives) {
     const auto calls = tune_collective(group, collective);
     if (!calls.ok()) return calls.status();
@@ -226,18 +226,18 @@ Status write_file(const std::string& path, const TunedGroup& group, uint32_t str
   return {Code::unavailable, fmt::format("{} cannot be written: {}", path, std::strerror(errno))};
 }
 
-int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<Seat>& seat) {
+int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, std::optional<EmulatedRank>& rank_end) {
   Sink sink("");
   if (group.rank() == 0) {
     if (auto status = sink.open(true); !status.ok()) return failed(group, "output", status);
     if (const auto before = tuning_before(options.output); !before.ok()) return failed(group, "-o", before.status());
   }
-  if (seat) {
-    if (const auto zero = seat->start(); !zero.ok()) return failed(group, "start", zero.status());
+  if (rank_end) {
+    if (const auto zero = rank_end->start(); !zero.ok()) return failed(group, "start", zero.status());
   }
   Progress progress(progress_options("tune", plan.collectives.size() * plan.sizes.size(), group.rank() == 0 ? options.progress : "off"), monotonic_now());
-  const auto islands = islands_of(group);
-  const auto what = fmt::format("{} ranks as {}, transport {}, {}; unisono {} ({})", group.world_size(), placement_text(islands), transport(plan), group.link_speeds().to_string(), version_text, commit_text());
+  const auto host_groups = host_groups_of(group);
+  const auto what = fmt::format("{} ranks as {}, transport {}, {}; unisono {} ({})", group.world_size(), placement_text(host_groups), transport(plan), group.link_speeds().to_string(), version_text, commit_text());
   sink.table("# " + what + "\n");
   Tuner tuner(group, plan, sink, progress);
   uint32_t streams = 0;
@@ -245,7 +245,7 @@ int play_part(const TuneOptions& options, const TunePlan& plan, Group& group, st
   if (!with_streams.ok()) return failed(group, "streams", with_streams.status());
   const auto tuned = tuner.tune(*with_streams);
   if (!tuned.ok()) return failed(group, "measurement", tuned.status());
-  if (auto shown = show_links(plan.limits, seat, sink); !shown.ok()) return failed(group, "links", shown);
+  if (auto shown = show_links(plan.limits, rank_end, sink); !shown.ok()) return failed(group, "links", shown);
   if (group.rank() == 0) {
     if (auto written = write_file(options.output, *tuned, streams, what); !written.ok()) return failed(group, "-o", written);
     sink.table(tuned->calls.empty() ? fmt::format("# the cost model's choices are the quickest there are; {} says no more than that\n", options.output)
@@ -267,7 +267,7 @@ int run_tune(const Arguments& arguments) {
   const auto plan = make_tune_plan(options);
   if (!plan.ok()) return usage_error(tune_text.name, plan.status().message());
   BenchRanks ranks{.command = {"tune"}, .launch = options.launch, .limits = plan->limits, .faults = {}, .group = plan->group, .progress = options.progress, .outputs = {{"-o", options.output}}};
-  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<Seat>& seat) { return play_part(options, *plan, group, seat); });
+  return run_bench_ranks(ranks, arguments, [&](Group& group, std::optional<EmulatedRank>& rank_end) { return play_part(options, *plan, group, rank_end); });
 }
 
 }  // namespace unisono::cli

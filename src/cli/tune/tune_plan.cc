@@ -17,9 +17,9 @@ bool is_automatic(const Trial& trial) { return trial.kind == ScheduleKind::autom
 
 }  // namespace
 
-std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> islands) {
-  const std::set<uint32_t> hosts(islands.begin(), islands.end());
-  const bool hierarchy = hosts.size() > 1 && hosts.size() < islands.size();
+std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> host_groups) {
+  const std::set<uint32_t> hosts(host_groups.begin(), host_groups.end());
+  const bool hierarchy = hosts.size() > 1 && hosts.size() < host_groups.size();
   std::vector<Trial> trials(1);
   for (const auto kind : kinds_of(collective)) {
     if (kind != ScheduleKind::hierarchical || hierarchy) trials.push_back({.kind = kind});

@@ -20,7 +20,7 @@ struct Trial {
 };
 
 // What is tried first: the cost model's choice, then every schedule there is; the hierarchical ones where some hosts have several ranks.
-std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> islands);
+std::vector<Trial> schedule_trials(unisono::Collective collective, std::span<const uint32_t> host_groups);
 // Then, around the quickest of these, other slices, where tensors have several.
 std::vector<Trial> slice_trials(const Trial& quickest, uint64_t bytes);
 // The quickest if it beats the first by more than `gain` (0.05: a twentieth) and the middle halves of their rounds do not overlap; else the first.

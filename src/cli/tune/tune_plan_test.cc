@@ -13,8 +13,8 @@ constexpr auto no_limit = std::numeric_limits<uint64_t>::max();
 Trial trial(ScheduleKind kind, double us, uint64_t slice = 0) { return {.kind = kind, .slice_bytes = slice, .us = us, .low_us = us * 0.99, .high_us = us * 1.01}; }
 
 TEST(TunePlan, tries_the_models_choice_first_and_then_all_there_is) {
-  const auto times = [](ScheduleKind kind, std::vector<uint32_t> islands) {
-    const auto trials = schedule_trials(unisono::Collective::all_reduce, islands);
+  const auto times = [](ScheduleKind kind, std::vector<uint32_t> host_groups) {
+    const auto trials = schedule_trials(unisono::Collective::all_reduce, host_groups);
     EXPECT_EQ(trials.front().kind, automatic);
     return std::count_if(trials.begin(), trials.end(), [&](const Trial& each) { return each.kind == kind; });
   };

@@ -29,22 +29,22 @@ GroupId read_group(ByteReader& reader) {
   return id;
 }
 
-void write_seat(ByteWriter& writer, const SeatName& seat) {
-  writer.write(seat.layout_version).write(seat.layout_digest).write(seat.sweep).write(seat.round).write(seat.line);
+void write_slot(ByteWriter& writer, const SlotName& slot) {
+  writer.write(slot.layout_version).write(slot.layout_digest).write(slot.step).write(slot.round).write(slot.line);
 }
-bool read_seat(ByteReader& reader, SeatName& seat) {
-  seat.layout_version = reader.read<uint64_t>();
-  seat.layout_digest = reader.read<uint64_t>();
-  seat.sweep = reader.read<uint64_t>();
-  seat.round = reader.read<uint32_t>();
-  seat.line = reader.read<uint32_t>();
-  return reader.ok() && seat.layout_version < sweeps_max && seat.sweep < sweeps_max && seat.round < rounds_max &&
-         seat.line < rounds_max;
+bool read_slot(ByteReader& reader, SlotName& slot) {
+  slot.layout_version = reader.read<uint64_t>();
+  slot.layout_digest = reader.read<uint64_t>();
+  slot.step = reader.read<uint64_t>();
+  slot.round = reader.read<uint32_t>();
+  slot.line = reader.read<uint32_t>();
+  return reader.ok() && slot.layout_version < steps_max && slot.step < steps_max && slot.round < rounds_max &&
+         slot.line < rounds_max;
 }
 
 bool read_opened(ByteReader& reader, uint64_t& opened) {
   opened = reader.read<uint64_t>();
-  return reader.ok() && opened <= sweeps_max;
+  return reader.ok() && opened <= steps_max;
 }
 
 bool read_flag(ByteReader& reader, bool& flag) {
@@ -80,14 +80,14 @@ bool read_peers(ByteReader& reader, std::vector<PeerId>& peers) {
 }
 
 void write_body(ByteWriter& writer, const Register& body) {
-  write_seat(writer, body.seat);
+  write_slot(writer, body.slot);
   writer.write(body.cell).write(body.position);
   writer.write<uint8_t>(body.weighted).write<uint8_t>(body.pre).write<uint8_t>(body.in_layout);
   writer.write(static_cast<uint8_t>(body.role)).write(body.bandwidth).write(body.schema).write(body.attempt);
   write_peers(writer, body.missing);
 }
 Status read_body(ByteReader& reader, Register& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("register: seat");
+  if (!read_slot(reader, body.slot)) return corrupt_message("register: slot");
   body.cell = reader.read<uint32_t>();
   body.position = reader.read<uint32_t>();
   if (!read_flag(reader, body.weighted) || !read_flag(reader, body.pre) || !read_flag(reader, body.in_layout))
@@ -101,13 +101,13 @@ Status read_body(ByteReader& reader, Register& body) {
 }
 
 void write_body(ByteWriter& writer, const Pending& body) {
-  write_seat(writer, body.seat);
-  writer.write(body.attempt).write(body.sweeps_opened).write(body.round_ms);
+  write_slot(writer, body.slot);
+  writer.write(body.attempt).write(body.steps_opened).write(body.round_ms);
 }
 Status read_body(ByteReader& reader, Pending& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("pending: seat");
+  if (!read_slot(reader, body.slot)) return corrupt_message("pending: slot");
   body.attempt = reader.read<uint64_t>();
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("pending: opened sweeps");
+  if (!read_opened(reader, body.steps_opened)) return corrupt_message("pending: opened averaging steps");
   body.round_ms = reader.read<uint64_t>();
   return {};
 }
@@ -115,7 +115,7 @@ Status read_body(ByteReader& reader, Pending& body) {
 void write_body(ByteWriter& writer, const Descriptor& body) {
   const auto& group = body.group;
   write_group(writer, group.id);
-  write_seat(writer, group.seat);
+  write_slot(writer, group.slot);
   writer.write(group.schema).write<uint8_t>(group.line_complete).write(group.highest_opened);
   writer.write(static_cast<uint32_t>(group.members.size()));
   for (size_t rank = 0; rank < group.members.size(); ++rank) {
@@ -151,10 +151,10 @@ Status read_members(ByteReader& reader, GroupDescriptor& group) {
 Status read_body(ByteReader& reader, Descriptor& body) {
   auto& group = body.group;
   group.id = read_group(reader);
-  if (!read_seat(reader, group.seat)) return corrupt_message("descriptor: seat");
+  if (!read_slot(reader, group.slot)) return corrupt_message("descriptor: slot");
   group.schema = reader.read<uint64_t>();
   if (!read_flag(reader, group.line_complete)) return corrupt_message("descriptor: flags");
-  if (!read_opened(reader, group.highest_opened)) return corrupt_message("descriptor: opened sweeps");
+  if (!read_opened(reader, group.highest_opened)) return corrupt_message("descriptor: opened averaging steps");
   if (auto status = read_members(reader, group); !status.ok()) return status;
   if (!read_peers(reader, group.missing)) return corrupt_message("descriptor: missing");
   return {};
@@ -167,69 +167,69 @@ Status read_body(ByteReader& reader, DescriptorAck& body) {
 }
 
 void write_body(ByteWriter& writer, const Alone& body) {
-  write_seat(writer, body.seat);
-  writer.write<uint8_t>(body.no_reducer).write(body.sweeps_opened);
+  write_slot(writer, body.slot);
+  writer.write<uint8_t>(body.no_reducer).write(body.steps_opened);
   write_peers(writer, body.missing);
 }
 Status read_body(ByteReader& reader, Alone& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("alone: seat");
+  if (!read_slot(reader, body.slot)) return corrupt_message("alone: slot");
   if (!read_flag(reader, body.no_reducer)) return corrupt_message("alone: flags");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("alone: opened sweeps");
+  if (!read_opened(reader, body.steps_opened)) return corrupt_message("alone: opened averaging steps");
   if (!read_peers(reader, body.missing)) return corrupt_message("alone: missing");
   return {};
 }
 
 void write_body(ByteWriter& writer, const Closed& body) {
-  write_seat(writer, body.seat);
-  writer.write(body.sweeps_opened).write(body.since_ms);
+  write_slot(writer, body.slot);
+  writer.write(body.steps_opened).write(body.since_ms);
 }
 Status read_body(ByteReader& reader, Closed& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("closed: seat");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("closed: opened sweeps");
+  if (!read_slot(reader, body.slot)) return corrupt_message("closed: slot");
+  if (!read_opened(reader, body.steps_opened)) return corrupt_message("closed: opened averaging steps");
   body.since_ms = reader.read<uint64_t>();
   return {};
 }
 
 void write_body(ByteWriter& writer, const Full& body) {
-  write_seat(writer, body.seat);
-  writer.write<uint8_t>(body.other_schema).write(body.sweeps_opened);
+  write_slot(writer, body.slot);
+  writer.write<uint8_t>(body.other_schema).write(body.steps_opened);
 }
 Status read_body(ByteReader& reader, Full& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("full: seat");
+  if (!read_slot(reader, body.slot)) return corrupt_message("full: slot");
   if (!read_flag(reader, body.other_schema)) return corrupt_message("full: flags");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("full: opened sweeps");
+  if (!read_opened(reader, body.steps_opened)) return corrupt_message("full: opened averaging steps");
   return {};
 }
 
 void write_body(ByteWriter& writer, const StaleLayout& body) {
-  write_seat(writer, body.seat);
-  writer.write(body.sweeps_opened);
+  write_slot(writer, body.slot);
+  writer.write(body.steps_opened);
   write_layout(writer, body.newer);
 }
 Status read_body(ByteReader& reader, StaleLayout& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("stale layout: seat");
-  if (!read_opened(reader, body.sweeps_opened)) return corrupt_message("stale layout: opened sweeps");
+  if (!read_slot(reader, body.slot)) return corrupt_message("stale layout: slot");
+  if (!read_opened(reader, body.steps_opened)) return corrupt_message("stale layout: opened averaging steps");
   return read_layout(reader, body.newer);
 }
 
 void write_body(ByteWriter& writer, const LayoutReply& body) { write_layout(writer, body.layout); }
 Status read_body(ByteReader& reader, LayoutReply& body) { return read_layout(reader, body.layout); }
 
-void write_body(ByteWriter& writer, const NeedLayout& body) { write_seat(writer, body.seat); }
+void write_body(ByteWriter& writer, const NeedLayout& body) { write_slot(writer, body.slot); }
 Status read_body(ByteReader& reader, NeedLayout& body) {
-  return read_seat(reader, body.seat) ? Status() : corrupt_message("need layout: seat");
+  return read_slot(reader, body.slot) ? Status() : corrupt_message("need layout: slot");
 }
 
-void write_body(ByteWriter& writer, const Late& body) { write_seat(writer, body.seat); }
-Status read_body(ByteReader& reader, Late& body) { return read_seat(reader, body.seat) ? Status() : corrupt_message("late: seat"); }
+void write_body(ByteWriter& writer, const Late& body) { write_slot(writer, body.slot); }
+Status read_body(ByteReader& reader, Late& body) { return read_slot(reader, body.slot) ? Status() : corrupt_message("late: slot"); }
 
 void write_body(ByteWriter& writer, const Decline& body) {
   write_group(writer, body.id);
-  write_seat(writer, body.seat);
+  write_slot(writer, body.slot);
 }
 Status read_body(ByteReader& reader, Decline& body) {
   body.id = read_group(reader);
-  return read_seat(reader, body.seat) ? Status() : corrupt_message("decline: seat");
+  return read_slot(reader, body.slot) ? Status() : corrupt_message("decline: slot");
 }
 
 void write_body(ByteWriter& writer, const GetDescriptor& body) { write_group(writer, body.id); }
@@ -239,11 +239,11 @@ Status read_body(ByteReader& reader, GetDescriptor& body) {
 }
 
 void write_body(ByteWriter& writer, const Withdraw& body) {
-  write_seat(writer, body.seat);
+  write_slot(writer, body.slot);
   writer.write(body.attempt);
 }
 Status read_body(ByteReader& reader, Withdraw& body) {
-  if (!read_seat(reader, body.seat)) return corrupt_message("withdraw: seat");
+  if (!read_slot(reader, body.slot)) return corrupt_message("withdraw: slot");
   body.attempt = reader.read<uint64_t>();
   return {};
 }
@@ -267,7 +267,7 @@ Result<FormationMessage> read_kind(ByteReader& reader, size_t kind, std::index_s
 
 }  // namespace
 
-bool for_clerk(const FormationMessage& message) {
+bool for_coordinator(const FormationMessage& message) {
   return std::holds_alternative<Register>(message) || std::holds_alternative<DescriptorAck>(message) ||
          std::holds_alternative<LayoutReply>(message) || std::holds_alternative<Late>(message) ||
          std::holds_alternative<Withdraw>(message);

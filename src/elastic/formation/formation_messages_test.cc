@@ -13,10 +13,10 @@ namespace {
 
 using namespace formation;
 
-const SeatName seat{3, 0xD16E57, 7, 1, 4};
+const SlotName slot{3, 0xD16E57, 7, 1, 4};
 
 GroupDescriptor group_of(uint32_t members) {
-  GroupDescriptor group{.id = {1, 2}, .seat = seat, .members = {}, .chunk_counts = {}, .schema = 9, .line_complete = true,
+  GroupDescriptor group{.id = {1, 2}, .slot = slot, .members = {}, .chunk_counts = {}, .schema = 9, .line_complete = true,
                         .missing = {test::peer_id(90), test::peer_id(91)}, .highest_opened = 8};
   for (uint32_t i = 0; i < members; ++i) {
     group.members.push_back({test::peer_id(i + 1), i, true, i > 0, i == 1 ? ElasticRole::reducer : ElasticRole::peer, 1e6 + i});
@@ -26,26 +26,26 @@ GroupDescriptor group_of(uint32_t members) {
 }
 
 Register registration() {
-  return {.seat = seat, .cell = 12, .position = 3, .weighted = true, .pre = true, .in_layout = true, .role = ElasticRole::client,
+  return {.slot = slot, .cell = 12, .position = 3, .weighted = true, .pre = true, .in_layout = true, .role = ElasticRole::client,
           .bandwidth = 12.5e6, .schema = 77, .attempt = 5, .missing = {test::peer_id(1), test::peer_id(2)}};
 }
 
 std::vector<FormationMessage> one_of_each() {
   const auto layout = test::layout_of(test::peer_ids(9));
   return {registration(),
-          Pending{seat, 5, 8, 30000},
+          Pending{slot, 5, 8, 30000},
           Descriptor{group_of(3)},
           DescriptorAck{{3, 4}},
-          Alone{seat, true, {test::peer_id(4)}, 8},
-          Closed{seat, 8, 1234},
-          Full{seat, true, 8},
-          StaleLayout{seat, 8, layout},
-          NeedLayout{seat},
+          Alone{slot, true, {test::peer_id(4)}, 8},
+          Closed{slot, 8, 1234},
+          Full{slot, true, 8},
+          StaleLayout{slot, 8, layout},
+          NeedLayout{slot},
           LayoutReply{layout},
-          Late{seat},
-          Decline{{5, 6}, seat},
+          Late{slot},
+          Decline{{5, 6}, slot},
           GetDescriptor{{7, 8}},
-          Withdraw{seat, 6}};
+          Withdraw{slot, 6}};
 }
 
 std::string why(const FormationMessage& message) {
@@ -92,44 +92,44 @@ TEST(FormationMessages, random_bytes_never_do_harm) {
 }
 
 TEST(FormationMessages, each_belongs_to_one_of_the_two_machines) {
-  EXPECT_TRUE(for_clerk(registration()));
-  EXPECT_TRUE(for_clerk(Withdraw{seat, 1}));
-  EXPECT_TRUE(for_clerk(Late{seat}));
-  EXPECT_FALSE(for_clerk(Pending{seat, 1, 1, 1}));
-  EXPECT_FALSE(for_clerk(Decline{{1, 1}, seat}));
+  EXPECT_TRUE(for_coordinator(registration()));
+  EXPECT_TRUE(for_coordinator(Withdraw{slot, 1}));
+  EXPECT_TRUE(for_coordinator(Late{slot}));
+  EXPECT_FALSE(for_coordinator(Pending{slot, 1, 1, 1}));
+  EXPECT_FALSE(for_coordinator(Decline{{1, 1}, slot}));
 }
 
 TEST(FormationMessages, another_channel_is_refused) {
-  auto bytes = encode(NeedLayout{seat});
+  auto bytes = encode(NeedLayout{slot});
   bytes[0] = std::byte{1};
   EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: channel 1");
 }
 
 TEST(FormationMessages, another_version_is_refused) {
-  auto bytes = encode(NeedLayout{seat});
+  auto bytes = encode(NeedLayout{slot});
   bytes[1] = std::byte{9};
   EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: version 9");
 }
 
 TEST(FormationMessages, kinds_that_do_not_exist_are_refused) {
-  auto bytes = encode(NeedLayout{seat});
+  auto bytes = encode(NeedLayout{slot});
   for (const int kind : {0, 15, 255}) {
     bytes[2] = static_cast<std::byte>(kind);
     EXPECT_EQ(decode_formation(bytes).status().message(), "formation message: kind " + std::to_string(kind));
   }
 }
 
-TEST(FormationMessages, a_sweep_that_nobody_can_have_reached_is_refused) {
-  auto far = seat;
-  far.sweep = sweeps_max;
-  EXPECT_EQ(why(Late{far}), "formation message: late: seat");
-  EXPECT_EQ(why(Closed{seat, sweeps_max + 1, 0}), "formation message: closed: opened sweeps");
+TEST(FormationMessages, a_step_that_nobody_can_have_reached_is_refused) {
+  auto far = slot;
+  far.step = steps_max;
+  EXPECT_EQ(why(Late{far}), "formation message: late: slot");
+  EXPECT_EQ(why(Closed{slot, steps_max + 1, 0}), "formation message: closed: opened averaging steps");
 }
 
-TEST(FormationMessages, a_round_that_no_sweep_has_is_refused) {
-  auto far = seat;
+TEST(FormationMessages, a_round_that_no_step_has_is_refused) {
+  auto far = slot;
   far.round = rounds_max;
-  EXPECT_EQ(why(Withdraw{far, 1}), "formation message: withdraw: seat");
+  EXPECT_EQ(why(Withdraw{far, 1}), "formation message: withdraw: slot");
 }
 
 TEST(FormationMessages, a_bandwidth_that_is_no_number_is_refused) {
@@ -199,7 +199,7 @@ TEST(FormationMessages, a_layout_that_is_not_its_digest_is_refused) {
   auto layout = test::layout_of(test::peer_ids(9));
   ++layout.digest;
   EXPECT_NE(why(LayoutReply{layout}).find("digest"), std::string::npos);
-  EXPECT_NE(why(StaleLayout{seat, 1, layout}).find("digest"), std::string::npos);
+  EXPECT_NE(why(StaleLayout{slot, 1, layout}).find("digest"), std::string::npos);
 }
 
 TEST(GroupDescriptor, says_which_rank_a_peer_has) {

@@ -28,7 +28,7 @@ struct Line {
     layout = test::layout_of({ids.begin(), ids.begin() + members}, 1, {members});
     for (int i = 0;; ++i) {
       options.run = "run" + std::to_string(i);
-      holders = record_holders(seat_key(options.run, seat_in(layout, ids[0], 0, 0)), ids);
+      holders = record_holders(slot_key(options.run, slot_in(layout, ids[0], 0, 0)), ids);
       const auto is_other = [&](const PeerId& peer) { return layout.rank_of(peer) == layout.peers.size(); };
       if (std::all_of(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(keepers), is_other)) break;
     }
@@ -73,20 +73,20 @@ TEST(FormationA23, a_silent_member_costs_gather_timeout_once) {
   EXPECT_EQ(line.group(0)->members.size(), 7u);
   EXPECT_EQ(line.group(0)->missing, std::vector{silent});
   EXPECT_FALSE(line.group(0)->line_complete);
-  for (uint64_t sweep = 1; sweep < 4; ++sweep) {
+  for (uint64_t step = 1; step < 4; ++step) {
     const auto start = line.net->now();
-    for (uint32_t i = 0; i < 7; ++i) line.net->seek(i, start + i * 5 * millisecond, sweep, 0, line.group(0)->missing);
+    for (uint32_t i = 0; i < 7; ++i) line.net->seek(i, start + i * 5 * millisecond, step, 0, line.group(0)->missing);
     line.net->run(start + 5 * second);
     for (uint32_t i = 0; i < 7; ++i) {
       ASSERT_NE(line.group(i), nullptr);
-      EXPECT_LE(line.net->node(i).ended, start + 110 * millisecond) << "nobody waits for one that lags; sweep " << sweep;
+      EXPECT_LE(line.net->node(i).ended, start + 110 * millisecond) << "nobody waits for one that lags; averaging step " << step;
     }
     EXPECT_EQ(line.group(0)->members.size(), 7u);
     EXPECT_EQ(line.group(0)->missing, std::vector{silent}) << "and the list is handed on";
   }
 }
 
-TEST(FormationA23, a_dead_first_holder_costs_clerk_timeout) {
+TEST(FormationA23, a_dead_first_holder_costs_coordinator_timeout) {
   Line line(2);
   line.net->kill(line.net->index(line.holders[0]));
   for (uint32_t i = 0; i < 8; ++i) line.net->seek(i, i * 5 * millisecond, 0, 0);
@@ -108,7 +108,7 @@ TEST(Formation, a_first_holder_that_is_known_to_be_gone_costs_no_time) {
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(line.net->node(i).ended, 180 * millisecond);
 }
 
-TEST(Formation, a_peer_that_comes_too_late_is_expected_again_in_the_next_sweep) {
+TEST(Formation, a_peer_that_comes_too_late_is_expected_again_in_the_next_step) {
   Line line(1);
   for (uint32_t i = 0; i < 7; ++i) line.net->seek(i, 0, 0, 0);
   line.net->seek(7, 3 * second, 0, 0);
@@ -117,7 +117,7 @@ TEST(Formation, a_peer_that_comes_too_late_is_expected_again_in_the_next_sweep) 
   const auto* closed = std::get_if<SeekClosed>(&*line.net->node(7u).outcome);
   ASSERT_NE(closed, nullptr);
   EXPECT_EQ(closed->since_ms, 1000u);
-  EXPECT_EQ(closed->sweeps_opened, 1u);
+  EXPECT_EQ(closed->steps_opened, 1u);
   for (uint32_t i = 0; i < 7; ++i) line.net->seek(i, 5 * second, 1, 0, line.group(0)->missing);
   line.net->seek(7, 6 * second, 1, 0);
   line.net->run(20 * second);
@@ -129,18 +129,18 @@ TEST(Formation, a_member_that_was_not_told_learns_of_its_group_from_the_others) 
   Line line(1);
   line.options.members_talk = true;
   line.net = std::make_unique<FormationNet>(line.options, line.layout);
-  const auto clerk = line.net->index(line.holders[0]);
+  const auto coordinator = line.net->index(line.holders[0]);
   for (uint32_t i = 0; i < 8; ++i) line.net->seek(i, 0, 0, 0);
-  // The clerk dies after some of its eight descriptors: eight registrations and seven answers come before them.
+  // The coordinator dies after some of its eight descriptors: eight registrations and seven answers come before them.
   constexpr uint64_t dies_at = 8 + 7 + 5;
   line.net->before_send = [&](uint64_t number) {
-    if (number == dies_at) line.net->kill(clerk);
+    if (number == dies_at) line.net->kill(coordinator);
   };
   line.net->run(30 * second);
   for (uint32_t i = 0; i < 8; ++i) {
     ASSERT_NE(line.group(i), nullptr) << i;
     EXPECT_EQ(*line.group(i), *line.group(0));
-    EXPECT_LT(line.net->node(i).ended, second) << "before it gives the clerk up";
+    EXPECT_LT(line.net->node(i).ended, second) << "before it gives the coordinator up";
   }
 }
 
@@ -157,7 +157,7 @@ TEST(Formation, nobody_believes_a_cut_off_few_that_most_of_the_line_is_missing) 
   }
 }
 
-TEST(Formation, groups_of_two_lines_form_side_by_side_and_clerks_may_be_members) {
+TEST(Formation, groups_of_two_lines_form_side_by_side_and_coordinators_may_be_members) {
   NetOptions options;
   options.peers = 12;
   const auto layout = test::layout_of(test::peer_ids(12), 1, {4, 3});
@@ -175,7 +175,7 @@ TEST(Formation, groups_of_two_lines_form_side_by_side_and_clerks_may_be_members)
   }
 }
 
-TEST(FormationA34, a_client_is_nobodys_clerk_and_owns_nothing) {
+TEST(FormationA34, a_client_is_nobodys_coordinator_and_owns_nothing) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const auto ids = test::peer_ids(5);
@@ -197,12 +197,12 @@ TEST(FormationA34, a_client_is_nobodys_clerk_and_owns_nothing) {
     EXPECT_EQ(group->members.size(), 5u);
     for (const uint32_t client : {1u, 3u}) {
       EXPECT_EQ(group->chunk_counts[group->rank_of(ids[client])], 0u);
-      EXPECT_EQ(net.node(client).clerk->closed_seats(), 0u);
+      EXPECT_EQ(net.node(client).coordinator->closed_slots(), 0u);
     }
   }
 }
 
-// One random world: two rounds of a sweep, with deaths, losses, layouts that not all know.
+// One random world: two rounds of an averaging step, with deaths, losses, layouts that not all know.
 class World {
  public:
   explicit World(uint64_t seed) : random_(seed), peers_(static_cast<uint32_t>(3 + random_.below(14))) {
@@ -228,7 +228,7 @@ class World {
     }
     started_.assign(peers_, 0);
     rounds_.assign(peers_, 0);
-    const auto key = seat_key(options.run, seat_in(layout, ids[0], 0, 0));
+    const auto key = slot_key(options.run, slot_in(layout, ids[0], 0, 0));
     for (const auto& holder : record_holders(key, ids)) {
       if (random_.chance(0.5)) plan_death(net_->index(holder), random_.below(12 * peers_));
     }
@@ -252,7 +252,7 @@ class World {
       for (const auto& [id, group] : node.groups) {
         EXPECT_LT(group.rank_of(node.id), group.members.size());
         EXPECT_EQ(groups.emplace(id, group).first->second, group) << "two descriptors under one id";
-        EXPECT_TRUE(rounds.emplace(group.seat.sweep, group.seat.round).second) << "two groups in one round";
+        EXPECT_TRUE(rounds.emplace(group.slot.step, group.slot.round).second) << "two groups in one round";
         const auto chunks = std::accumulate(group.chunk_counts.begin(), group.chunk_counts.end(), 0u);
         EXPECT_EQ(chunks, 64u);
         ++accepted;
@@ -282,7 +282,7 @@ class World {
   void ended(uint32_t i) {
     auto& node = net_->node(i);
     const auto waited = net_->now() - started_[i];
-    EXPECT_LE(waited, 3 * (times_.clerk_timeout + times_.gather_timeout + times_.round_timeout)) << "peer " << i;
+    EXPECT_LE(waited, 3 * (times_.coordinator_timeout + times_.gather_timeout + times_.round_timeout)) << "peer " << i;
     const auto round = rounds_[i];
     ++outcomes[node.outcome->index()];
     if (const auto* stale = std::get_if<SeekStale>(&*node.outcome)) {

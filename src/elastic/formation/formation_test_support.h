@@ -1,4 +1,4 @@
-// For the tests of forming groups: a virtual network of processes that each have a clerk and a seeker. Delays and losses come
+// For the tests of forming groups: a virtual network of processes that each have a coordinator and a seeker. Delays and losses come
 // from the test; whatever is sent goes through its bytes.
 #pragma once
 
@@ -37,7 +37,7 @@ class FormationNet {
   struct Node {
     PeerId id;
     ViewOfTest view;
-    std::unique_ptr<GroupClerk> clerk;
+    std::unique_ptr<GroupCoordinator> coordinator;
     std::unique_ptr<GroupSeeker> seeker;
     bool alive = true;
     std::optional<SeekOutcome> outcome;
@@ -56,8 +56,8 @@ class FormationNet {
         const auto& clients = options_.clients;
         if (std::find(clients.begin(), clients.end(), id) == clients.end()) node->view.reachable.push_back(id);
       }
-      node->clerk = std::make_unique<GroupClerk>(
-          ClerkOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64,
+      node->coordinator = std::make_unique<GroupCoordinator>(
+          CoordinatorOptions{.self = ids[i], .run = options_.run, .times = options_.times, .chunk_count = 64,
                        .seed = mix64(options_.seed + i)},
           node->view);
       node->seeker = std::make_unique<GroupSeeker>(
@@ -83,11 +83,11 @@ class FormationNet {
       carry_out(i);
     });
   }
-  void seek(uint32_t i, Nanos when, uint64_t sweep, uint32_t round, std::vector<PeerId> missing = {}) {
-    on(i, when, [this, sweep, round, missing = std::move(missing)](Node& node) {
+  void seek(uint32_t i, Nanos when, uint64_t step, uint32_t round, std::vector<PeerId> missing = {}) {
+    on(i, when, [this, step, round, missing = std::move(missing)](Node& node) {
       node.outcome.reset();
       node.ended = never;
-      auto request = seek_request(*node.view.layout_for(sweep), node.id, sweep, round);
+      auto request = seek_request(*node.view.layout_for(step), node.id, step, round);
       request.weighted = true;
       request.missing = missing;
       node.seeker->seek(request, now_);
@@ -99,7 +99,7 @@ class FormationNet {
     for (uint32_t i = 0; i < size(); ++i) {
       on(i, when, [this, gone = node(dead).id](Node& node) {
         node.view.dead.insert(gone);
-        node.clerk->peer_gone(gone, now_);
+        node.coordinator->peer_gone(gone, now_);
         node.seeker->peer_gone(gone, now_);
       });
     }
@@ -128,11 +128,11 @@ class FormationNet {
 
   void carry_out(uint32_t i) {
     auto& node = *nodes_[i];
-    for (auto& layout : node.clerk->take_layouts()) node.view.hold(layout);
-    for (const auto& sweep : {node.clerk->take_opened(), node.seeker->take_opened()}) {
-      if (sweep) node.view.opened = std::max(node.view.opened, *sweep + 1);
+    for (auto& layout : node.coordinator->take_layouts()) node.view.hold(layout);
+    for (const auto& step : {node.coordinator->take_opened(), node.seeker->take_opened()}) {
+      if (step) node.view.opened = std::max(node.view.opened, *step + 1);
     }
-    auto sends = node.clerk->take_sends();
+    auto sends = node.coordinator->take_sends();
     for (auto& send : node.seeker->take_sends()) sends.push_back(std::move(send));
     for (const auto& send : sends) {
       deliver_later(i, send);
@@ -153,12 +153,12 @@ class FormationNet {
 
   void wake_later(uint32_t i) {
     const auto& node = *nodes_[i];
-    const auto deadline = std::min(node.clerk->next_deadline(), node.seeker->next_deadline());
+    const auto deadline = std::min(node.coordinator->next_deadline(), node.seeker->next_deadline());
     if (deadline == never || deadline >= planned(i)) return;
     wakes_[i] = std::max(deadline, now_);
     on(i, wakes_[i], [this, i](Node& woken) {
       wakes_.erase(i);
-      woken.clerk->woke(now_);
+      woken.coordinator->woke(now_);
       woken.seeker->woke(now_);
     });
   }
@@ -178,8 +178,8 @@ class FormationNet {
     on(found->second, arrival(from, found->second), [this, sender = nodes_[from]->id, bytes = encode(send.message)](Node& node) {
       const auto message = decode_formation(bytes);
       ASSERT_TRUE(message.ok()) << message.status().to_string();
-      if (for_clerk(*message)) {
-        node.clerk->message(sender, *message, now_);
+      if (for_coordinator(*message)) {
+        node.coordinator->message(sender, *message, now_);
       } else {
         node.seeker->message(sender, *message, now_);
       }

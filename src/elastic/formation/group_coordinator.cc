@@ -13,12 +13,12 @@ constexpr size_t wanted_layouts_max = 16;
 
 }  // namespace
 
-GroupClerk::GroupClerk(ClerkOptions options, const FormationView& view)
+GroupCoordinator::GroupCoordinator(CoordinatorOptions options, const FormationView& view)
     : options_(std::move(options)), view_(view), random_(options_.seed) {
   options_.max_group = std::clamp<uint32_t>(options_.max_group, 1, group_members_max / 2);
 }
 
-void GroupClerk::message(const PeerId& from, const FormationMessage& message, Nanos now) {
+void GroupCoordinator::message(const PeerId& from, const FormationMessage& message, Nanos now) {
   std::visit(
       [&](const auto& body) {
         if constexpr (requires { take(from, body, now); }) {
@@ -30,63 +30,63 @@ void GroupClerk::message(const PeerId& from, const FormationMessage& message, Na
       message);
 }
 
-uint64_t GroupClerk::sweeps_opened() const { return std::max(highest_opened_, view_.sweeps_opened()); }
+uint64_t GroupCoordinator::steps_opened() const { return std::max(highest_opened_, view_.steps_opened()); }
 
-void GroupClerk::note_opened(uint64_t sweep) {
-  if (sweep < sweeps_opened()) return;
-  highest_opened_ = sweep + 1;
-  opened_ = sweep;
+void GroupCoordinator::note_opened(uint64_t step) {
+  if (step < steps_opened()) return;
+  highest_opened_ = step + 1;
+  opened_ = step;
   give_up_past();
 }
 
-bool GroupClerk::past(uint64_t sweep) const { return sweep + sweeps_behind_max + 1 < sweeps_opened(); }
+bool GroupCoordinator::past(uint64_t step) const { return step + steps_behind_max + 1 < steps_opened(); }
 
-// Others have gone on to a later sweep.
-bool GroupClerk::superseded(uint64_t sweep) const { return sweep + 1 < sweeps_opened(); }
+// Others have gone on to a later averaging step.
+bool GroupCoordinator::superseded(uint64_t step) const { return step + 1 < steps_opened(); }
 
-void GroupClerk::give_up_past() {
+void GroupCoordinator::give_up_past() {
   for (auto it = open_.begin(); it != open_.end();) {
-    if (!past(it->first.sweep)) {
+    if (!past(it->first.step)) {
       ++it;
       continue;
     }
     for (const auto& entry : it->second.entries) {
-      if (entry.registered) sends_.push_back({entry.peer, formation::Closed{it->first, sweeps_opened(), 0}});
+      if (entry.registered) sends_.push_back({entry.peer, formation::Closed{it->first, steps_opened(), 0}});
     }
     ++counters_.given_up;
     it = open_.erase(it);
   }
 }
 
-// The layout that takes the place of the seat's, if this process knows one.
-const Layout* GroupClerk::replacement(const SeatName& seat) const {
-  const auto* effective = view_.layout_for(seat.sweep);
+// The layout that takes the place of the slot's, if this process knows one.
+const Layout* GroupCoordinator::replacement(const SlotName& slot) const {
+  const auto* effective = view_.layout_for(slot.step);
   if (effective == nullptr) return nullptr;
   Layout named;
-  named.version = seat.layout_version;
-  named.digest = seat.layout_digest;
+  named.version = slot.layout_version;
+  named.digest = slot.layout_digest;
   return replaces(*effective, named) ? effective : nullptr;
 }
 
-// Null if the seat is not to be opened under its layout; the sender has been told why.
-const Layout* GroupClerk::layout_of(const PeerId& from, const SeatName& seat) {
-  if (const auto* newer = replacement(seat)) {
-    sends_.push_back({from, formation::StaleLayout{seat, sweeps_opened(), *newer}});
+// Null if the slot is not to be opened under its layout; the sender has been told why.
+const Layout* GroupCoordinator::layout_of(const PeerId& from, const SlotName& slot) {
+  if (const auto* newer = replacement(slot)) {
+    sends_.push_back({from, formation::StaleLayout{slot, steps_opened(), *newer}});
     return nullptr;
   }
-  const auto* layout = view_.find_layout(seat.layout_version, seat.layout_digest);
+  const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
   if (layout == nullptr) {
     if (wanted_layouts_.size() >= wanted_layouts_max) wanted_layouts_.erase(wanted_layouts_.begin());
-    wanted_layouts_.emplace(seat.layout_version, seat.layout_digest);
-    sends_.push_back({from, formation::NeedLayout{seat}});
+    wanted_layouts_.emplace(slot.layout_version, slot.layout_digest);
+    sends_.push_back({from, formation::NeedLayout{slot}});
     return nullptr;
   }
-  if (layout->first_sweep <= seat.sweep) return layout;
+  if (layout->first_step <= slot.step) return layout;
   ++counters_.ignored;
   return nullptr;
 }
 
-bool GroupClerk::answer_closed(const PeerId& from, const SeatName& name, Nanos now) {
+bool GroupCoordinator::answer_closed(const PeerId& from, const SlotName& name, Nanos now) {
   const auto found = closed_.find(name);
   if (found != closed_.end()) {
     const auto& closed = found->second;
@@ -95,63 +95,63 @@ bool GroupClerk::answer_closed(const PeerId& from, const SeatName& name, Nanos n
     } else if (closed.told_alone.contains(from)) {
       sends_.push_back({from, closed.alone});
     } else if (closed.told_full.contains(from)) {
-      sends_.push_back({from, formation::Full{name, false, sweeps_opened()}});
+      sends_.push_back({from, formation::Full{name, false, steps_opened()}});
     } else {
       const auto since_ms = static_cast<uint64_t>((now - closed.at) / millisecond);
-      sends_.push_back({from, formation::Closed{name, sweeps_opened(), since_ms}});
+      sends_.push_back({from, formation::Closed{name, steps_opened(), since_ms}});
     }
     return true;
   }
-  if (!past(name.sweep)) return false;
-  sends_.push_back({from, formation::Closed{name, sweeps_opened(), closed_kept / millisecond}});
+  if (!past(name.step)) return false;
+  sends_.push_back({from, formation::Closed{name, steps_opened(), closed_kept / millisecond}});
   return true;
 }
 
-void GroupClerk::take(const PeerId& from, const formation::Register& request, Nanos now) {
-  if (answer_closed(from, request.seat, now)) return;
-  const auto* layout = layout_of(from, request.seat);
+void GroupCoordinator::take(const PeerId& from, const formation::Register& request, Nanos now) {
+  if (answer_closed(from, request.slot, now)) return;
+  const auto* layout = layout_of(from, request.slot);
   if (layout == nullptr) return;
-  const bool stands = may_stand(*layout, from, request.seat.round, {request.cell, request.position, request.seat.line, request.in_layout});
-  if (!stands || request.seat.sweep > sweeps_opened() + sweeps_ahead_max) {
+  const bool stands = may_stand(*layout, from, request.slot.round, {request.cell, request.position, request.slot.line, request.in_layout});
+  if (!stands || request.slot.step > steps_opened() + steps_ahead_max) {
     ++counters_.ignored;
     return;
   }
   if (request.schema != options_.schema) {
-    sends_.push_back({from, formation::Full{request.seat, true, sweeps_opened()}});
+    sends_.push_back({from, formation::Full{request.slot, true, steps_opened()}});
     return;
   }
-  auto* seat = open_seat(request.seat, *layout, now);
-  if (seat == nullptr) return;
-  if (!seat_entry(*seat, from, request, now)) {
-    settle(open_.find(request.seat), now);
+  auto* slot = open_slot(request.slot, *layout, now);
+  if (slot == nullptr) return;
+  if (!slot_entry(*slot, from, request, now)) {
+    settle(open_.find(request.slot), now);
     return;
   }
-  const bool opens = !request.pre || (request.seat.round == 0 && everybody_is_here(*seat));
-  if (opens) note_opened(request.seat.sweep);
-  hear_missing(*seat, request.missing);
-  if (settle(open_.find(request.seat), now)) return;
-  // Who was late for the sweep before waits for this one to begin.
-  if (opens && request.seat.round == 0) tell_announced(request.seat, *seat);
+  const bool opens = !request.pre || (request.slot.round == 0 && everybody_is_here(*slot));
+  if (opens) note_opened(request.slot.step);
+  hear_missing(*slot, request.missing);
+  if (settle(open_.find(request.slot), now)) return;
+  // Who was late for the averaging step before waits for this one to begin.
+  if (opens && request.slot.round == 0) tell_announced(request.slot, *slot);
   // Its round may have been over long ago, and what was announced for it is gone.
-  if (const auto entry = find_entry(*seat, from); entry != seat->entries.end()) send_pending(request.seat, *seat, *entry);
+  if (const auto entry = find_entry(*slot, from); entry != slot->entries.end()) send_pending(request.slot, *slot, *entry);
 }
 
 // All that are expected, or with keys as many as a group has, have registered or announced themselves.
-bool GroupClerk::everybody_is_here(Seat& seat) const {
-  if (seat.key_group > 0) return seat.entries.size() >= seat.key_group;
-  return std::ranges::all_of(seat.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(seat, peer) != seat.entries.end(); });
+bool GroupCoordinator::everybody_is_here(Slot& slot) const {
+  if (slot.key_group > 0) return slot.entries.size() >= slot.key_group;
+  return std::ranges::all_of(slot.line, [&](const PeerId& peer) { return view_.gone(peer) || find_entry(slot, peer) != slot.entries.end(); });
 }
 
-void GroupClerk::tell_announced(const SeatName& name, const Seat& seat) {
-  for (const auto& entry : seat.entries) {
-    if (!entry.registered) send_pending(name, seat, entry);
+void GroupCoordinator::tell_announced(const SlotName& name, const Slot& slot) {
+  for (const auto& entry : slot.entries) {
+    if (!entry.registered) send_pending(name, slot, entry);
   }
 }
 
-GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layout, Nanos now) {
+GroupCoordinator::Slot* GroupCoordinator::open_slot(const SlotName& name, const Layout& layout, Nanos now) {
   const auto found = open_.find(name);
   if (found != open_.end()) return &found->second;
-  if (open_.size() >= seats_open_max) {
+  if (open_.size() >= slots_open_max) {
     auto oldest = open_.end();
     for (auto it = open_.begin(); it != open_.end(); ++it) {
       if (it->second.first_register == never && (oldest == open_.end() || it->second.made < oldest->second.made)) oldest = it;
@@ -163,31 +163,31 @@ GroupClerk::Seat* GroupClerk::open_seat(const SeatName& name, const Layout& layo
     ++counters_.given_up;
     open_.erase(oldest);
   }
-  auto& seat = open_[name];
-  seat.line = line_of(layout, name.round, name.line);
-  if (key_count(layout) > 0) seat.key_group = key_group(layout);
-  seat.made = now;
-  return &seat;
+  auto& slot = open_[name];
+  slot.line = line_of(layout, name.round, name.line);
+  if (key_count(layout) > 0) slot.key_group = key_group(layout);
+  slot.made = now;
+  return &slot;
 }
 
-std::vector<GroupClerk::Entry>::iterator GroupClerk::find_entry(Seat& seat, const PeerId& peer) {
-  return std::find_if(seat.entries.begin(), seat.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
+std::vector<GroupCoordinator::Entry>::iterator GroupCoordinator::find_entry(Slot& slot, const PeerId& peer) {
+  return std::find_if(slot.entries.begin(), slot.entries.end(), [&](const Entry& entry) { return entry.peer == peer; });
 }
 
 // False if the registration was not put down: it is an old one, or there is no room.
-bool GroupClerk::seat_entry(Seat& seat, const PeerId& from, const formation::Register& request, Nanos now) {
-  auto entry = find_entry(seat, from);
-  if (entry != seat.entries.end() && request.attempt < entry->attempt) return false;
-  if (entry == seat.entries.end() || entry->registered == request.pre) {
-    const bool room = make_room(seat, request);
-    entry = find_entry(seat, from);
+bool GroupCoordinator::slot_entry(Slot& slot, const PeerId& from, const formation::Register& request, Nanos now) {
+  auto entry = find_entry(slot, from);
+  if (entry != slot.entries.end() && request.attempt < entry->attempt) return false;
+  if (entry == slot.entries.end() || entry->registered == request.pre) {
+    const bool room = make_room(slot, request);
+    entry = find_entry(slot, from);
     if (!room) {
-      if (entry != seat.entries.end()) seat.entries.erase(entry);
+      if (entry != slot.entries.end()) slot.entries.erase(entry);
       // One that only announces itself need not know: it will ask again.
-      if (!request.pre) sends_.push_back({from, formation::Full{request.seat, false, sweeps_opened()}});
+      if (!request.pre) sends_.push_back({from, formation::Full{request.slot, false, steps_opened()}});
       return false;
     }
-    if (entry == seat.entries.end()) entry = seat.entries.insert(entry, {.peer = from, .since = now});
+    if (entry == slot.entries.end()) entry = slot.entries.insert(entry, {.peer = from, .since = now});
   }
   entry->position = request.position;
   entry->in_layout = request.in_layout;
@@ -196,44 +196,44 @@ bool GroupClerk::seat_entry(Seat& seat, const PeerId& from, const formation::Reg
   entry->role = request.role;
   entry->bandwidth = request.bandwidth;
   entry->attempt = request.attempt;
-  seat.lagging.erase(from);
-  seat.withdrawn.erase(from);
-  if (entry->registered && seat.first_register == never) {
-    seat.first_register = now;
-    seat.next_sign = now + options_.times.clerk_timeout / 4;
+  slot.lagging.erase(from);
+  slot.withdrawn.erase(from);
+  if (entry->registered && slot.first_register == never) {
+    slot.first_register = now;
+    slot.next_sign = now + options_.times.coordinator_timeout / 4;
   }
   return true;
 }
 
 // For one more, pre-registered or registered. A member of the layout takes the place of the last who is not.
-bool GroupClerk::make_room(Seat& seat, const formation::Register& request) {
+bool GroupCoordinator::make_room(Slot& slot, const formation::Register& request) {
   const auto same = [&](const Entry& entry) { return entry.registered == !request.pre; };
-  const auto count = std::count_if(seat.entries.begin(), seat.entries.end(), same);
+  const auto count = std::count_if(slot.entries.begin(), slot.entries.end(), same);
   if (count < 2 * static_cast<ptrdiff_t>(options_.max_group)) return true;
   if (!request.in_layout) return false;
-  const auto stranger = std::find_if(seat.entries.rbegin(), seat.entries.rend(),
+  const auto unlisted = std::find_if(slot.entries.rbegin(), slot.entries.rend(),
                                      [&](const Entry& entry) { return same(entry) && !entry.in_layout; });
-  if (stranger == seat.entries.rend()) return false;
-  if (stranger->registered) sends_.push_back({stranger->peer, formation::Full{request.seat, false, sweeps_opened()}});
-  seat.entries.erase(std::next(stranger).base());
+  if (unlisted == slot.entries.rend()) return false;
+  if (unlisted->registered) sends_.push_back({unlisted->peer, formation::Full{request.slot, false, steps_opened()}});
+  slot.entries.erase(std::next(unlisted).base());
   return true;
 }
 
 // A list that names more than half of the line is that of a minority, which was cut off: the others are where it was not.
-void GroupClerk::hear_missing(Seat& seat, std::vector<PeerId> missing) {
+void GroupCoordinator::hear_missing(Slot& slot, std::vector<PeerId> missing) {
   std::sort(missing.begin(), missing.end());
   std::vector<PeerId> named;
-  for (const auto& peer : seat.line) {
+  for (const auto& peer : slot.line) {
     if (std::binary_search(missing.begin(), missing.end(), peer)) named.push_back(peer);
   }
-  if (2 * named.size() > seat.line.size()) return;
+  if (2 * named.size() > slot.line.size()) return;
   for (const auto& peer : named) {
-    const bool here = find_entry(seat, peer) != seat.entries.end();
-    if (!here && !seat.late.contains(peer)) seat.lagging.insert(peer);
+    const bool here = find_entry(slot, peer) != slot.entries.end();
+    if (!here && !slot.late.contains(peer)) slot.lagging.insert(peer);
   }
 }
 
-void GroupClerk::take(const PeerId& from, const formation::DescriptorAck& ack, Nanos) {
+void GroupCoordinator::take(const PeerId& from, const formation::DescriptorAck& ack, Nanos) {
   const auto found = repeating_.find(ack.id);
   if (found == repeating_.end()) return;  // it has come twice, or was for a member that handed on a descriptor
   auto& closed = closed_.at(found->second);
@@ -241,7 +241,7 @@ void GroupClerk::take(const PeerId& from, const formation::DescriptorAck& ack, N
   if (closed.unacknowledged.empty()) repeating_.erase(found);
 }
 
-void GroupClerk::take(const PeerId&, const formation::LayoutReply& reply, Nanos) {
+void GroupCoordinator::take(const PeerId&, const formation::LayoutReply& reply, Nanos) {
   if (wanted_layouts_.erase({reply.layout.version, reply.layout.digest}) == 0) {
     ++counters_.ignored;
     return;
@@ -249,56 +249,56 @@ void GroupClerk::take(const PeerId&, const formation::LayoutReply& reply, Nanos)
   if (view_.find_layout(reply.layout.version, reply.layout.digest) == nullptr) layouts_.push_back(reply.layout);
 }
 
-// The seat's layout, if the seat may be opened and the layout puts the peer into its line; null, and counted, if not: with keys nobody is expected anyway.
-const Layout* GroupClerk::layout_of_line(const PeerId& from, const SeatName& seat) {
-  const auto* layout = view_.find_layout(seat.layout_version, seat.layout_digest);
-  if (layout != nullptr && !past(seat.sweep) && !closed_.contains(seat) && layout->first_sweep <= seat.sweep) {
-    const auto place = place_in(*layout, from, seat.round);
-    if (place.in_layout && place.line == seat.line && key_count(*layout) == 0) return layout;
+// The slot's layout, if the slot may be opened and the layout puts the peer into its line; null, and counted, if not: with keys nobody is expected anyway.
+const Layout* GroupCoordinator::layout_of_line(const PeerId& from, const SlotName& slot) {
+  const auto* layout = view_.find_layout(slot.layout_version, slot.layout_digest);
+  if (layout != nullptr && !past(slot.step) && !closed_.contains(slot) && layout->first_step <= slot.step) {
+    const auto place = place_in(*layout, from, slot.round);
+    if (place.in_layout && place.line == slot.line && key_count(*layout) == 0) return layout;
   }
   ++counters_.ignored;
   return nullptr;
 }
 
-void GroupClerk::take(const PeerId& from, const formation::Late& late, Nanos now) {
-  const auto* layout = layout_of_line(from, late.seat);
+void GroupCoordinator::take(const PeerId& from, const formation::Late& late, Nanos now) {
+  const auto* layout = layout_of_line(from, late.slot);
   if (layout == nullptr) return;
-  auto* seat = open_seat(late.seat, *layout, now);
-  if (seat == nullptr) return;
-  seat->late.insert(from);
-  seat->lagging.erase(from);
-  seat->withdrawn.erase(from);
-  settle(open_.find(late.seat), now);
+  auto* slot = open_slot(late.slot, *layout, now);
+  if (slot == nullptr) return;
+  slot->late.insert(from);
+  slot->lagging.erase(from);
+  slot->withdrawn.erase(from);
+  settle(open_.find(late.slot), now);
 }
 
-// Whoever skips a sweep says so before others have registered for it.
-void GroupClerk::take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now) {
-  auto found = open_.find(withdraw.seat);
+// Whoever skips an averaging step says so before others have registered for it.
+void GroupCoordinator::take(const PeerId& from, const formation::Withdraw& withdraw, Nanos now) {
+  auto found = open_.find(withdraw.slot);
   if (found == open_.end()) {
-    const auto* layout = layout_of_line(from, withdraw.seat);
-    if (layout == nullptr || open_seat(withdraw.seat, *layout, now) == nullptr) return;
-    found = open_.find(withdraw.seat);
+    const auto* layout = layout_of_line(from, withdraw.slot);
+    if (layout == nullptr || open_slot(withdraw.slot, *layout, now) == nullptr) return;
+    found = open_.find(withdraw.slot);
   }
-  auto& seat = found->second;
-  const auto entry = find_entry(seat, from);
-  if (entry != seat.entries.end()) {
+  auto& slot = found->second;
+  const auto entry = find_entry(slot, from);
+  if (entry != slot.entries.end()) {
     if (withdraw.attempt < entry->attempt) return;
-    seat.entries.erase(entry);
+    slot.entries.erase(entry);
   }
-  seat.late.erase(from);
-  if (std::find(seat.line.begin(), seat.line.end(), from) != seat.line.end()) {
-    seat.lagging.insert(from);
-    seat.withdrawn.insert(from);
+  slot.late.erase(from);
+  if (std::find(slot.line.begin(), slot.line.end(), from) != slot.line.end()) {
+    slot.lagging.insert(from);
+    slot.withdrawn.insert(from);
   }
   settle(found, now);
 }
 
-void GroupClerk::peer_gone(const PeerId& peer, Nanos now) {
+void GroupCoordinator::peer_gone(const PeerId& peer, Nanos now) {
   for (auto it = open_.begin(); it != open_.end();) {
-    const auto seat = it++;
-    auto& entries = seat->second.entries;
+    const auto slot = it++;
+    auto& entries = slot->second.entries;
     std::erase_if(entries, [&](const Entry& entry) { return entry.peer == peer; });
-    settle(seat, now);
+    settle(slot, now);
   }
   std::erase_if(repeating_, [&](const auto& one) {
     auto& waiting = closed_.at(one.second).unacknowledged;

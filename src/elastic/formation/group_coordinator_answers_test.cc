@@ -1,4 +1,4 @@
-// What a clerk answers those for whom there is no group, and what it forgets.
+// What a coordinator answers those for whom there is no group, and what it forgets.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 using namespace formation;
 using test::Desk;
 
-TEST(GroupClerkAnswers, one_that_nobody_joins_is_told_so_and_who_was_missing) {
+TEST(GroupCoordinatorAnswers, one_that_nobody_joins_is_told_so_and_who_was_missing) {
   Desk desk;
   desk.enter(0);
   desk.pass(desk.times.gather_timeout);
@@ -19,17 +19,17 @@ TEST(GroupClerkAnswers, one_that_nobody_joins_is_told_so_and_who_was_missing) {
   EXPECT_EQ(alone[0].first, desk.ids[0]);
   EXPECT_EQ(alone[0].second.missing.size(), 3u);
   EXPECT_FALSE(alone[0].second.no_reducer);
-  EXPECT_EQ(desk.clerk.counters().alone, 1u);
+  EXPECT_EQ(desk.coordinator.counters().alone, 1u);
 }
 
-TEST(GroupClerkAnswers, the_last_of_a_line_is_alone_at_once) {
+TEST(GroupCoordinatorAnswers, the_last_of_a_line_is_alone_at_once) {
   Desk desk;
   for (uint32_t i = 1; i < 4; ++i) desk.view.dead.insert(desk.ids[i]);
   desk.enter(0);
   EXPECT_EQ(desk.got<Alone>().size(), 1u);
 }
 
-TEST(GroupClerkAnswers, reducers_alone_have_nothing_to_average) {
+TEST(GroupCoordinatorAnswers, reducers_alone_have_nothing_to_average) {
   Desk desk;
   for (uint32_t i = 1; i < 4; ++i) desk.view.dead.insert(desk.ids[i]);
   auto reducer = desk.request(5);
@@ -43,7 +43,7 @@ TEST(GroupClerkAnswers, reducers_alone_have_nothing_to_average) {
   EXPECT_EQ(desk.got<Alone>().size(), 2u) << "one peer with values, and a reducer";
 }
 
-TEST(GroupClerkAnswers, a34_a_group_of_clients_has_nobody_to_own_chunks) {
+TEST(GroupCoordinatorAnswers, a34_a_group_of_clients_has_nobody_to_own_chunks) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) {
     auto request = desk.request(i);
@@ -56,7 +56,7 @@ TEST(GroupClerkAnswers, a34_a_group_of_clients_has_nobody_to_own_chunks) {
   EXPECT_TRUE(alone[0].second.missing.empty());
 }
 
-TEST(GroupClerkAnswers, a34_a_reducer_owns_chunks) {
+TEST(GroupCoordinatorAnswers, a34_a_reducer_owns_chunks) {
   Desk desk;
   auto reducer = desk.request(5);
   reducer.role = ElasticRole::reducer;
@@ -71,7 +71,7 @@ TEST(GroupClerkAnswers, a34_a_reducer_owns_chunks) {
   EXPECT_GT(group.chunk_counts[rank], 0u);
 }
 
-TEST(GroupClerkAnswers, more_than_two_full_groups_do_not_fit) {
+TEST(GroupCoordinatorAnswers, more_than_two_full_groups_do_not_fit) {
   Desk desk({4}, 2);  // four at most
   for (uint32_t i = 0; i < 3; ++i) desk.enter(i);
   desk.enter(4);
@@ -83,10 +83,10 @@ TEST(GroupClerkAnswers, more_than_two_full_groups_do_not_fit) {
   desk.enter(3);
   const auto group = desk.formed();
   EXPECT_EQ(group.members.size(), 4u);
-  EXPECT_EQ(group.rank_of(desk.ids[4]), 4u) << "the member of the layout has taken the stranger's place";
+  EXPECT_EQ(group.rank_of(desk.ids[4]), 4u) << "the member of the layout has taken the peer outside the layout's place";
 }
 
-TEST(GroupClerkAnswers, one_that_does_not_fit_is_not_waited_for_though_it_announced_itself) {
+TEST(GroupCoordinatorAnswers, one_that_does_not_fit_is_not_waited_for_though_it_announced_itself) {
   Desk desk({4}, 2);
   desk.announce(4);
   for (uint32_t i = 0; i < 3; ++i) desk.enter(i);
@@ -98,7 +98,7 @@ TEST(GroupClerkAnswers, one_that_does_not_fit_is_not_waited_for_though_it_announ
   EXPECT_EQ(desk.formed().members.size(), 4u);
 }
 
-TEST(GroupClerkAnswers, one_that_averages_something_else_is_absent) {
+TEST(GroupCoordinatorAnswers, one_that_averages_something_else_is_absent) {
   Desk desk;
   auto request = desk.request(0);
   request.schema = 6;
@@ -106,10 +106,10 @@ TEST(GroupClerkAnswers, one_that_averages_something_else_is_absent) {
   const auto full = desk.got<Full>();
   ASSERT_EQ(full.size(), 1u);
   EXPECT_TRUE(full[0].second.other_schema);
-  EXPECT_EQ(desk.clerk.open_seats(), 0u);
+  EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
-TEST(GroupClerkAnswers, one_that_comes_after_the_group_was_formed_is_told_how_long_ago) {
+TEST(GroupCoordinatorAnswers, one_that_comes_after_the_group_was_formed_is_told_how_long_ago) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i);
   desk.got<Descriptor>();
@@ -117,10 +117,10 @@ TEST(GroupClerkAnswers, one_that_comes_after_the_group_was_formed_is_told_how_lo
   desk.enter(5);
   const auto closed = desk.got<Closed>();
   ASSERT_EQ(closed.size(), 1u);
-  EXPECT_EQ(closed[0].second, (Closed{desk.request(0).seat, 1, 1234}));
+  EXPECT_EQ(closed[0].second, (Closed{desk.request(0).slot, 1, 1234}));
 }
 
-TEST(GroupClerkAnswers, a_member_that_asks_again_gets_its_group_again) {
+TEST(GroupCoordinatorAnswers, a_member_that_asks_again_gets_its_group_again) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i);
   const auto group = desk.formed();
@@ -130,7 +130,7 @@ TEST(GroupClerkAnswers, a_member_that_asks_again_gets_its_group_again) {
   EXPECT_EQ(again[0].second.group, group);
 }
 
-TEST(GroupClerkAnswers, one_that_was_alone_and_asks_again_is_told_so_again) {
+TEST(GroupCoordinatorAnswers, one_that_was_alone_and_asks_again_is_told_so_again) {
   Desk desk;
   desk.enter(0);
   desk.pass(desk.times.gather_timeout);
@@ -141,32 +141,32 @@ TEST(GroupClerkAnswers, one_that_was_alone_and_asks_again_is_told_so_again) {
   EXPECT_EQ(desk.got<Closed>().size(), 1u);
 }
 
-TEST(GroupClerkAnswers, descriptors_are_repeated_until_acknowledged) {
+TEST(GroupCoordinatorAnswers, descriptors_are_repeated_until_acknowledged) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i);
   const auto id = desk.formed().id;
   for (const uint32_t i : {0u, 1u}) desk.say(i, DescriptorAck{id});
-  desk.pass(desk.times.clerk_timeout / 4);
+  desk.pass(desk.times.coordinator_timeout / 4);
   EXPECT_EQ(desk.got<Descriptor>().size(), 2u);
   for (const uint32_t i : {2u, 3u}) desk.say(i, DescriptorAck{id});
-  desk.pass(desk.times.clerk_timeout);
+  desk.pass(desk.times.coordinator_timeout);
   EXPECT_TRUE(desk.got<Descriptor>().empty());
 }
 
-TEST(GroupClerkAnswers, descriptors_are_not_repeated_for_ever_nor_to_the_dead) {
+TEST(GroupCoordinatorAnswers, descriptors_are_not_repeated_for_ever_nor_to_the_dead) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i);
   desk.formed();
-  desk.clerk.peer_gone(desk.ids[0], desk.now);
-  desk.pass(desk.times.clerk_timeout / 4);
+  desk.coordinator.peer_gone(desk.ids[0], desk.now);
+  desk.pass(desk.times.coordinator_timeout / 4);
   EXPECT_EQ(desk.got<Descriptor>().size(), 3u);
-  desk.pass(3 * desk.times.clerk_timeout);
+  desk.pass(3 * desk.times.coordinator_timeout);
   desk.got<Descriptor>();
   desk.pass(10 * second);
   EXPECT_TRUE(desk.got<Descriptor>().empty());
 }
 
-TEST(GroupClerkAnswers, a_seat_of_a_replaced_layout_is_answered_with_the_newer_one) {
+TEST(GroupCoordinatorAnswers, a_slot_of_a_replaced_layout_is_answered_with_the_newer_one) {
   Desk desk;
   desk.enter(0);
   desk.got<Pending>();
@@ -177,27 +177,27 @@ TEST(GroupClerkAnswers, a_seat_of_a_replaced_layout_is_answered_with_the_newer_o
   ASSERT_EQ(stale.size(), 1u);
   EXPECT_EQ(stale[0].first, desk.ids[1]);
   EXPECT_EQ(stale[0].second.newer, newer);
-  desk.pass(desk.times.clerk_timeout / 4);
+  desk.pass(desk.times.coordinator_timeout / 4);
   const auto told = desk.got<StaleLayout>();
   ASSERT_EQ(told.size(), 1u) << "and so are those who wait already";
   EXPECT_EQ(told[0].first, desk.ids[0]);
-  EXPECT_EQ(desk.clerk.open_seats(), 0u);
+  EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
-TEST(GroupClerkAnswers, of_two_layouts_of_one_version_only_one_is_seated) {
+TEST(GroupCoordinatorAnswers, of_two_layouts_of_one_version_only_one_is_placed) {
   Desk desk;
   auto other = test::layout_of({desk.ids[0], desk.ids[1], desk.ids[2], desk.ids[4]}, 1, {4});
   const bool wins = other.digest < desk.layout.digest;
   auto request = desk.request(0);
   const auto place = seek_request(other, desk.ids[0], 0, 0);
-  request.seat = place.seat;
+  request.slot = place.slot;
   request.cell = place.cell;
   request.position = place.position;
   desk.say(0, request);
   EXPECT_EQ(desk.got<NeedLayout>().size(), wins ? 1u : 0u);
   if (wins) {
     desk.say(0, LayoutReply{other});
-    for (const auto& layout : desk.clerk.take_layouts()) desk.view.hold(layout);
+    for (const auto& layout : desk.coordinator.take_layouts()) desk.view.hold(layout);
     desk.say(0, request);
   }
   desk.got<Pending>();
@@ -205,13 +205,13 @@ TEST(GroupClerkAnswers, of_two_layouts_of_one_version_only_one_is_seated) {
   EXPECT_EQ(desk.got<StaleLayout>().size(), wins ? 1u : 0u) << "the smaller digest wins";
 }
 
-TEST(GroupClerkAnswers, a_layout_that_it_lacks_is_pulled_from_the_member) {
+TEST(GroupCoordinatorAnswers, a_layout_that_it_lacks_is_pulled_from_the_member) {
   Desk desk;
   desk.view.layouts.clear();
   desk.enter(0);
   ASSERT_EQ(desk.got<NeedLayout>().size(), 1u);
   desk.say(0, LayoutReply{desk.layout});
-  const auto layouts = desk.clerk.take_layouts();
+  const auto layouts = desk.coordinator.take_layouts();
   ASSERT_EQ(layouts.size(), 1u);
   EXPECT_EQ(layouts[0], desk.layout);
   desk.view.hold(layouts[0]);
@@ -219,72 +219,72 @@ TEST(GroupClerkAnswers, a_layout_that_it_lacks_is_pulled_from_the_member) {
   EXPECT_EQ(desk.got<Pending>().size(), 1u);
 }
 
-TEST(GroupClerkAnswers, layouts_that_it_did_not_ask_for_are_ignored) {
+TEST(GroupCoordinatorAnswers, layouts_that_it_did_not_ask_for_are_ignored) {
   Desk desk;
   desk.say(0, LayoutReply{test::layout_of(desk.ids, 2)});
-  EXPECT_TRUE(desk.clerk.take_layouts().empty());
-  EXPECT_EQ(desk.clerk.counters().ignored, 1u);
+  EXPECT_TRUE(desk.coordinator.take_layouts().empty());
+  EXPECT_EQ(desk.coordinator.counters().ignored, 1u);
 }
 
-TEST(GroupClerkAnswers, a_place_that_the_layout_does_not_give_is_ignored) {
+TEST(GroupCoordinatorAnswers, a_place_that_the_layout_does_not_give_is_ignored) {
   Desk desk({2, 2});
   std::vector<Register> wrong(5, desk.request(0));
   ++wrong[0].cell;
   wrong[1].position ^= 1;
-  wrong[2].seat.line ^= 1;
+  wrong[2].slot.line ^= 1;
   wrong[3].in_layout = false;
-  wrong[4].seat.line = 77;
+  wrong[4].slot.line = 77;
   for (const auto& request : wrong) desk.say(0, request);
-  EXPECT_TRUE(desk.clerk.take_sends().empty());
-  EXPECT_EQ(desk.clerk.counters().ignored, 5u);
-  EXPECT_EQ(desk.clerk.open_seats(), 0u);
+  EXPECT_TRUE(desk.coordinator.take_sends().empty());
+  EXPECT_EQ(desk.coordinator.counters().ignored, 5u);
+  EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
-TEST(GroupClerkAnswers, a_layout_is_not_used_before_its_first_sweep) {
+TEST(GroupCoordinatorAnswers, a_layout_is_not_used_before_its_first_step) {
   Desk desk;
   const auto later = test::layout_of(desk.ids, 2, {8}, 10);
   desk.view.hold(later);
   const auto place = seek_request(later, desk.ids[0], 9, 0);
   auto request = desk.request(0);
-  request.seat = place.seat;
+  request.slot = place.slot;
   request.cell = place.cell;
   request.position = place.position;
   desk.say(0, request);
-  EXPECT_EQ(desk.clerk.counters().ignored, 1u);
+  EXPECT_EQ(desk.coordinator.counters().ignored, 1u);
 }
 
-TEST(GroupClerkAnswers, messages_for_members_are_ignored) {
+TEST(GroupCoordinatorAnswers, messages_for_members_are_ignored) {
   Desk desk;
-  desk.say(0, Pending{desk.request(0).seat, 1, 1, 1});
-  desk.say(0, Decline{{1, 2}, desk.request(0).seat});
-  EXPECT_EQ(desk.clerk.counters().ignored, 2u);
+  desk.say(0, Pending{desk.request(0).slot, 1, 1, 1});
+  desk.say(0, Decline{{1, 2}, desk.request(0).slot});
+  EXPECT_EQ(desk.coordinator.counters().ignored, 2u);
 }
 
-TEST(GroupClerkAnswers, the_first_registration_opens_a_sweep) {
+TEST(GroupCoordinatorAnswers, the_first_registration_opens_a_step) {
   Desk desk;
   desk.enter(0, 7);
-  EXPECT_EQ(desk.clerk.take_opened(), 7u);
+  EXPECT_EQ(desk.coordinator.take_opened(), 7u);
   desk.enter(1, 7);
-  EXPECT_EQ(desk.clerk.take_opened(), std::nullopt);
-  for (const auto& [to, pending] : desk.got<Pending>()) EXPECT_EQ(pending.sweeps_opened, 8u);
+  EXPECT_EQ(desk.coordinator.take_opened(), std::nullopt);
+  for (const auto& [to, pending] : desk.got<Pending>()) EXPECT_EQ(pending.steps_opened, 8u);
 }
 
-TEST(GroupClerkAnswers, a_sweep_that_nobody_has_reached_is_not_opened) {
+TEST(GroupCoordinatorAnswers, a_step_that_nobody_has_reached_is_not_opened) {
   Desk desk;
   desk.view.opened = 6;
-  for (const uint64_t sweep : {6 + sweeps_ahead_max + 1, (uint64_t{1} << 53) - 1}) {
-    desk.enter(0, sweep);
-    desk.enter(1, sweep);
+  for (const uint64_t step : {6 + steps_ahead_max + 1, (uint64_t{1} << 53) - 1}) {
+    desk.enter(0, step);
+    desk.enter(1, step);
   }
-  EXPECT_EQ(desk.clerk.counters().ignored, 4u);
-  EXPECT_EQ(desk.clerk.take_opened(), std::nullopt);
+  EXPECT_EQ(desk.coordinator.counters().ignored, 4u);
+  EXPECT_EQ(desk.coordinator.take_opened(), std::nullopt);
   desk.enter(0, 5);
   EXPECT_TRUE(desk.got<Closed>().empty()) << "what all others are in is not past";
-  desk.enter(0, 6 + sweeps_ahead_max);
-  EXPECT_EQ(desk.clerk.take_opened(), 6 + sweeps_ahead_max) << "who was cut off for long";
+  desk.enter(0, 6 + steps_ahead_max);
+  EXPECT_EQ(desk.coordinator.take_opened(), 6 + steps_ahead_max) << "who was cut off for long";
 }
 
-TEST(GroupClerkAnswers, seats_of_sweeps_long_past_are_given_up) {
+TEST(GroupCoordinatorAnswers, slots_of_steps_long_past_are_given_up) {
   Desk desk;
   desk.enter(0, 5);
   desk.enter(1, 6);
@@ -292,69 +292,69 @@ TEST(GroupClerkAnswers, seats_of_sweeps_long_past_are_given_up) {
   desk.enter(2, 7);
   desk.enter(2, 8);
   const auto closed = desk.got<Closed>();
-  ASSERT_EQ(closed.size(), 1u) << "sweep 5, when three later ones are open";
+  ASSERT_EQ(closed.size(), 1u) << "averaging step 5, when three later ones are open";
   EXPECT_EQ(closed[0].first, desk.ids[0]);
-  EXPECT_EQ(closed[0].second.sweeps_opened, 9u);
+  EXPECT_EQ(closed[0].second.steps_opened, 9u);
   desk.enter(3, 5);
   EXPECT_EQ(desk.got<Closed>().size(), 1u) << "nor are they opened again";
-  EXPECT_EQ(desk.clerk.open_seats(), 3u);
+  EXPECT_EQ(desk.coordinator.open_slots(), 3u);
 }
 
-TEST(GroupClerkAnswers, closed_seats_are_remembered_for_a_minute) {
+TEST(GroupCoordinatorAnswers, closed_slots_are_remembered_for_a_minute) {
   Desk desk;
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i);
   desk.got<Descriptor>();
   desk.pass(60 * second - 1);
-  EXPECT_EQ(desk.clerk.closed_seats(), 1u);
+  EXPECT_EQ(desk.coordinator.closed_slots(), 1u);
   desk.pass(1);
-  EXPECT_EQ(desk.clerk.closed_seats(), 0u);
-  EXPECT_EQ(desk.clerk.next_deadline(), never);
+  EXPECT_EQ(desk.coordinator.closed_slots(), 0u);
+  EXPECT_EQ(desk.coordinator.next_deadline(), never);
 }
 
-TEST(GroupClerkAnswers, fast_sweeps_do_not_fill_the_memory) {
+TEST(GroupCoordinatorAnswers, fast_steps_do_not_fill_the_memory) {
   Desk desk;
-  for (uint64_t sweep = 0; sweep < 3 * closed_max; ++sweep) {
-    desk.clerk.take_sends();
-    for (uint32_t i = 0; i < 4; ++i) desk.enter(i, sweep);
+  for (uint64_t step = 0; step < 3 * closed_max; ++step) {
+    desk.coordinator.take_sends();
+    for (uint32_t i = 0; i < 4; ++i) desk.enter(i, step);
     const auto id = desk.formed().id;
     for (uint32_t i = 0; i < 2; ++i) desk.say(i, DescriptorAck{id});
     desk.pass(millisecond);
   }
-  EXPECT_EQ(desk.clerk.closed_seats(), closed_max);
-  EXPECT_EQ(desk.clerk.open_seats(), 0u);
-  desk.clerk.take_sends();
+  EXPECT_EQ(desk.coordinator.closed_slots(), closed_max);
+  EXPECT_EQ(desk.coordinator.open_slots(), 0u);
+  desk.coordinator.take_sends();
   desk.enter(0, 0);
-  EXPECT_EQ(desk.got<Closed>().size(), 1u) << "the number of the sweep says that it is over";
+  EXPECT_EQ(desk.got<Closed>().size(), 1u) << "the number of the averaging step says that it is over";
 }
 
-TEST(GroupClerkAnswers, seats_made_by_early_registrations_are_bounded) {
+TEST(GroupCoordinatorAnswers, slots_made_by_early_registrations_are_bounded) {
   Desk desk;
-  for (uint64_t sweep = 0; sweep < 2 * seats_open_max; ++sweep) desk.say(0, Late{desk.request(0, sweep).seat});
-  EXPECT_EQ(desk.clerk.open_seats(), seats_open_max);
+  for (uint64_t step = 0; step < 2 * slots_open_max; ++step) desk.say(0, Late{desk.request(0, step).slot});
+  EXPECT_EQ(desk.coordinator.open_slots(), slots_open_max);
   for (uint32_t i = 0; i < 4; ++i) desk.enter(i, 0);
   EXPECT_EQ(desk.formed().members.size(), 4u) << "and make room for a real one";
 }
 
-TEST(GroupClerkAnswers, registered_seats_are_bounded_and_a_newcomer_is_not_answered) {
+TEST(GroupCoordinatorAnswers, registered_slots_are_bounded_and_a_newcomer_is_not_answered) {
   Desk desk;
   auto request = desk.request(0, 0);
-  for (uint32_t round = 0; round < seats_open_max; ++round) {
-    request.seat.round = round;
+  for (uint32_t round = 0; round < slots_open_max; ++round) {
+    request.slot.round = round;
     desk.say(0, request);
   }
-  EXPECT_EQ(desk.got<Pending>().size(), seats_open_max);
-  request.seat.round = seats_open_max;
+  EXPECT_EQ(desk.got<Pending>().size(), slots_open_max);
+  request.slot.round = slots_open_max;
   desk.say(0, request);
-  EXPECT_TRUE(desk.clerk.take_sends().empty());
-  EXPECT_EQ(desk.clerk.open_seats(), seats_open_max);
+  EXPECT_TRUE(desk.coordinator.take_sends().empty());
+  EXPECT_EQ(desk.coordinator.open_slots(), slots_open_max);
 }
 
-TEST(GroupClerkAnswers, announcements_of_peers_that_never_come_are_forgotten) {
+TEST(GroupCoordinatorAnswers, announcements_of_peers_that_never_come_are_forgotten) {
   Desk desk;
   desk.announce(0);
   desk.announce(5);
   desk.pass(desk.times.round_timeout);
-  EXPECT_EQ(desk.clerk.open_seats(), 0u);
+  EXPECT_EQ(desk.coordinator.open_slots(), 0u);
 }
 
 }  // namespace

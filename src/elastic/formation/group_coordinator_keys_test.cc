@@ -1,4 +1,4 @@
-// A clerk where peers have keys: nobody is expected by name.
+// A coordinator where peers have keys: nobody is expected by name.
 
 #include <gtest/gtest.h>
 
@@ -23,12 +23,12 @@ struct KeyDesk : Desk {
     view.hold(layout);
     view.reachable = ids;
   }
-  Register with_key(uint32_t i, uint32_t key, uint64_t sweep = 0, uint32_t round = 0) const {
-    auto one = request(i, sweep, round);
-    one.cell = one.seat.line = key;
+  Register with_key(uint32_t i, uint32_t key, uint64_t step = 0, uint32_t round = 0) const {
+    auto one = request(i, step, round);
+    one.cell = one.slot.line = key;
     return one;
   }
-  void come(uint32_t i, uint32_t key = 2, uint64_t sweep = 0) { say(i, with_key(i, key, sweep)); }
+  void come(uint32_t i, uint32_t key = 2, uint64_t step = 0) { say(i, with_key(i, key, step)); }
   void announce_key(uint32_t i, uint32_t key = 2) {
     auto one = with_key(i, key);
     one.pre = true;
@@ -36,11 +36,11 @@ struct KeyDesk : Desk {
     say(i, one);
   }
   void expect_ignored(uint32_t i, const FormationMessage& message) {
-    const auto before = clerk.counters().ignored;
+    const auto before = coordinator.counters().ignored;
     say(i, message);
-    EXPECT_EQ(clerk.counters().ignored, before + 1);
-    EXPECT_EQ(clerk.open_seats(), 0u);
-    EXPECT_TRUE(clerk.take_sends().empty());
+    EXPECT_EQ(coordinator.counters().ignored, before + 1);
+    EXPECT_EQ(coordinator.open_slots(), 0u);
+    EXPECT_TRUE(coordinator.take_sends().empty());
   }
 };
 
@@ -50,7 +50,7 @@ std::set<uint32_t> positions_of(const GroupDescriptor& group) {
   return positions;
 }
 
-TEST(GroupClerkKeys, closes_as_soon_as_a_whole_group_has_registered_whoever_it_is) {
+TEST(GroupCoordinatorKeys, closes_as_soon_as_a_whole_group_has_registered_whoever_it_is) {
   KeyDesk desk;
   for (const uint32_t i : {0u, 5u, 9u}) desk.come(i);
   EXPECT_TRUE(desk.got<Descriptor>().empty());
@@ -59,10 +59,10 @@ TEST(GroupClerkKeys, closes_as_soon_as_a_whole_group_has_registered_whoever_it_i
   EXPECT_EQ(group.members.size(), 4u);
   EXPECT_TRUE(group.line_complete);
   EXPECT_TRUE(group.missing.empty());
-  EXPECT_EQ(group.seat.line, 2u);
+  EXPECT_EQ(group.slot.line, 2u);
 }
 
-TEST(GroupClerkKeys, gives_the_members_their_slots_in_the_order_of_ranks) {
+TEST(GroupCoordinatorKeys, gives_the_members_their_slots_in_the_order_of_ranks) {
   KeyDesk desk;
   for (const uint32_t i : {0u, 5u, 9u, 12u}) desk.come(i);
   const auto group = desk.formed();
@@ -71,7 +71,7 @@ TEST(GroupClerkKeys, gives_the_members_their_slots_in_the_order_of_ranks) {
   for (uint32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(group.members[rank].position, slots[rank]);
 }
 
-TEST(GroupClerkKeys, waits_gather_timeout_for_a_whole_group_and_misses_nobody) {
+TEST(GroupCoordinatorKeys, waits_gather_timeout_for_a_whole_group_and_misses_nobody) {
   KeyDesk desk;
   desk.come(0);
   desk.come(1);
@@ -85,7 +85,7 @@ TEST(GroupClerkKeys, waits_gather_timeout_for_a_whole_group_and_misses_nobody) {
   EXPECT_EQ(positions_of(group).size(), 2u);
 }
 
-TEST(GroupClerkKeys, who_comes_alone_is_told_so) {
+TEST(GroupCoordinatorKeys, who_comes_alone_is_told_so) {
   KeyDesk desk;
   desk.come(0);
   desk.pass(desk.times.gather_timeout);
@@ -94,16 +94,16 @@ TEST(GroupClerkKeys, who_comes_alone_is_told_so) {
   EXPECT_TRUE(alone[0].second.missing.empty());
 }
 
-TEST(GroupClerkKeys, waits_for_those_who_announced_themselves_and_cuts_the_group_at_its_size) {
+TEST(GroupCoordinatorKeys, waits_for_those_who_announced_themselves_and_cuts_the_group_at_its_size) {
   KeyDesk desk;
   for (uint32_t i = 0; i < 6; ++i) desk.announce_key(i);
-  desk.clerk.take_sends();
+  desk.coordinator.take_sends();
   for (uint32_t i = 0; i < 5; ++i) desk.come(i);
   EXPECT_TRUE(desk.got<Descriptor>().empty()) << "the sixth is in the round before";
   desk.come(5);
   GroupDescriptor group;
   std::vector<PeerId> full;
-  for (const auto& send : desk.clerk.take_sends()) {
+  for (const auto& send : desk.coordinator.take_sends()) {
     if (const auto* one = std::get_if<Descriptor>(&send.message)) group = one->group;
     if (const auto* one = std::get_if<Full>(&send.message); one != nullptr && !one->other_schema) full.push_back(send.to);
   }
@@ -118,32 +118,32 @@ TEST(GroupClerkKeys, waits_for_those_who_announced_themselves_and_cuts_the_group
   EXPECT_EQ(desk.got<Full>().size(), 1u);
 }
 
-TEST(GroupClerkKeys, whom_a_group_has_no_room_for_is_left_to_chance) {
+TEST(GroupCoordinatorKeys, whom_a_group_has_no_room_for_is_left_to_chance) {
   KeyDesk desk;
   std::vector<int> times(6);
-  for (uint64_t sweep = 0; sweep < 300; ++sweep) {
+  for (uint64_t step = 0; step < 300; ++step) {
     for (uint32_t i = 0; i < 6; ++i) {
-      auto one = desk.with_key(i, 2, sweep);
+      auto one = desk.with_key(i, 2, step);
       one.pre = true;
       one.attempt = 0;
       desk.say(i, one);
     }
-    for (uint32_t i = 0; i < 6; ++i) desk.come(i, 2, sweep);
+    for (uint32_t i = 0; i < 6; ++i) desk.come(i, 2, step);
     for (const auto& [to, full] : desk.got<Full>()) ++times[static_cast<size_t>(std::ranges::find(desk.ids, to) - desk.ids.begin())];
   }
   for (const int count : times) EXPECT_NEAR(count, 100, 45);
 }
 
-TEST(GroupClerkKeys, descriptors_are_repeated_to_members_only) {
+TEST(GroupCoordinatorKeys, descriptors_are_repeated_to_members_only) {
   KeyDesk desk;
   for (uint32_t i = 0; i < 6; ++i) desk.announce_key(i);
   for (uint32_t i = 0; i < 6; ++i) desk.come(i);
-  desk.clerk.take_sends();
-  desk.pass(desk.times.clerk_timeout / 4);
+  desk.coordinator.take_sends();
+  desk.pass(desk.times.coordinator_timeout / 4);
   EXPECT_EQ(desk.got<Descriptor>().size(), 4u);
 }
 
-TEST(GroupClerkKeys, a_group_with_one_that_the_layout_does_not_name_is_not_complete) {
+TEST(GroupCoordinatorKeys, a_group_with_one_that_the_layout_does_not_name_is_not_complete) {
   KeyDesk desk;
   for (const uint32_t i : {0u, 5u, 9u, 20u}) desk.come(i);
   const auto group = desk.formed();
@@ -152,7 +152,7 @@ TEST(GroupClerkKeys, a_group_with_one_that_the_layout_does_not_name_is_not_compl
   EXPECT_FALSE(group.line_complete);
 }
 
-TEST(GroupClerkKeys, a_reducer_sits_beside_a_whole_group) {
+TEST(GroupCoordinatorKeys, a_reducer_sits_beside_a_whole_group) {
   KeyDesk desk;
   auto reducer = desk.with_key(20, 2);
   reducer.role = ElasticRole::reducer;
@@ -171,11 +171,11 @@ TEST(GroupClerkKeys, a_reducer_sits_beside_a_whole_group) {
   EXPECT_EQ(slots.size(), 4u);
 }
 
-TEST(GroupClerkKeys, who_is_gone_or_does_not_want_the_seat_any_more_is_not_in_the_group) {
+TEST(GroupCoordinatorKeys, who_is_gone_or_does_not_want_the_slot_any_more_is_not_in_the_group) {
   KeyDesk desk;
   for (uint32_t i = 0; i < 3; ++i) desk.come(i);
-  desk.clerk.peer_gone(desk.ids[0], desk.now);
-  desk.say(1, Withdraw{desk.with_key(1, 2).seat, 1});
+  desk.coordinator.peer_gone(desk.ids[0], desk.now);
+  desk.say(1, Withdraw{desk.with_key(1, 2).slot, 1});
   for (uint32_t i = 3; i < 6; ++i) desk.come(i);
   const auto group = desk.formed();
   EXPECT_EQ(group.members.size(), 4u);
@@ -183,15 +183,15 @@ TEST(GroupClerkKeys, who_is_gone_or_does_not_want_the_seat_any_more_is_not_in_th
   EXPECT_EQ(group.rank_of(desk.ids[1]), 4u);
 }
 
-TEST(GroupClerkKeys, of_those_who_only_announce_themselves_a_whole_group_opens_the_sweep) {
+TEST(GroupCoordinatorKeys, of_those_who_only_announce_themselves_a_whole_group_opens_the_step) {
   KeyDesk desk;
   for (uint32_t i = 0; i < 3; ++i) desk.announce_key(i);
-  EXPECT_EQ(desk.clerk.take_opened(), std::nullopt);
+  EXPECT_EQ(desk.coordinator.take_opened(), std::nullopt);
   desk.announce_key(3);
-  EXPECT_EQ(desk.clerk.take_opened(), 0u);
+  EXPECT_EQ(desk.coordinator.take_opened(), 0u);
 }
 
-TEST(GroupClerkKeys, lists_of_the_missing_name_nobody_here) {
+TEST(GroupCoordinatorKeys, lists_of_the_missing_name_nobody_here) {
   KeyDesk desk;
   auto one = desk.with_key(0, 2);
   one.missing = {desk.ids[1], desk.ids[2]};
@@ -200,38 +200,38 @@ TEST(GroupClerkKeys, lists_of_the_missing_name_nobody_here) {
   EXPECT_EQ(desk.formed().members.size(), 4u);
 }
 
-TEST(GroupClerkKeys, a_key_that_there_is_not_is_refused) {
+TEST(GroupCoordinatorKeys, a_key_that_there_is_not_is_refused) {
   KeyDesk desk;
   desk.expect_ignored(0, desk.with_key(0, 4));
 }
-TEST(GroupClerkKeys, a_key_for_another_line_is_refused) {
+TEST(GroupCoordinatorKeys, a_key_for_another_line_is_refused) {
   KeyDesk desk;
   auto one = desk.with_key(0, 2);
   one.cell = 3;
   desk.expect_ignored(0, one);
 }
-TEST(GroupClerkKeys, a_slot_that_a_peer_chose_itself_is_refused) {
+TEST(GroupCoordinatorKeys, a_slot_that_a_peer_chose_itself_is_refused) {
   KeyDesk desk;
   auto one = desk.with_key(0, 2);
   one.position = 1;
   desk.expect_ignored(0, one);
 }
-TEST(GroupClerkKeys, one_that_says_wrongly_that_the_layout_names_it_is_refused) {
+TEST(GroupCoordinatorKeys, one_that_says_wrongly_that_the_layout_names_it_is_refused) {
   KeyDesk desk;
   auto one = desk.with_key(20, 2);
   one.in_layout = true;
   desk.expect_ignored(20, one);
 }
-TEST(GroupClerkKeys, who_says_that_it_is_late_need_not_be_expected) {
+TEST(GroupCoordinatorKeys, who_says_that_it_is_late_need_not_be_expected) {
   KeyDesk desk;
-  desk.expect_ignored(0, Late{desk.request(0).seat});
+  desk.expect_ignored(0, Late{desk.request(0).slot});
 }
-TEST(GroupClerkKeys, who_will_not_come_is_not_waited_for_anyway) {
+TEST(GroupCoordinatorKeys, who_will_not_come_is_not_waited_for_anyway) {
   KeyDesk desk;
-  desk.expect_ignored(0, Withdraw{desk.request(0).seat, 1});
+  desk.expect_ignored(0, Withdraw{desk.request(0).slot, 1});
 }
 
-TEST(GroupClerkKeys, where_all_are_one_group_they_are_expected_by_name) {
+TEST(GroupCoordinatorKeys, where_all_are_one_group_they_are_expected_by_name) {
   KeyDesk desk(3);
   for (uint32_t i = 0; i < 2; ++i) desk.say(i, desk.request(i));
   EXPECT_TRUE(desk.got<Descriptor>().empty());

@@ -1,4 +1,4 @@
-// For the tests of the clerk: one clerk, peers that register there, and what it answers, by kind.
+// For the tests of the coordinator: one coordinator, peers that register there, and what it answers, by kind.
 #pragma once
 
 #include <type_traits>
@@ -18,35 +18,35 @@ struct Desk {
   explicit Desk(std::vector<uint32_t> dims = {4}, uint32_t max_group = 4)
       : ids(peer_ids(8)),
         layout(layout_of({ids.begin(), ids.begin() + 4}, 1, std::move(dims))),
-        clerk({.self = ids[7], .run = "run", .times = times, .max_group = max_group, .chunk_count = 60, .schema = 5, .seed = 3},
+        coordinator({.self = ids[7], .run = "run", .times = times, .max_group = max_group, .chunk_count = 60, .schema = 5, .seed = 3},
               view) {
     view.hold(layout);
     view.reachable = ids;
   }
 
-  formation::Register request(uint32_t i, uint64_t sweep = 0, uint32_t round = 0) const {
-    const auto place = seek_request(layout, ids[i], sweep, round);
-    return {.seat = place.seat, .cell = place.cell, .position = place.position, .weighted = true, .pre = false,
+  formation::Register request(uint32_t i, uint64_t step = 0, uint32_t round = 0) const {
+    const auto place = seek_request(layout, ids[i], step, round);
+    return {.slot = place.slot, .cell = place.cell, .position = place.position, .weighted = true, .pre = false,
             .in_layout = place.in_layout, .role = ElasticRole::peer, .bandwidth = 100, .schema = 5, .attempt = 1, .missing = {}};
   }
-  void say(uint32_t i, const FormationMessage& message) { clerk.message(ids[i], message, now); }
-  void enter(uint32_t i, uint64_t sweep = 0, std::vector<PeerId> missing = {}) {
-    auto one = request(i, sweep);
+  void say(uint32_t i, const FormationMessage& message) { coordinator.message(ids[i], message, now); }
+  void enter(uint32_t i, uint64_t step = 0, std::vector<PeerId> missing = {}) {
+    auto one = request(i, step);
     one.missing = std::move(missing);
     say(i, one);
   }
-  void announce(uint32_t i, uint64_t sweep = 0) {
-    auto one = request(i, sweep);
+  void announce(uint32_t i, uint64_t step = 0) {
+    auto one = request(i, step);
     one.pre = true;
     one.attempt = 0;
     say(i, one);
   }
-  // Wakes the clerk whenever it wants to be, up to then.
+  // Wakes the coordinator whenever it wants to be, up to then.
   void pass(Nanos time) {
     const auto until = now + time;
-    while (clerk.next_deadline() <= until) {
-      now = std::max(now, clerk.next_deadline());
-      clerk.woke(now);
+    while (coordinator.next_deadline() <= until) {
+      now = std::max(now, coordinator.next_deadline());
+      coordinator.woke(now);
     }
     now = until;
   }
@@ -54,7 +54,7 @@ struct Desk {
   template <typename Body>
   std::vector<std::pair<PeerId, Body>> got() {
     std::vector<std::pair<PeerId, Body>> answers;
-    for (auto& send : clerk.take_sends()) {
+    for (auto& send : coordinator.take_sends()) {
       if (auto* body = std::get_if<Body>(&send.message)) answers.emplace_back(send.to, std::move(*body));
     }
     return answers;
@@ -77,7 +77,7 @@ struct Desk {
   std::vector<PeerId> ids;
   Layout layout;
   ViewOfTest view;
-  GroupClerk clerk;
+  GroupCoordinator coordinator;
   Nanos now = desk_start;
 };
 

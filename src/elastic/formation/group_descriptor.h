@@ -1,4 +1,4 @@
-// A group as its clerk formed it: who is in it, in which order, who owns how many chunks. All members hold the same one.
+// A group as its coordinator formed it: who is in it, in which order, who owns how many chunks. All members hold the same one.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ struct GroupMember {
 
 struct GroupDescriptor {
   GroupId id;
-  SeatName seat;
+  SlotName slot;
   std::vector<GroupMember> members;     // by rank: descending score under the group's id; 2 … 2·max_group, reducers included
   std::vector<uint32_t> chunk_counts;   // by rank: how many chunks each owns, contiguous in rank order
   uint64_t schema = 0;
   bool line_complete = false;           // every layout member of the line is a member; with keys: as many members of the layout as a group has
-  std::vector<PeerId> missing;          // expected, waited for in vain (or known to lag); handed on by REGISTER of the next sweep
-  uint64_t highest_opened = 0;          // sweep that the clerk knows of
+  std::vector<PeerId> missing;          // expected, waited for in vain (or known to lag); handed on by REGISTER of the next averaging step
+  uint64_t highest_opened = 0;          // averaging step that the coordinator knows of
   friend bool operator==(const GroupDescriptor&, const GroupDescriptor&) = default;
 
   // Rank of the peer, or members.size().

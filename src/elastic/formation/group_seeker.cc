@@ -11,21 +11,21 @@ namespace unisono {
 
 namespace {
 
-constexpr uint32_t repeats = 4;               // of REGISTER in a clerk_timeout, until it is acknowledged
+constexpr uint32_t repeats = 4;               // of REGISTER in a coordinator_timeout, until it is acknowledged
 constexpr size_t recent_max = 32;             // descriptors kept; a group's members speak of it for a round_timeout or two
 constexpr size_t early_declines_max = 256;    // one whole group of the largest size
 constexpr size_t asked_groups_max = 64;
-// A wake-up this late (in parts of clerk_timeout) means that this process was stopped: then the clerk's silence says nothing.
+// A wake-up this late (in parts of coordinator_timeout) means that this process was stopped: then the coordinator's silence says nothing.
 // Bounded in number, so that a host that is always late still gets somewhere.
 constexpr uint32_t nap_part = 4;
 constexpr uint32_t naps_max = 4;
 
 }  // namespace
 
-SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t sweep, uint32_t round) {
+SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round) {
   const auto place = place_in(layout, self, round);
   SeekRequest request;
-  request.seat = {layout.version, layout.digest, sweep, round, place.line};
+  request.slot = {layout.version, layout.digest, step, round, place.line};
   request.cell = place.cell;
   request.position = place.position;
   request.in_layout = place.in_layout;
@@ -35,7 +35,7 @@ SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t swee
 GroupSeeker::GroupSeeker(SeekerOptions options, const FormationView& view) : options_(std::move(options)), view_(view) {}
 
 void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
-  const bool goes_on = phase_ == Phase::pre && request.seat == request_.seat;
+  const bool goes_on = phase_ == Phase::pre && request.slot == request_.slot;
   if (!goes_on) begin(request);
   outcome_.reset();
   naps_ = 0;
@@ -46,7 +46,7 @@ void GroupSeeker::seek(const SeekRequest& request, Nanos now) {
 
 void GroupSeeker::pre_register(const SeekRequest& request, Nanos now) {
   UNISONO_CHECK(phase_ != Phase::seeking);
-  if (phase_ == Phase::pre && request.seat == request_.seat) return;
+  if (phase_ == Phase::pre && request.slot == request_.slot) return;
   begin(request);
   phase_ = Phase::pre;
   ask_holder(now);
@@ -58,14 +58,14 @@ void GroupSeeker::stop(Nanos) {
   outcome_.reset();
 }
 
-void GroupSeeker::skip(const SeatName& seat) {
-  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Withdraw{seat, attempt_}});
+void GroupSeeker::skip(const SlotName& slot) {
+  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot)) sends_.push_back({holder, formation::Withdraw{slot, attempt_}});
 }
 
 void GroupSeeker::begin(const SeekRequest& request) {
   withdraw_here();
   request_ = request;
-  holders_ = view_.clerks(seat_key(options_.run, request.seat), request.seat);
+  holders_ = view_.coordinators(slot_key(options_.run, request.slot), request.slot);
   holder_ = 0;
 }
 
@@ -83,8 +83,8 @@ void GroupSeeker::ask_holder(Nanos now) {
   }
   if (phase_ == Phase::seeking) {
     std::string who = "no reachable peer keeps it";
-    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " clerks could say who is in the group";
-    return end(SeekNoClerk{"NO_CLERK: " + to_string(request_.seat) + ": " + who});
+    if (!holders_.empty()) who = "none of its " + std::to_string(holders_.size()) + " coordinators could say who is in the group";
+    return end(SeekNoCoordinator{"NO_COORDINATOR: " + to_string(request_.slot) + ": " + who});
   }
   // Nothing is lost by a pre-registration that nobody heard; the quest itself begins anew with the first.
   holder_ = 0;
@@ -99,7 +99,7 @@ void GroupSeeker::next_holder(Nanos now) {
 }
 
 void GroupSeeker::send_register(Nanos now) {
-  sends_.push_back({holders_[holder_], formation::Register{.seat = request_.seat,
+  sends_.push_back({holders_[holder_], formation::Register{.slot = request_.slot,
                                                            .cell = request_.cell,
                                                            .position = request_.position,
                                                            .weighted = request_.weighted,
@@ -110,12 +110,12 @@ void GroupSeeker::send_register(Nanos now) {
                                                            .schema = request_.schema,
                                                            .attempt = attempt_,
                                                            .missing = request_.missing}});
-  repeat_ = now + options_.times.clerk_timeout / repeats;
+  repeat_ = now + options_.times.coordinator_timeout / repeats;
 }
 
 void GroupSeeker::withdraw_here() {
   if (phase_ == Phase::idle || holder_ >= holders_.size() || view_.gone(holders_[holder_])) return;
-  sends_.push_back({holders_[holder_], formation::Withdraw{request_.seat, attempt_}});
+  sends_.push_back({holders_[holder_], formation::Withdraw{request_.slot, attempt_}});
 }
 
 void GroupSeeker::end(SeekOutcome outcome) {
@@ -127,10 +127,10 @@ void GroupSeeker::peer_gone(const PeerId& peer, Nanos now) {
   if (phase_ != Phase::idle && holder_ < holders_.size() && holders_[holder_] == peer) next_holder(now);
 }
 
-Nanos GroupSeeker::silence_deadline() const { return heard_ + options_.times.clerk_timeout; }
+Nanos GroupSeeker::silence_deadline() const { return heard_ + options_.times.coordinator_timeout; }
 
 Nanos GroupSeeker::cap() const {
-  return asked_ + options_.times.clerk_timeout + options_.times.gather_timeout + round_timeout_;
+  return asked_ + options_.times.coordinator_timeout + options_.times.gather_timeout + round_timeout_;
 }
 
 Nanos GroupSeeker::next_deadline() const {
@@ -143,7 +143,7 @@ void GroupSeeker::woke(Nanos now) {
   if (next_deadline() > now) return;
   const auto given_up = std::min(silence_deadline(), cap());
   if (given_up > now) return send_register(now);
-  if (now - given_up >= options_.times.clerk_timeout / nap_part && naps_ < naps_max) {
+  if (now - given_up >= options_.times.coordinator_timeout / nap_part && naps_ < naps_max) {
     ++naps_;
     asked_ = heard_ = now;
     return send_register(now);
@@ -157,26 +157,26 @@ void GroupSeeker::message(const PeerId& from, const FormationMessage& message, N
         if constexpr (requires { take(from, body, now); }) {
           take(from, body, now);
         } else {
-          ++counters_.ignored;  // for a clerk
+          ++counters_.ignored;  // for a coordinator
         }
       },
       message);
 }
 
-bool GroupSeeker::is_clerk(const PeerId& from, const SeatName& seat) const {
-  return phase_ != Phase::idle && seat == request_.seat && holder_ < holders_.size() && from == holders_[holder_];
+bool GroupSeeker::is_coordinator(const PeerId& from, const SlotName& slot) const {
+  return phase_ != Phase::idle && slot == request_.slot && holder_ < holders_.size() && from == holders_[holder_];
 }
 
-bool GroupSeeker::from_clerk(const PeerId& from, const SeatName& seat) {
-  if (is_clerk(from, seat)) return true;
+bool GroupSeeker::from_coordinator(const PeerId& from, const SlotName& slot) {
+  if (is_coordinator(from, slot)) return true;
   ++counters_.ignored;
   return false;
 }
 
 // True if the quest is to end with this answer; a pre-registration hears of it again when it has become one.
-bool GroupSeeker::is_answer(const PeerId& from, const SeatName& seat, uint64_t sweeps_opened, Nanos now) {
-  note_opened(sweeps_opened);
-  if (!from_clerk(from, seat)) return false;
+bool GroupSeeker::is_answer(const PeerId& from, const SlotName& slot, uint64_t steps_opened, Nanos now) {
+  note_opened(steps_opened);
+  if (!from_coordinator(from, slot)) return false;
   heard(now);
   return phase_ == Phase::seeking;
 }
@@ -184,19 +184,19 @@ bool GroupSeeker::is_answer(const PeerId& from, const SeatName& seat, uint64_t s
 void GroupSeeker::heard(Nanos now) {
   acknowledged_ = true;
   heard_ = now;
-  // The clerk is due to give signs; until it has missed a few there is nothing to repeat.
-  repeat_ = now + options_.times.clerk_timeout / 2;
+  // The coordinator is due to give signs; until it has missed a few there is nothing to repeat.
+  repeat_ = now + options_.times.coordinator_timeout / 2;
 }
 
-void GroupSeeker::note_opened(uint64_t sweeps_opened) {
-  if (sweeps_opened <= highest_opened_) return;
-  highest_opened_ = sweeps_opened;
-  if (sweeps_opened > view_.sweeps_opened()) opened_ = sweeps_opened - 1;
+void GroupSeeker::note_opened(uint64_t steps_opened) {
+  if (steps_opened <= highest_opened_) return;
+  highest_opened_ = steps_opened;
+  if (steps_opened > view_.steps_opened()) opened_ = steps_opened - 1;
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::Pending& pending, Nanos now) {
-  note_opened(pending.sweeps_opened);
-  if (!from_clerk(from, pending.seat)) return;
+  note_opened(pending.steps_opened);
+  if (!from_coordinator(from, pending.slot)) return;
   if (pending.attempt != attempt_) {
     ++counters_.ignored;
     return;
@@ -207,46 +207,46 @@ void GroupSeeker::take(const PeerId& from, const formation::Pending& pending, Na
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::Alone& alone, Nanos now) {
-  if (is_answer(from, alone.seat, alone.sweeps_opened, now)) end(SeekAlone{alone.no_reducer, alone.missing});
+  if (is_answer(from, alone.slot, alone.steps_opened, now)) end(SeekAlone{alone.no_reducer, alone.missing});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::Full& full, Nanos now) {
-  if (is_answer(from, full.seat, full.sweeps_opened, now)) end(SeekFull{full.other_schema});
+  if (is_answer(from, full.slot, full.steps_opened, now)) end(SeekFull{full.other_schema});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::StaleLayout& stale, Nanos now) {
-  if (is_answer(from, stale.seat, stale.sweeps_opened, now)) end(SeekStale{stale.newer});
+  if (is_answer(from, stale.slot, stale.steps_opened, now)) end(SeekStale{stale.newer});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::Closed& closed, Nanos now) {
-  if (!is_answer(from, closed.seat, closed.sweeps_opened, now)) return;
+  if (!is_answer(from, closed.slot, closed.steps_opened, now)) return;
   say_late();
-  end(SeekClosed{closed.since_ms, closed.sweeps_opened});
+  end(SeekClosed{closed.since_ms, closed.steps_opened});
 }
 
-// To all holders of the seat: whichever of them will be its clerk should know.
+// To all holders of the slot: whichever of them will be its coordinator should know.
 void GroupSeeker::say_late() {
   if (!request_.in_layout) return;  // nobody waits for others anyway, unless they pre-register
-  auto seat = request_.seat;
-  ++seat.sweep;
-  const auto* layout = view_.layout_for(seat.sweep);
+  auto slot = request_.slot;
+  ++slot.step;
+  const auto* layout = view_.layout_for(slot.step);
   if (layout != nullptr && key_count(*layout) > 0) return;
-  if (layout != nullptr) seat = seat_in(*layout, options_.self, seat.sweep, seat.round);
-  for (const auto& holder : view_.clerks(seat_key(options_.run, seat), seat)) sends_.push_back({holder, formation::Late{seat}});
+  if (layout != nullptr) slot = slot_in(*layout, options_.self, slot.step, slot.round);
+  for (const auto& holder : view_.coordinators(slot_key(options_.run, slot), slot)) sends_.push_back({holder, formation::Late{slot}});
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::NeedLayout& need, Nanos now) {
-  if (!from_clerk(from, need.seat)) return;
-  // Not counted as a sign of life: a clerk that cannot take the layout in would ask for ever.
-  const auto* layout = view_.find_layout(need.seat.layout_version, need.seat.layout_digest);
-  if (layout == nullptr || (layout_sent_ != never && now - layout_sent_ < options_.times.clerk_timeout / repeats)) return;
+  if (!from_coordinator(from, need.slot)) return;
+  // Not counted as a sign of life: a coordinator that cannot take the layout in would ask for ever.
+  const auto* layout = view_.find_layout(need.slot.layout_version, need.slot.layout_digest);
+  if (layout == nullptr || (layout_sent_ != never && now - layout_sent_ < options_.times.coordinator_timeout / repeats)) return;
   layout_sent_ = now;
   sends_.push_back({from, formation::LayoutReply{*layout}});
   send_register(now);
 }
 
 bool GroupSeeker::acceptable(const GroupDescriptor& group) const {
-  return phase_ == Phase::seeking && group.seat == request_.seat && group.schema == request_.schema;
+  return phase_ == Phase::seeking && group.slot == request_.slot && group.schema == request_.schema;
 }
 
 void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descriptor, Nanos now) {
@@ -264,8 +264,8 @@ void GroupSeeker::take(const PeerId& from, const formation::Descriptor& descript
     ++counters_.declined;
     decline(group);
   }
-  // What was declined, or begun and stopped, cannot be taken again, and the seat is closed.
-  if (recent != nullptr && phase_ == Phase::seeking && is_clerk(from, group.seat)) end(SeekClosed{0, group.highest_opened});
+  // What was declined, or begun and stopped, cannot be taken again, and the slot is closed.
+  if (recent != nullptr && phase_ == Phase::seeking && is_coordinator(from, group.slot)) end(SeekClosed{0, group.highest_opened});
 }
 
 void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
@@ -281,7 +281,7 @@ void GroupSeeker::accept(const PeerId& from, const GroupDescriptor& group) {
 
 void GroupSeeker::decline(const GroupDescriptor& group) {
   for (const auto& member : group.members) {
-    if (member.id != options_.self) sends_.push_back({member.id, formation::Decline{group.id, group.seat}});
+    if (member.id != options_.self) sends_.push_back({member.id, formation::Decline{group.id, group.slot}});
   }
 }
 
@@ -306,10 +306,10 @@ void GroupSeeker::take(const PeerId& from, const formation::GetDescriptor& get, 
 
 void GroupSeeker::unknown_group(const GroupId& id, const PeerId& from, Nanos now) {
   if (const auto* recent = find_recent(id)) {
-    if (!recent->accepted) sends_.push_back({from, formation::Decline{id, recent->group->seat}});
+    if (!recent->accepted) sends_.push_back({from, formation::Decline{id, recent->group->slot}});
     return;
   }
-  const auto again = options_.times.clerk_timeout / repeats;
+  const auto again = options_.times.coordinator_timeout / repeats;
   const auto known = asked_groups_.find(id);
   if (known != asked_groups_.end() && now - known->second < again) return;
   if (known == asked_groups_.end() && asked_groups_.size() >= asked_groups_max) {

@@ -1,8 +1,8 @@
-// This process's own quest for a group of one round: a state machine. It registers at the seat's clerk, goes on to the next holder
+// This process's own quest for a group of one round: a state machine. It registers at the slot's coordinator, goes on to the next holder
 // when that one is silent or gone, and ends with a group or with the reason why there is none. One quest at a time.
 //
-// It ends within 3·(clerk_timeout + gather_timeout + round_timeout) whatever anybody does: a clerk gets so long (without the 3),
-// and there are at most three. It waits for clerks only, and clerks wait for nobody, so there is no cycle of waits.
+// It ends within 3·(coordinator_timeout + gather_timeout + round_timeout) whatever anybody does: a coordinator gets so long (without the 3),
+// and there are at most three. It waits for coordinators only, and coordinators wait for nobody, so there is no cycle of waits.
 // It also keeps the last descriptors for members that never got theirs, and declines those that it cannot take any more.
 #pragma once
 
@@ -31,7 +31,7 @@ struct SeekerOptions {
 };
 
 struct SeekRequest {
-  SeatName seat;
+  SlotName slot;
   uint32_t cell = 0;
   uint32_t position = 0;
   bool weighted = false;
@@ -39,32 +39,32 @@ struct SeekRequest {
   double bandwidth = -1;
   ElasticRole role = ElasticRole::peer;
   uint64_t schema = 0;
-  std::vector<PeerId> missing;  // of the descriptor, or of ALONE, of this round in the sweep before
+  std::vector<PeerId> missing;  // of the descriptor, or of ALONE, of this round in the averaging step before
 };
 // A request with the place that the layout gives to the peer; with keys, that of its first one.
-SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t sweep, uint32_t round);
+SeekRequest seek_request(const Layout& layout, const PeerId& self, uint64_t step, uint32_t round);
 
 // Nobody else is there: the round is done with values unchanged.
 struct SeekAlone {
   bool no_reducer = false;
   std::vector<PeerId> missing;
 };
-// The group was formed without this process. The clerk of this round in the next sweep has been told (LATE).
+// The group was formed without this process. The coordinator of this round in the next averaging step has been told (LATE).
 struct SeekClosed {
   uint64_t since_ms = 0;       // how long ago
-  uint64_t sweeps_opened = 0;  // highest opened sweep + 1, as the clerk knows it
+  uint64_t steps_opened = 0;  // highest opened averaging step + 1, as the coordinator knows it
 };
 struct SeekFull {
   bool other_schema = false;
 };
-struct SeekNoClerk {
-  std::string text;  // begins with NO_CLERK
+struct SeekNoCoordinator {
+  std::string text;  // begins with NO_COORDINATOR
 };
-// The layout was replaced: take this one in, and seek the seat that it gives.
+// The layout was replaced: take this one in, and seek the slot that it gives.
 struct SeekStale {
   Layout newer;
 };
-using SeekOutcome = std::variant<GroupDescriptor, SeekAlone, SeekClosed, SeekFull, SeekNoClerk, SeekStale>;
+using SeekOutcome = std::variant<GroupDescriptor, SeekAlone, SeekClosed, SeekFull, SeekNoCoordinator, SeekStale>;
 
 // A member of an accepted group that takes no part in it.
 struct DeclineNews {
@@ -83,13 +83,13 @@ class GroupSeeker {
   // The view outlives the seeker.
   GroupSeeker(SeekerOptions options, const FormationView& view);
 
-  // Begins a quest; one that is under way for another seat is withdrawn. After pre_register of the same seat it goes on with the
-  // clerk found there.
+  // Begins a quest; one that is under way for another slot is withdrawn. After pre_register of the same slot it goes on with the
+  // coordinator found there.
   void seek(const SeekRequest& request, Nanos now);
-  // Tells the clerk of a seat that this process will want it, while the round before runs. Not while a quest is under way.
+  // Tells the coordinator of a slot that this process will want it, while the round before runs. Not while a quest is under way.
   void pre_register(const SeekRequest& request, Nanos now);
-  // Tells the clerk of a seat that this process will not come: its group need not wait. Not for the seat of a quest under way.
-  void skip(const SeatName& seat);
+  // Tells the coordinator of a slot that this process will not come: its group need not wait. Not for the slot of a quest under way.
+  void skip(const SlotName& slot);
   // Withdraws what is under way; no outcome follows.
   void stop(Nanos now);
 
@@ -107,7 +107,7 @@ class GroupSeeker {
   std::optional<SeekOutcome> take_outcome() { return std::exchange(outcome_, std::nullopt); }
   // Of groups that were accepted here, each once; those that come before the descriptor are kept until it does.
   std::vector<DeclineNews> take_declines() { return std::exchange(declines_, {}); }
-  // The highest sweep that others say was opened, if that was news.
+  // The highest averaging step that others say was opened, if that was news.
   std::optional<uint64_t> take_opened() { return std::exchange(opened_, std::nullopt); }
 
   bool seeking() const { return phase_ == Phase::seeking; }
@@ -127,11 +127,11 @@ class GroupSeeker {
   void withdraw_here();
   void send_register(Nanos now);
   void say_late();
-  bool is_clerk(const PeerId& from, const SeatName& seat) const;
-  bool from_clerk(const PeerId& from, const SeatName& seat);
-  bool is_answer(const PeerId& from, const SeatName& seat, uint64_t sweeps_opened, Nanos now);
+  bool is_coordinator(const PeerId& from, const SlotName& slot) const;
+  bool from_coordinator(const PeerId& from, const SlotName& slot);
+  bool is_answer(const PeerId& from, const SlotName& slot, uint64_t steps_opened, Nanos now);
   void heard(Nanos now);
-  void note_opened(uint64_t sweeps_opened);
+  void note_opened(uint64_t steps_opened);
   void take(const PeerId& from, const formation::Pending& pending, Nanos now);
   void take(const PeerId& from, const formation::Descriptor& descriptor, Nanos now);
   void take(const PeerId& from, const formation::Alone& alone, Nanos now);
@@ -153,7 +153,7 @@ class GroupSeeker {
   const FormationView& view_;
   Phase phase_ = Phase::idle;
   SeekRequest request_;
-  std::vector<PeerId> holders_;  // of the seat, as known when the quest began
+  std::vector<PeerId> holders_;  // of the slot, as known when the quest began
   size_t holder_ = 0;            // index of the one that is asked
   uint64_t attempt_ = 0;
   bool acknowledged_ = false;
@@ -162,7 +162,7 @@ class GroupSeeker {
   Nanos heard_ = 0;              // from it last, or asked_
   Nanos repeat_ = never;         // when REGISTER goes out again
   Nanos layout_sent_ = never;    // to the present holder; `never`: not yet
-  Nanos round_timeout_ = 0;      // as the clerk says, or as reckoned here
+  Nanos round_timeout_ = 0;      // as the coordinator says, or as reckoned here
   std::deque<Recent> recent_;
   std::deque<DeclineNews> early_declines_;
   std::map<GroupId, Nanos> asked_groups_;

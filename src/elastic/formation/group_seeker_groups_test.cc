@@ -16,18 +16,18 @@ struct Member {
     view.hold(layout);
     view.reachable = ids;
   }
-  SeatName seat(uint64_t sweep) const { return seek_request(layout, ids[0], sweep, 0).seat; }
-  GroupDescriptor group(uint64_t sweep) const {
+  SlotName slot(uint64_t step) const { return seek_request(layout, ids[0], step, 0).slot; }
+  GroupDescriptor group(uint64_t step) const {
     GroupDescriptor group;
-    group.id = {sweep + 1, 7};
-    group.seat = seat(sweep);
+    group.id = {step + 1, 7};
+    group.slot = slot(step);
     group.chunk_counts = {1, 1, 1};
     for (uint32_t i = 0; i < 3; ++i) group.members.push_back({ids[i], i, true, true, ElasticRole::peer, -1});
     return group;
   }
-  void accept(uint64_t sweep) {
-    seeker.seek(seek_request(layout, ids[0], sweep, 0), 0);
-    seeker.message(ids[4], Descriptor{group(sweep)}, 0);
+  void accept(uint64_t step) {
+    seeker.seek(seek_request(layout, ids[0], step, 0), 0);
+    seeker.message(ids[4], Descriptor{group(step)}, 0);
     EXPECT_FALSE(seeker.seeking());
     seeker.take_sends();
   }
@@ -59,10 +59,10 @@ TEST(GroupSeekerGroups, hands_nothing_to_others_and_nothing_that_it_does_not_kno
 
 TEST(GroupSeekerGroups, keeps_the_last_descriptors_only) {
   Member member;
-  for (uint64_t sweep = 0; sweep < 100; ++sweep) member.accept(sweep);
+  for (uint64_t step = 0; step < 100; ++step) member.accept(step);
   uint64_t known = 0;
-  for (uint64_t sweep = 0; sweep < 100; ++sweep) {
-    member.seeker.message(member.ids[2], GetDescriptor{member.group(sweep).id}, 0);
+  for (uint64_t step = 0; step < 100; ++step) {
+    member.seeker.message(member.ids[2], GetDescriptor{member.group(step).id}, 0);
     known += member.seeker.take_sends().size();
   }
   EXPECT_EQ(known, 32u);
@@ -92,8 +92,8 @@ TEST(GroupSeekerGroups, asks_for_a_bounded_number_of_groups_at_once) {
 TEST(GroupSeekerGroups, says_who_declined_a_group_that_was_accepted_here) {
   Member member;
   member.accept(0);
-  member.seeker.message(member.ids[1], Decline{member.group(0).id, member.seat(0)}, 0);
-  member.seeker.message(member.ids[5], Decline{member.group(0).id, member.seat(0)}, 0);
+  member.seeker.message(member.ids[1], Decline{member.group(0).id, member.slot(0)}, 0);
+  member.seeker.message(member.ids[5], Decline{member.group(0).id, member.slot(0)}, 0);
   const auto declines = member.seeker.take_declines();
   ASSERT_EQ(declines.size(), 1u) << "who is no member cannot decline";
   EXPECT_EQ(declines[0].peer, member.ids[1]);
@@ -102,7 +102,7 @@ TEST(GroupSeekerGroups, says_who_declined_a_group_that_was_accepted_here) {
 
 TEST(GroupSeekerGroups, keeps_what_was_declined_before_its_descriptor_came) {
   Member member;
-  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.seat(0)}, 0);
+  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.slot(0)}, 0);
   EXPECT_TRUE(member.seeker.take_declines().empty());
   member.accept(0);
   const auto declines = member.seeker.take_declines();
@@ -112,16 +112,16 @@ TEST(GroupSeekerGroups, keeps_what_was_declined_before_its_descriptor_came) {
 
 TEST(GroupSeekerGroups, declines_of_unknown_groups_are_kept_in_bounded_number) {
   Member member;
-  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.seat(0)}, 0);
-  for (uint64_t i = 0; i < 256; ++i) member.seeker.message(member.ids[1], Decline{{i, 1}, member.seat(0)}, 0);
+  member.seeker.message(member.ids[2], Decline{member.group(0).id, member.slot(0)}, 0);
+  for (uint64_t i = 0; i < 256; ++i) member.seeker.message(member.ids[1], Decline{{i, 1}, member.slot(0)}, 0);
   member.accept(0);
   EXPECT_TRUE(member.seeker.take_declines().empty()) << "the oldest went";
 }
 
-TEST(GroupSeekerGroups, messages_for_a_clerk_are_ignored) {
+TEST(GroupSeekerGroups, messages_for_a_coordinator_are_ignored) {
   Member member;
-  member.seeker.message(member.ids[1], Withdraw{member.seat(0), 1}, 0);
-  member.seeker.message(member.ids[1], Late{member.seat(0)}, 0);
+  member.seeker.message(member.ids[1], Withdraw{member.slot(0), 1}, 0);
+  member.seeker.message(member.ids[1], Late{member.slot(0)}, 0);
   EXPECT_EQ(member.seeker.counters().ignored, 2u);
 }
 
@@ -137,9 +137,9 @@ TEST(LinePlace, is_where_the_layout_puts_a_peer_in_each_round) {
       EXPECT_EQ(line.size(), along_first ? 2u : 3u);
       EXPECT_EQ(line[place.position], layout.peers[rank]);
     }
-    const auto stranger = place_in(layout, ids[6], round);
-    EXPECT_FALSE(stranger.in_layout);
-    EXPECT_EQ(stranger.cell, mix64(pid64(ids[6])) % 6);
+    const auto unlisted = place_in(layout, ids[6], round);
+    EXPECT_FALSE(unlisted.in_layout);
+    EXPECT_EQ(unlisted.cell, mix64(pid64(ids[6])) % 6);
     EXPECT_TRUE(line_of(layout, round, 3).empty());
   }
 }

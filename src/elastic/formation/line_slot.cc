@@ -25,7 +25,7 @@ LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round) {
   LinePlace place;
   const auto rank = layout.rank_of(peer);
   place.in_layout = rank < layout.peers.size();
-  place.cell = place.in_layout ? grid.cell_of(rank) : grid.cell_of_stranger(pid64(peer));
+  place.cell = place.in_layout ? grid.cell_of(rank) : grid.cell_of_unlisted(pid64(peer));
   place.position = grid.position(place.cell, axis);
   place.line = grid.line(place.cell, axis);
   return place;
@@ -45,8 +45,8 @@ std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line)
   return members;
 }
 
-SeatName seat_in(const Layout& layout, const PeerId& peer, uint64_t sweep, uint32_t round) {
-  return {layout.version, layout.digest, sweep, round, place_in(layout, peer, round).line};
+SlotName slot_in(const Layout& layout, const PeerId& peer, uint64_t step, uint32_t round) {
+  return {layout.version, layout.digest, step, round, place_in(layout, peer, round).line};
 }
 
 }  // namespace unisono

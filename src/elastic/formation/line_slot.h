@@ -1,5 +1,5 @@
-// Where a peer stands in one round of a sweep: its cell in the grid of a layout, the line along the round's axis and its place in
-// the line; and who else the layout puts there. Pure functions of a layout, the same for a member and for the clerk of its group.
+// Where a peer stands in one round of an averaging step: its cell in the grid of a layout, the line along the round's axis and its place in
+// the line; and who else the layout puts there. Pure functions of a layout, the same for a member and for the coordinator of its group.
 // Where peers have keys (elastic/layout/moshpit_key.h), cell and line are the key, which only its holder knows, and the position comes with the group.
 #pragma once
 
@@ -26,7 +26,7 @@ LinePlace place_in(const Layout& layout, const PeerId& peer, uint32_t round);
 bool may_stand(const Layout& layout, const PeerId& peer, uint32_t round, const LinePlace& place);
 // Members of the layout in that line, by position and rank; empty if there is no such line, or if there are keys.
 std::vector<PeerId> line_of(const Layout& layout, uint32_t round, uint32_t line);
-// The seat of a peer in round `round` of sweep `sweep` under the layout.
-SeatName seat_in(const Layout& layout, const PeerId& peer, uint64_t sweep, uint32_t round);
+// The slot of a peer in round `round` of averaging step `averaging step` under the layout.
+SlotName slot_in(const Layout& layout, const PeerId& peer, uint64_t step, uint32_t round);
 
 }  // namespace unisono

@@ -22,8 +22,8 @@ inline std::vector<PeerId> peer_ids(uint32_t count) {
 }
 
 inline Layout layout_of(const std::vector<PeerId>& peers, uint64_t version = 1, std::vector<uint32_t> dims = {},
-                        uint64_t first_sweep = 0) {
-  auto layout = make_layout({.run = "run", .version = version, .first_sweep = first_sweep, .dims = std::move(dims)}, peers);
+                        uint64_t first_step = 0) {
+  auto layout = make_layout({.run = "run", .version = version, .first_step = first_step, .dims = std::move(dims)}, peers);
   EXPECT_TRUE(layout.ok()) << layout.status().to_string();
   return *layout;
 }
@@ -36,22 +36,22 @@ class ViewOfTest final : public FormationView {
     }
     return nullptr;
   }
-  const Layout* layout_for(uint64_t sweep) const override {
+  const Layout* layout_for(uint64_t step) const override {
     const Layout* best = nullptr;
     for (const auto& layout : layouts) {
-      if (layout->first_sweep <= sweep && (best == nullptr || replaces(*layout, *best))) best = layout.get();
+      if (layout->first_step <= step && (best == nullptr || replaces(*layout, *best))) best = layout.get();
     }
     return best;
   }
   bool gone(const PeerId& peer) const override { return dead.contains(peer); }
-  std::vector<PeerId> clerks(std::string_view key, const SeatName&) const override {
+  std::vector<PeerId> coordinators(std::string_view key, const SlotName&) const override {
     std::vector<PeerId> living;
     for (const auto& peer : reachable) {
       if (!dead.contains(peer)) living.push_back(peer);
     }
     return record_holders(key, living);
   }
-  uint64_t sweeps_opened() const override { return opened; }
+  uint64_t steps_opened() const override { return opened; }
 
   void hold(const Layout& layout) {
     if (find_layout(layout.version, layout.digest) == nullptr) layouts.push_back(std::make_unique<Layout>(layout));

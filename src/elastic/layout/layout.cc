@@ -16,7 +16,7 @@ constexpr size_t peer_bytes = 16;
 Status corrupt_layout(const std::string& what) { return {Code::corrupt, "layout: " + what}; }
 
 void write_body(ByteWriter& writer, const Layout& layout) {
-  writer.write(layout.version).write(layout.first_sweep).write(static_cast<uint8_t>(layout.grid));
+  writer.write(layout.version).write(layout.first_step).write(static_cast<uint8_t>(layout.grid));
   writer.write(static_cast<uint32_t>(layout.dims.size()));
   for (const auto size : layout.dims) writer.write(size);
   writer.write(static_cast<uint32_t>(layout.peers.size()));
@@ -55,7 +55,7 @@ uint32_t Layout::rank_of(const PeerId& peer) const {
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers) {
   if (const auto status = check(request, peers); !status.ok()) return status;
   const auto count = static_cast<uint32_t>(peers.size());
-  Layout layout{.version = request.version, .first_sweep = request.first_sweep, .grid = request.grid, .dims = request.dims, .peers = {}};
+  Layout layout{.version = request.version, .first_step = request.first_step, .grid = request.grid, .dims = request.dims, .peers = {}};
   if (layout.dims.empty())
     layout.dims = request.grid == GridKind::fitted ? fitted_dims(count, request.max_group) : published_dims(count, request.max_group);
   if (const auto grid = MoshpitGrid::make(layout.grid, layout.dims, count); !grid.ok()) return grid.status();
@@ -89,7 +89,7 @@ void write_layout(ByteWriter& writer, const Layout& layout) {
 Status read_layout(ByteReader& reader, Layout& layout) {
   Layout read;
   read.version = reader.read<uint64_t>();
-  read.first_sweep = reader.read<uint64_t>();
+  read.first_step = reader.read<uint64_t>();
   const auto grid = reader.read<uint8_t>();
   const auto axes = reader.read<uint32_t>();
   if (!reader.ok()) return corrupt_layout("cut off");

@@ -1,4 +1,4 @@
-// The layout of a run: which peer stands where in the grid from which sweep on. Made by the first holder of its key, the same
+// The layout of a run: which peer stands where in the grid from which averaging step on. Made by the first holder of its key, the same
 // bytes everywhere afterwards; two that bear one version are told apart by their digest, and the smaller digest wins.
 #pragma once
 
@@ -17,7 +17,7 @@ inline constexpr uint32_t roster_peers_max = 4096;
 
 struct Layout {
   uint64_t version = 0;      // 1, 2, …; 0: there is none
-  uint64_t first_sweep = 0;  // in effect from this sweep on
+  uint64_t first_step = 0;  // in effect from this averaging step on
   GridKind grid = GridKind::fitted;
   std::vector<uint32_t> dims;
   std::vector<PeerId> peers;  // by rank
@@ -31,7 +31,7 @@ struct Layout {
 struct LayoutRequest {
   std::string_view run;
   uint64_t version = 0;
-  uint64_t first_sweep = 0;
+  uint64_t first_step = 0;
   GridKind grid = GridKind::fitted;
   uint32_t max_group = 32;
   std::vector<uint32_t> dims{};  // tests may give them; empty: fitted_dims or published_dims
@@ -40,7 +40,7 @@ struct LayoutRequest {
 Result<Layout> make_layout(const LayoutRequest& request, const std::vector<PeerId>& peers);
 // The grid of a layout that make_layout or read_layout gave; never fails for those.
 Result<MoshpitGrid> grid_of(const Layout& layout);
-// Whether a sweep under it can lack nobody's values: a fitted grid, one group of all, or a full grid (N = M^d).
+// Whether an averaging step under it can lack nobody's values: a fitted grid, one group of all, or a full grid (N = M^d).
 bool can_be_exact(const Layout& layout);
 // True if a replaces b: a higher version, or the same with a smaller digest.
 bool replaces(const Layout& a, const Layout& b);

@@ -29,8 +29,8 @@ const Layout* LayoutBook::find(uint64_t version, uint64_t digest) const {
   return nullptr;
 }
 
-const Layout* LayoutBook::in_effect(uint64_t sweep) const {
-  const auto found = std::find_if(layouts_.rbegin(), layouts_.rend(), [&](const auto& layout) { return layout->first_sweep <= sweep; });
+const Layout* LayoutBook::in_effect(uint64_t step) const {
+  const auto found = std::find_if(layouts_.rbegin(), layouts_.rend(), [&](const auto& layout) { return layout->first_step <= step; });
   return found == layouts_.rend() ? nullptr : found->get();
 }
 

@@ -18,8 +18,8 @@ class LayoutBook {
   // False if it is not taken: held already, older than all that are held, or beaten by one of the same version.
   bool add(std::shared_ptr<const Layout> layout);
   const Layout* find(uint64_t version, uint64_t digest) const;
-  // The newest one in effect for the sweep, or null.
-  const Layout* in_effect(uint64_t sweep) const;
+  // The newest one in effect for the averaging step, or null.
+  const Layout* in_effect(uint64_t step) const;
   // Null if there is none.
   const std::shared_ptr<const Layout>& newest() const { return newest_; }
   // The newest one's peers in the order of their ids.

@@ -23,7 +23,7 @@ std::vector<PeerId> peers_of(uint32_t count, uint64_t seed = 1) {
 }
 
 Layout layout_of(uint32_t count, uint64_t version = 3) {
-  auto layout = make_layout({.run = "demo", .version = version, .first_sweep = 9}, peers_of(count));
+  auto layout = make_layout({.run = "demo", .version = version, .first_step = 9}, peers_of(count));
   EXPECT_TRUE(layout.ok()) << layout.status().to_string();
   return std::move(layout).value();
 }
@@ -122,7 +122,7 @@ TEST(Layout, orders_peers_by_score_under_its_key) {
 TEST(Layout, is_the_same_however_the_roster_is_ordered) {
   auto peers = peers_of(100);
   peers.push_back({peers[0].low, 1});  // one score twice
-  const LayoutRequest request{.run = "demo", .version = 2, .first_sweep = 4};
+  const LayoutRequest request{.run = "demo", .version = 2, .first_step = 4};
   const auto first = make_layout(request, peers);
   ASSERT_TRUE(first.ok());
   Random random(5);
@@ -136,10 +136,10 @@ TEST(Layout, is_the_same_however_the_roster_is_ordered) {
 
 TEST(Layout, has_a_digest_of_everything_in_it) {
   const auto peers = peers_of(16);
-  const LayoutRequest base{.run = "demo", .version = 2, .first_sweep = 4, .dims = {4, 4}};
+  const LayoutRequest base{.run = "demo", .version = 2, .first_step = 4, .dims = {4, 4}};
   std::vector<LayoutRequest> others(4, base);
   others[0].version = 3;
-  others[1].first_sweep = 5;
+  others[1].first_step = 5;
   others[2].grid = GridKind::published;
   others[3].dims = {2, 8};
   std::vector<uint64_t> digests = {make_layout(base, peers)->digest, make_layout(base, peers_of(16, 2))->digest};

@@ -105,7 +105,7 @@ uint32_t MoshpitGrid::cell_of(uint32_t rank) const {
   return first + static_cast<uint32_t>(sum % dims_.back());
 }
 
-uint32_t MoshpitGrid::cell_of_stranger(uint64_t pid64) const { return static_cast<uint32_t>(mix64(pid64) % cells_); }
+uint32_t MoshpitGrid::cell_of_unlisted(uint64_t pid64) const { return static_cast<uint32_t>(mix64(pid64) % cells_); }
 
 uint32_t MoshpitGrid::position(uint32_t cell, uint32_t axis) const { return cell / strides_[axis] % dims_[axis]; }
 

@@ -1,7 +1,7 @@
 // Where each peer stands in the grid of a Moshpit All-Reduce, and with whom it averages in each round.
 //
 // `fitted` (Unisono's own rule): dimensions fitted to the number of peers, so that no cell is empty and none holds more than two,
-// and one sweep (a round along each axis) is exact for every number of peers. `published`: a fixed M^d grid, as in the authors'
+// and one averaging step (a round along each axis) is exact for every number of peers. `published`: a fixed M^d grid, as in the authors'
 // averaging simulation (yandex-research/moshpit-sgd); cells may be empty, and only N = M^d is exact. `chunk_keys`: as large as that, but where a peer averages
 // follows from its key (elastic/layout/moshpit_key.h), unless there is one axis only. A pure value.
 #pragma once
@@ -42,7 +42,7 @@ class MoshpitGrid {
   // coordinate d = (sum of the others) mod m_d.
   uint32_t cell_of(uint32_t rank) const;
   // Of a live peer that is not in the layout: mix64(pid64) mod cells.
-  uint32_t cell_of_stranger(uint64_t pid64) const;
+  uint32_t cell_of_unlisted(uint64_t pid64) const;
   // The coordinate on an axis, axis < axes(); last coordinate fastest.
   uint32_t position(uint32_t cell, uint32_t axis) const;
   // Which line along the axis the cell is in: index of the cell without that coordinate, row-major.

@@ -124,12 +124,12 @@ TEST(MoshpitGrid, lists_the_members_of_a_line_by_position_and_then_rank) {
   }
 }
 
-TEST(MoshpitGrid, gives_strangers_a_cell_by_their_identity) {
+TEST(MoshpitGrid, gives_unlisted_a_cell_by_their_identity) {
   const auto grid = fitted(37, 32);
   std::set<uint32_t> cells;
   for (uint64_t pid = 0; pid < 1000; ++pid) {
-    ASSERT_EQ(grid.cell_of_stranger(pid), mix64(pid) % 36);
-    cells.insert(grid.cell_of_stranger(pid));
+    ASSERT_EQ(grid.cell_of_unlisted(pid), mix64(pid) % 36);
+    cells.insert(grid.cell_of_unlisted(pid));
   }
   EXPECT_EQ(cells.size(), 36u);
 }

@@ -62,8 +62,8 @@ TEST(MoshpitKey, a33_a_full_grid_is_exact_after_d_rounds_in_which_nobody_meets_t
   for (const auto& [group, digits] : {std::pair{2u, 3u}, {3u, 4u}, {4u, 5u}, {8u, 3u}, {32u, 2u}}) {
     KeyedPeers peers(group, digits);
     // Any d rounds, not only those that begin with a new layout.
-    for (int sweep = 0; sweep < 2; ++sweep) {
-      if (sweep > 0) {
+    for (int step = 0; step < 2; ++step) {
+      if (step > 0) {
         for (auto& value : peers.values) value = peers.random.unit();
         peers.mean = std::accumulate(peers.values.begin(), peers.values.end(), 0.0) / static_cast<double>(peers.values.size());
       }
@@ -178,10 +178,10 @@ TEST(MoshpitKeySlots, each_falls_to_each_rank_equally_often) {
 TEST(MoshpitKeyPlace, is_the_line_of_the_key_for_peers_of_the_layout_and_others) {
   const auto layout = keyed_layout(37, 4);
   EXPECT_EQ(place_in(layout, layout.peers[21], 1), (LinePlace{.cell = 5, .position = 0, .line = 5, .in_layout = true}));
-  const auto stranger = test::peer_ids(60).back();
-  const auto place = place_in(layout, stranger, 0);
+  const auto unlisted = test::peer_ids(60).back();
+  const auto place = place_in(layout, unlisted, 0);
   EXPECT_FALSE(place.in_layout);
-  EXPECT_EQ(place.line, mix64(pid64(stranger)) % 16);
+  EXPECT_EQ(place.line, mix64(pid64(unlisted)) % 16);
   EXPECT_TRUE(line_of(layout, 0, 5).empty()) << "nobody can know who comes";
 }
 

@@ -44,14 +44,14 @@ std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId>
 
 std::string layout_key(std::string_view run, uint64_t version) { return "layout/" + std::string(run) + '/' + std::to_string(version); }
 
-std::string seat_key(std::string_view run, const SeatName& seat) {
-  return "seat/" + std::string(run) + '/' + std::to_string(seat.layout_version) + '/' + std::to_string(seat.sweep) + '/' +
-         std::to_string(seat.round) + '/' + std::to_string(seat.line);
+std::string slot_key(std::string_view run, const SlotName& slot) {
+  return "seat/" + std::string(run) + '/' + std::to_string(slot.layout_version) + '/' + std::to_string(slot.step) + '/' +
+         std::to_string(slot.round) + '/' + std::to_string(slot.line);
 }
 
-std::string to_string(const SeatName& seat) {
-  return "sweep " + std::to_string(seat.sweep) + ", round " + std::to_string(seat.round) + ", line " + std::to_string(seat.line) + " of layout " +
-         std::to_string(seat.layout_version);
+std::string to_string(const SlotName& slot) {
+  return "averaging step " + std::to_string(slot.step) + ", round " + std::to_string(slot.round) + ", line " + std::to_string(slot.line) + " of layout " +
+         std::to_string(slot.layout_version);
 }
 
 }  // namespace unisono

@@ -28,18 +28,18 @@ std::vector<PeerId> record_holders(std::string_view key, std::span<const PeerId>
 
 // "layout/<run>/<version>"
 std::string layout_key(std::string_view run, uint64_t version);
-// What a seat is for: everybody who registers for the same seat is in one group.
-struct SeatName {
+// What a slot is for: everybody who registers for the same slot is in one group.
+struct SlotName {
   uint64_t layout_version = 0;
-  uint64_t layout_digest = 0;  // not in the key: clerks seat one digest of a version only
-  uint64_t sweep = 0;
+  uint64_t layout_digest = 0;  // not in the key: coordinators slot one digest of a version only
+  uint64_t step = 0;
   uint32_t round = 0;
   uint32_t line = 0;
-  friend auto operator<=>(const SeatName&, const SeatName&) = default;
+  friend auto operator<=>(const SlotName&, const SlotName&) = default;
 };
-// "seat/<run>/<version>/<sweep>/<round>/<line>"
-std::string seat_key(std::string_view run, const SeatName& seat);
-// "sweep 7, round 1, line 3 of layout 2", for messages.
-std::string to_string(const SeatName& seat);
+// "seat/<run>/<version>/<averaging step>/<round>/<line>"
+std::string slot_key(std::string_view run, const SlotName& slot);
+// "averaging step 7, round 1, line 3 of layout 2", for messages.
+std::string to_string(const SlotName& slot);
 
 }  // namespace unisono

@@ -41,7 +41,7 @@ TEST(RecordHolders, fewer_peers_than_holders_are_all_holders) {
 }
 
 TEST(RecordHolders, keys_are_written_as_specified) {
-  EXPECT_EQ(seat_key("demo", {1, 99, 7, 0, 3}), "seat/demo/1/7/0/3");
+  EXPECT_EQ(slot_key("demo", {1, 99, 7, 0, 3}), "seat/demo/1/7/0/3");
   EXPECT_EQ(layout_key("demo", 1), "layout/demo/1");
 }
 

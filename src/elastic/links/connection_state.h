@@ -28,7 +28,7 @@ enum class LinkPhase : uint8_t { none, connecting, greeting, up };
 
 inline constexpr size_t beginning_bytes_max = 4096;  // copied by both sides
 
-struct ElasticContact {
+struct ElasticConnection {
   PeerIndex index = 0;
   uint64_t serial = 0;  // differs from all that had this index before
   PeerId id;            // PeerId{}: not known yet, address is being asked
@@ -38,7 +38,7 @@ struct ElasticContact {
 
   std::deque<SharedMessage> queue;  // not yet handed to the transport
   size_t waiting_bytes = 0;         // of these, and of those that the transport still holds; each with its overhead
-  bool room_refused = false;
+  bool credit_refused = false;
 
   LinkPhase phase = LinkPhase::none;
   bool wants_link = false;

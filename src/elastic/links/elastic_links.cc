@@ -27,167 +27,167 @@ Result<std::unique_ptr<ElasticLinks>> ElasticLinks::make(const LinksOptions& opt
 
 // Contacts ----------------------------------------------------------------------------------------------------------
 
-ElasticContact* ElasticLinks::find(const PeerId& id) const {
+ElasticConnection* ElasticLinks::find(const PeerId& id) const {
   const auto known = by_id_.find(id);
   return known == by_id_.end() ? nullptr : at(known->second);
 }
 
 // Of PeerId{}: who listens at an address is asked.
-ElasticContact& ElasticLinks::add_contact(const PeerId& id) {
-  PeerIndex index = static_cast<PeerIndex>(contacts_.size());
+ElasticConnection& ElasticLinks::add_connection(const PeerId& id) {
+  PeerIndex index = static_cast<PeerIndex>(connections_.size());
   if (free_.empty()) {
-    contacts_.emplace_back();
+    connections_.emplace_back();
   } else {
     index = free_.back();
     free_.pop_back();
   }
-  contacts_[index] = std::make_unique<ElasticContact>();
-  auto& contact = *contacts_[index];
-  contact.index = index;
-  contact.serial = next_serial_++;
-  contact.id = id;
+  connections_[index] = std::make_unique<ElasticConnection>();
+  auto& connection = *connections_[index];
+  connection.index = index;
+  connection.serial = next_serial_++;
+  connection.id = id;
   if (id == PeerId{}) ++asked_;
   else by_id_[id] = index;
-  return contact;
+  return connection;
 }
 
 // Its link, if there was one, is closed or has been reported.
-void ElasticLinks::forget(ElasticContact& contact) {
-  drop_queue(contact);
-  if (contact.id == PeerId{}) {
+void ElasticLinks::forget(ElasticConnection& connection) {
+  drop_queue(connection);
+  if (connection.id == PeerId{}) {
     --asked_;
-  } else if (const auto known = by_id_.find(contact.id); known != by_id_.end() && known->second == contact.index) {
+  } else if (const auto known = by_id_.find(connection.id); known != by_id_.end() && known->second == connection.index) {
     by_id_.erase(known);
   }
-  free_.push_back(contact.index);
-  contacts_[contact.index].reset();
+  free_.push_back(connection.index);
+  connections_[connection.index].reset();
 }
 
-void ElasticLinks::touch(ElasticContact& contact) {
-  if (!std::exchange(contact.due, true)) due_.push_back(contact.index);
+void ElasticLinks::touch(ElasticConnection& connection) {
+  if (!std::exchange(connection.due, true)) due_.push_back(connection.index);
 }
 
-std::string ElasticLinks::label(const ElasticContact& contact) {
-  if (contact.id == PeerId{}) return contact.address;
+std::string ElasticLinks::label(const ElasticConnection& connection) {
+  if (connection.id == PeerId{}) return connection.address;
   constexpr char digits[] = "0123456789abcdef";
   std::string text = "peer ";
-  for (int shift = 60; shift >= 32; shift -= 4) text += digits[contact.id.low >> shift & 15];
+  for (int shift = 60; shift >= 32; shift -= 4) text += digits[connection.id.low >> shift & 15];
   return text;
 }
 
 void ElasticLinks::know(const PeerId& peer, const std::vector<std::string>& addresses, bool dialable) {
   if (peer == options_.self || peer == PeerId{}) return;
-  auto* contact = find(peer);
-  if (contact == nullptr) {
+  auto* connection = find(peer);
+  if (connection == nullptr) {
     if (by_id_.size() >= options_.peers_max) return;
-    contact = &add_contact(peer);
+    connection = &add_connection(peer);
   }
-  contact->known = true;
-  contact->closing = contact->over = false;
-  contact->dialable = dialable;
-  contact->addresses.clear();
+  connection->known = true;
+  connection->closing = connection->over = false;
+  connection->dialable = dialable;
+  connection->addresses.clear();
   for (const auto& address : addresses) {
-    if (parse_tcp_endpoint(address).ok()) contact->addresses.push_back(address);
+    if (parse_tcp_endpoint(address).ok()) connection->addresses.push_back(address);
   }
 }
 
-bool ElasticLinks::enqueue(ElasticContact& contact, SharedMessage message, Nanos now) {
+bool ElasticLinks::enqueue(ElasticConnection& connection, SharedMessage message, Nanos now) {
   UNISONO_CHECK(message.rest.size() == 0 || (message.head.size() > 0 && message.head.size() <= beginning_bytes_max));
   const size_t cost = message.size() + overhead_bytes;
-  if (message.size() > message_bytes_max || contact.waiting_bytes + cost > options_.queue_bytes_max) return false;
-  contact.waiting_bytes += cost;
-  contact.last_used = now;
-  contact.queue.push_back(std::move(message));
+  if (message.size() > message_bytes_max || connection.waiting_bytes + cost > options_.queue_bytes_max) return false;
+  connection.waiting_bytes += cost;
+  connection.last_used = now;
+  connection.queue.push_back(std::move(message));
   return true;
 }
 
 bool ElasticLinks::send(const PeerId& peer, SharedMessage message, Nanos now) {
-  auto* contact = find(peer);
-  if (contact == nullptr || contact->closing || contact->broken) return false;
-  const bool can_dial = contact->dialable && !contact->addresses.empty();
+  auto* connection = find(peer);
+  if (connection == nullptr || connection->closing || connection->broken) return false;
+  const bool can_dial = connection->dialable && !connection->addresses.empty();
   // A link that is being closed in order takes nothing more, and only a dial brings another.
-  if ((contact->phase == LinkPhase::none || contact->said_parting || contact->heard_parting) && !can_dial) return false;
-  if (!enqueue(*contact, std::move(message), now)) return false;
-  if (contact->phase == LinkPhase::none) {
-    contact->wants_link = true;
-    touch(*contact);
+  if ((connection->phase == LinkPhase::none || connection->said_parting || connection->heard_parting) && !can_dial) return false;
+  if (!enqueue(*connection, std::move(message), now)) return false;
+  if (connection->phase == LinkPhase::none) {
+    connection->wants_link = true;
+    touch(*connection);
   } else {
-    pump(*contact);
+    pump(*connection);
   }
   return true;
 }
 
 bool ElasticLinks::send_to_address(const std::string& address, SharedBuffer message, Nanos now) {
   if (!parse_tcp_endpoint(address).ok()) return false;
-  const auto same = [&](const auto& contact) { return contact && contact->id == PeerId{} && contact->address == address && !contact->over; };
+  const auto same = [&](const auto& connection) { return connection && connection->id == PeerId{} && connection->address == address && !connection->over; };
   if (asked_ > 0) {
-    const auto asked = std::find_if(contacts_.begin(), contacts_.end(), same);
-    if (asked != contacts_.end()) return enqueue(**asked, std::move(message), now);
+    const auto asked = std::find_if(connections_.begin(), connections_.end(), same);
+    if (asked != connections_.end()) return enqueue(**asked, std::move(message), now);
   }
   if (asked_ >= addresses_max || message.size() > message_bytes_max) return false;
-  auto& contact = add_contact(PeerId{});
-  contact.address = address;
-  contact.addresses = {address};
-  contact.dialable = contact.wants_link = true;
-  touch(contact);
-  return enqueue(contact, std::move(message), now);
+  auto& connection = add_connection(PeerId{});
+  connection.address = address;
+  connection.addresses = {address};
+  connection.dialable = connection.wants_link = true;
+  touch(connection);
+  return enqueue(connection, std::move(message), now);
 }
 
-bool ElasticLinks::room(const PeerId& peer) {
-  auto* contact = find(peer);
-  if (contact == nullptr) return false;
-  if (contact->waiting_bytes < options_.bulk_bytes) return true;
-  contact->room_refused = true;
+bool ElasticLinks::credit(const PeerId& peer) {
+  auto* connection = find(peer);
+  if (connection == nullptr) return false;
+  if (connection->waiting_bytes < options_.bulk_bytes) return true;
+  connection->credit_refused = true;
   return false;
 }
 
 bool ElasticLinks::linked(const PeerId& peer) const {
-  const auto* contact = find(peer);
-  return contact != nullptr && contact->phase == LinkPhase::up && !contact->said_parting && !contact->heard_parting;
+  const auto* connection = find(peer);
+  return connection != nullptr && connection->phase == LinkPhase::up && !connection->said_parting && !connection->heard_parting;
 }
 
 void ElasticLinks::close(const PeerId& peer) {
-  auto* contact = find(peer);
-  if (contact == nullptr) return;
-  contact->closing = true;
-  contact->loss.reset();
-  touch(*contact);
+  auto* connection = find(peer);
+  if (connection == nullptr) return;
+  connection->closing = true;
+  connection->loss.reset();
+  touch(*connection);
 }
 
 void ElasticLinks::close_all() {
-  for (auto& contact : contacts_) {
-    if (!contact) continue;
-    contact->closing = true;
-    contact->loss.reset();
-    touch(*contact);
-    if (contact->id != PeerId{}) continue;
+  for (auto& connection : connections_) {
+    if (!connection) continue;
+    connection->closing = true;
+    connection->loss.reset();
+    touch(*connection);
+    if (connection->id != PeerId{}) continue;
     // Nothing is owed to whoever may answer at an address.
-    if (contact->phase == LinkPhase::connecting) transport_->close(contact->index);
-    contact->phase = LinkPhase::none;
-    contact->wants_link = false;
+    if (connection->phase == LinkPhase::connecting) transport_->close(connection->index);
+    connection->phase = LinkPhase::none;
+    connection->wants_link = false;
   }
 }
 
-bool ElasticLinks::lingers() const {
-  if (transport_->lingers() || !due_.empty()) return true;
-  return std::any_of(contacts_.begin(), contacts_.end(), [](const auto& contact) {
-    return contact && (contact->waiting_bytes > 0 || contact->closing || contact->said_parting || contact->heard_parting);
+bool ElasticLinks::draining() const {
+  if (transport_->draining() || !due_.empty()) return true;
+  return std::any_of(connections_.begin(), connections_.end(), [](const auto& connection) {
+    return connection && (connection->waiting_bytes > 0 || connection->closing || connection->said_parting || connection->heard_parting);
   });
 }
 
-void ElasticLinks::drop_queue(ElasticContact& contact) {
-  for (const auto& message : contact.queue) contact.waiting_bytes -= message.size() + overhead_bytes;
-  counters_.dropped_messages += contact.queue.size();
-  contact.queue.clear();
+void ElasticLinks::drop_queue(ElasticConnection& connection) {
+  for (const auto& message : connection.queue) connection.waiting_bytes -= message.size() + overhead_bytes;
+  counters_.dropped_messages += connection.queue.size();
+  connection.queue.clear();
 }
 
 // So much waits no more.
-void ElasticLinks::settle(ElasticContact& contact, size_t bytes) {
-  contact.waiting_bytes -= bytes;
-  if (contact.closing && contact.waiting_bytes == 0) touch(contact);
-  if (!contact.room_refused || contact.waiting_bytes >= options_.bulk_bytes || contact.phase != LinkPhase::up) return;
-  contact.room_refused = false;
-  events_.push_back({.kind = Event::Kind::room, .peer = contact.id, .address = {}, .why = {}});
+void ElasticLinks::settle(ElasticConnection& connection, size_t bytes) {
+  connection.waiting_bytes -= bytes;
+  if (connection.closing && connection.waiting_bytes == 0) touch(connection);
+  if (!connection.credit_refused || connection.waiting_bytes >= options_.bulk_bytes || connection.phase != LinkPhase::up) return;
+  connection.credit_refused = false;
+  events_.push_back({.kind = Event::Kind::credit, .peer = connection.id, .address = {}, .why = {}});
 }
 
 // Driving -----------------------------------------------------------------------------------------------------------
@@ -209,71 +209,71 @@ bool ElasticLinks::act(Nanos now) {
   bool any = false;
   // What is added meanwhile is looked at, too; nothing adds itself again.
   for (size_t i = 0; i < due_.size(); ++i) {
-    auto* contact = at(due_[i]);
-    if (contact == nullptr || !contact->due) continue;
-    contact->due = false;
-    act_on(*contact, now);
+    auto* connection = at(due_[i]);
+    if (connection == nullptr || !connection->due) continue;
+    connection->due = false;
+    act_on(*connection, now);
     any = true;
   }
   due_.clear();
   return any;
 }
 
-void ElasticLinks::act_on(ElasticContact& contact, Nanos now) {
-  if (contact.over) return forget(contact);
-  if (contact.broken) {
-    transport_->close(contact.index);
-    const auto why = *std::exchange(contact.broken, std::nullopt);
-    return ended(contact, why);
+void ElasticLinks::act_on(ElasticConnection& connection, Nanos now) {
+  if (connection.over) return forget(connection);
+  if (connection.broken) {
+    transport_->close(connection.index);
+    const auto why = *std::exchange(connection.broken, std::nullopt);
+    return ended(connection, why);
   }
-  if (contact.said_parting && contact.heard_parting && now >= contact.parting_until) {
-    transport_->close(contact.index);
-    return ended(contact, {});
+  if (connection.said_parting && connection.heard_parting && now >= connection.parting_until) {
+    transport_->close(connection.index);
+    return ended(connection, {});
   }
-  if (contact.wants_link && contact.phase == LinkPhase::none) return dial(contact, now);
-  if (!contact.closing) return;
-  if (contact.phase == LinkPhase::none) return forget(contact);
-  if (contact.phase == LinkPhase::up && contact.waiting_bytes == 0) say_parting(contact, now);
+  if (connection.wants_link && connection.phase == LinkPhase::none) return dial(connection, now);
+  if (!connection.closing) return;
+  if (connection.phase == LinkPhase::none) return forget(connection);
+  if (connection.phase == LinkPhase::up && connection.waiting_bytes == 0) say_parting(connection, now);
 }
 
-void ElasticLinks::dial(ElasticContact& contact, Nanos now) {
-  contact.wants_link = false;
+void ElasticLinks::dial(ElasticConnection& connection, Nanos now) {
+  connection.wants_link = false;
   LinkRequest request;
-  request.peer = contact.index;
-  request.id = contact.id;
-  request.label = label(contact);
-  request.endpoints = contact.addresses;
+  request.peer = connection.index;
+  request.id = connection.id;
+  request.label = label(connection);
+  request.endpoints = connection.addresses;
   request.dial = true;
   request.give_up_if_refused = true;
-  request.deadline = now + (contact.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
-  if (contact.loss) {
+  request.deadline = now + (connection.loss ? std::min(options_.dial_timeout, redial_patience) : options_.dial_timeout);
+  if (connection.loss) {
     // Only there it was for certain: at other addresses of its own somebody else may be found, seen from here, and say nothing of it.
-    const auto there = transport_->remote(contact.index);
+    const auto there = transport_->remote(connection.index);
     const auto elsewhere = [&](const std::string& address) { return !parse_tcp_endpoint(address)->same_host(there); };
     std::erase_if(request.endpoints, elsewhere);
-    if (request.endpoints.empty()) request.endpoints = contact.addresses;
+    if (request.endpoints.empty()) request.endpoints = connection.addresses;
   }
   ++counters_.dials;
-  if (auto status = transport_->add_peer(request); !status.ok()) return failed(contact, status, false);
-  contact.phase = LinkPhase::connecting;
-  contact.dialled = true;
+  if (auto status = transport_->add_peer(request); !status.ok()) return failed(connection, status, false);
+  connection.phase = LinkPhase::connecting;
+  connection.dialled = true;
 }
 
 void ElasticLinks::look_at_clocks(Nanos now) {
   next_clock_ = never;
-  for (auto& contact : contacts_) {
-    if (!contact) continue;
-    if (now >= contact->greeting_until) {
-      contact->broken = Status(Code::peer_lost, label(*contact) + ": has not said in time that it knows the run key");
-      touch(*contact);
+  for (auto& connection : connections_) {
+    if (!connection) continue;
+    if (now >= connection->greeting_until) {
+      connection->broken = Status(Code::peer_lost, label(*connection) + ": has not said in time that it knows the run key");
+      touch(*connection);
     } else {
-      next_clock_ = std::min(next_clock_, contact->greeting_until);
+      next_clock_ = std::min(next_clock_, connection->greeting_until);
     }
-    if (now >= contact->parting_until) {
-      if (!(contact->said_parting && contact->heard_parting)) contact->broken = Status(Code::peer_lost, label(*contact) + ": does not agree to end the link");
-      touch(*contact);
+    if (now >= connection->parting_until) {
+      if (!(connection->said_parting && connection->heard_parting)) connection->broken = Status(Code::peer_lost, label(*connection) + ": does not agree to end the link");
+      touch(*connection);
     } else {
-      next_clock_ = std::min(next_clock_, contact->parting_until);
+      next_clock_ = std::min(next_clock_, connection->parting_until);
     }
   }
   if (linked_ > options_.links_kept_max) {
@@ -283,15 +283,15 @@ void ElasticLinks::look_at_clocks(Nanos now) {
 }
 
 void ElasticLinks::close_idle_links(Nanos now) {
-  std::vector<ElasticContact*> idle;
+  std::vector<ElasticConnection*> idle;
   size_t staying = linked_;
-  for (auto& contact : contacts_) {
-    if (!contact || contact->phase != LinkPhase::up) continue;
-    const bool parting = contact->said_parting || contact->heard_parting;
+  for (auto& connection : connections_) {
+    if (!connection || connection->phase != LinkPhase::up) continue;
+    const bool parting = connection->said_parting || connection->heard_parting;
     if (parting) --staying;
     // Who cannot be dialled would be out of reach.
-    if (parting || !contact->dialable || contact->waiting_bytes > 0) continue;
-    if (now - contact->last_used >= options_.idle_close) idle.push_back(contact.get());
+    if (parting || !connection->dialable || connection->waiting_bytes > 0) continue;
+    if (now - connection->last_used >= options_.idle_close) idle.push_back(connection.get());
   }
   std::sort(idle.begin(), idle.end(), [](const auto* a, const auto* b) { return std::pair(a->last_used, a->index) < std::pair(b->last_used, b->index); });
   for (size_t i = 0; i < idle.size() && staying > options_.links_kept_max + i; ++i) {
@@ -306,7 +306,7 @@ bool ElasticLinks::tell(ElasticSink& sink) {
     switch (event.kind) {
       case Event::Kind::lost: sink.lost(event.peer, event.why, event.refused); break;
       case Event::Kind::address_failed: sink.address_failed(event.address, event.why); break;
-      case Event::Kind::room: sink.room(event.peer); break;
+      case Event::Kind::credit: sink.credit(event.peer); break;
     }
   }
   return !events.empty();
@@ -331,15 +331,15 @@ std::string ElasticLinks::last_refusal() const {
 }
 
 std::string ElasticLinks::describe(const PeerId& peer) const {
-  const auto* contact = find(peer);
-  if (contact == nullptr) return "not known";
-  switch (contact->phase) {
-    case LinkPhase::none: return contact->known ? "tcp, no link" : "tcp, no link and no address";
+  const auto* connection = find(peer);
+  if (connection == nullptr) return "not known";
+  switch (connection->phase) {
+    case LinkPhase::none: return connection->known ? "tcp, no link" : "tcp, no link and no address";
     case LinkPhase::connecting: return "tcp, being connected";
     case LinkPhase::greeting:
     case LinkPhase::up: break;
   }
-  return transport_->describe(contact->index);
+  return transport_->describe(connection->index);
 }
 
 }  // namespace unisono

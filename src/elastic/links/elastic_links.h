@@ -33,7 +33,7 @@ struct LinksOptions {
   // What may wait for one peer. A member that owns all chunks of a round may have to send a whole result at once, and 16 million elements are
   // 64 MiB. A peer for whom more piles up is too slow to take part.
   size_t queue_bytes_max = 64u << 20;
-  // room(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it on 1 Gbit/s than 34 ms.
+  // credit(): so much keeps 10 Gbit/s busy for 3 ms, longer than a poll is away, and no control message waits longer behind it on 1 Gbit/s than 34 ms.
   size_t bulk_bytes = 4u << 20;
   Nanos dial_timeout = 5 * second;
   // While there are more than links_kept_max links, those that carried nothing for so long are closed: 4096 peers would need as many descriptors.
@@ -54,19 +54,19 @@ class ElasticSink {
   // again. unavailable: no answer, or this process itself listens there.
   virtual void address_failed(const std::string& address, const Status& why) = 0;
   // room(peer) had been false and now is true.
-  virtual void room(const PeerId& peer) = 0;
+  virtual void credit(const PeerId& peer) = 0;
 };
 
 struct ElasticLinkCounters {
   uint64_t sent_messages = 0, sent_bytes = 0;          // handed to the transport; without headers
   uint64_t received_messages = 0, received_bytes = 0;
   uint64_t refused_messages = 0;     // a wrong tag or number, or no elastic message: ends the link
-  uint64_t refused_connections = 0;  // other runs, other run keys, strangers
+  uint64_t refused_connections = 0;  // other runs, other run keys, unauthenticated peers
   uint64_t dropped_messages = 0;     // waited for a peer that was lost, or an address that failed
   uint64_t dials = 0, links_made = 0, links_lost = 0, links_idled = 0;
 };
 
-class ElasticLinks final : private Sink, private GuestBook {
+class ElasticLinks final : private Sink, private InboundRegistry {
  public:
   static constexpr size_t message_bytes_max = payload_bytes_max;  // 16 MiB
   // Addresses that are being asked at a time, seeds and such.
@@ -94,13 +94,13 @@ class ElasticLinks final : private Sink, private GuestBook {
   // To whoever listens there. False: no address, too many at a time, or a message as above.
   [[nodiscard]] bool send_to_address(const std::string& address, SharedBuffer message, Nanos now);
   // Little waits for this peer: bulk may be sent. After false, ElasticSink::room follows, or lost.
-  bool room(const PeerId& peer);
+  bool credit(const PeerId& peer);
   bool linked(const PeerId& peer) const;
   // In order: what waits is sent, then both sides part. What is known of the peer is forgotten; no `lost` follows.
   void close(const PeerId& peer);
   void close_all();
   // Something waits to be sent, or a link is being closed: who leaves polls until it is false, or as long as it likes.
-  bool lingers() const;
+  bool draining() const;
 
   // True if anything happened.
   bool poll(Nanos now, ElasticSink& sink);
@@ -121,7 +121,7 @@ class ElasticLinks final : private Sink, private GuestBook {
   static constexpr size_t overhead_bytes = 256;
 
   struct Event {
-    enum class Kind : uint8_t { lost, address_failed, room } kind = Kind::lost;
+    enum class Kind : uint8_t { lost, address_failed, credit } kind = Kind::lost;
     PeerId peer;
     std::string address;
     Status why;
@@ -138,49 +138,49 @@ class ElasticLinks final : private Sink, private GuestBook {
   ElasticLinks(const LinksOptions& options, RunKey key) : options_(options), key_(std::move(key)) {}
 
   // Contacts.
-  ElasticContact* at(PeerIndex index) const { return index < contacts_.size() ? contacts_[index].get() : nullptr; }
-  ElasticContact* find(const PeerId& id) const;
-  ElasticContact& add_contact(const PeerId& id);
-  void forget(ElasticContact& contact);
-  void touch(ElasticContact& contact);
-  static std::string label(const ElasticContact& contact);
-  [[nodiscard]] bool enqueue(ElasticContact& contact, SharedMessage message, Nanos now);
-  void drop_queue(ElasticContact& contact);
+  ElasticConnection* at(PeerIndex index) const { return index < connections_.size() ? connections_[index].get() : nullptr; }
+  ElasticConnection* find(const PeerId& id) const;
+  ElasticConnection& add_connection(const PeerId& id);
+  void forget(ElasticConnection& connection);
+  void touch(ElasticConnection& connection);
+  static std::string label(const ElasticConnection& connection);
+  [[nodiscard]] bool enqueue(ElasticConnection& connection, SharedMessage message, Nanos now);
+  void drop_queue(ElasticConnection& connection);
 
   // Driving.
   bool act(Nanos now);
-  void act_on(ElasticContact& contact, Nanos now);
-  void dial(ElasticContact& contact, Nanos now);
+  void act_on(ElasticConnection& connection, Nanos now);
+  void dial(ElasticConnection& connection, Nanos now);
   void look_at_clocks(Nanos now);
   void close_idle_links(Nanos now);
   bool tell(ElasticSink& sink);
 
   // A link's life.
-  void made(ElasticContact& contact);
-  void came_up(ElasticContact& contact);
-  void pump(ElasticContact& contact);
+  void made(ElasticConnection& connection);
+  void came_up(ElasticConnection& connection);
+  void pump(ElasticConnection& connection);
   // bytes: that wait no more once it is written.
-  void send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload, size_t bytes);
-  void say_parting(ElasticContact& contact, Nanos now);
-  void ended(ElasticContact& contact, const Status& why);
-  void failed(ElasticContact& contact, const Status& why, bool refused);
-  void refuse(ElasticContact& contact, const char* what);
-  void landed(ElasticContact& contact, const FrameHeader& header, SharedBuffer payload);
-  void settle(ElasticContact& contact, size_t bytes);
+  void send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes);
+  void say_parting(ElasticConnection& connection, Nanos now);
+  void ended(ElasticConnection& connection, const Status& why);
+  void failed(ElasticConnection& connection, const Status& why, bool refused);
+  void refuse(ElasticConnection& connection, const char* what);
+  void landed(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload);
+  void settle(ElasticConnection& connection, size_t bytes);
 
   // Sink
   std::byte* place(PeerIndex from, const FrameHeader& header) override;
   void received(PeerIndex from, const FrameHeader& header, const View& view) override;
   void sent(uint64_t id) override;
   void lost(PeerIndex peer, const Status& why) override;
-  void room(PeerIndex peer) override;
-  // GuestBook
-  bool admit(LinkRequest& guest) override;
+  void credit(PeerIndex peer) override;
+  // InboundRegistry
+  bool admit(LinkRequest& inbound) override;
   void answered(PeerIndex peer, const PeerId& id, bool goes_on) override;
 
   const LinksOptions options_;
   const RunKey key_;
-  std::vector<std::unique_ptr<ElasticContact>> contacts_;  // by PeerIndex
+  std::vector<std::unique_ptr<ElasticConnection>> connections_;  // by PeerIndex
   std::vector<PeerIndex> free_;
   std::map<PeerId, PeerIndex> by_id_;
   size_t asked_ = 0;   // contacts without an id

@@ -8,7 +8,7 @@ namespace {
 
 using conformance::hello_from;
 using conformance::same;
-using conformance::Stranger;
+using conformance::Unauthenticated;
 using conformance::test_seed;
 
 class ElasticHostile : public Crowd {
@@ -116,7 +116,7 @@ TEST_F(ElasticHostile, another_number_on_a_message_is_refused) {
   });
 }
 
-TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_farewell) {
+TEST_F(ElasticHostile, a_message_cannot_be_turned_into_a_drain) {
   expect_refusal(0, [](Bytes frame) {
     auto header = header_of(frame);
     header.round = static_cast<uint16_t>(ElasticFrame::parting);
@@ -186,17 +186,17 @@ struct Intruder : ElasticHostile {
   // frames: headers without payloads. The link ends, and nothing is received.
   void expect_refused(const std::string& key, std::vector<FrameHeader> frames, const std::string& what) {
     auto& victim = add({.run_key = key});
-    Stranger stranger(victim.endpoints()[0]);
-    stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
+    Unauthenticated unauthenticated(victim.endpoints()[0]);
+    unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", key)).job()));
     settle();
     for (auto& header : frames) {
       seal_frame(header);
       const auto bytes = std::as_bytes(std::span(&header, 1));
       Bytes whole(bytes.begin(), bytes.end());
       whole.resize(whole.size() + header.payload_bytes);
-      stranger.say(whole);
+      unauthenticated.say(whole);
     }
-    ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+    ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
     EXPECT_TRUE(ears(0).messages.empty());
     EXPECT_EQ(victim.counters().refused_messages, 1u);
     ASSERT_EQ(ears(0).losses.size(), 1u);
@@ -220,24 +220,24 @@ TEST_F(Intruder, a_greeting_of_another_length_is_refused) { expect_refused("secr
 
 TEST_F(Intruder, no_memory_is_given_before_the_greeting) {
   auto& victim = add({.run_key = "secret"});
-  Stranger stranger(victim.endpoints()[0]);
-  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  Unauthenticated unauthenticated(victim.endpoints()[0]);
+  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
   settle();
   auto header = frame(ElasticFrame::greeting, 16u << 20);
   seal_frame(header);
-  stranger.say(std::as_bytes(std::span(&header, 1)));  // and nothing of the rest
-  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+  unauthenticated.say(std::as_bytes(std::span(&header, 1)));  // and nothing of the rest
+  ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_EQ(ears(0).losses.size(), 1u);
   EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
 }
 
 TEST_F(Intruder, who_never_greets_is_not_waited_for_without_end) {
   auto& victim = add({.run_key = "secret"});
-  Stranger stranger(victim.endpoints()[0]);
-  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
+  Unauthenticated unauthenticated(victim.endpoints()[0]);
+  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "secret")).job()));
   settle();
-  EXPECT_FALSE(within(4 * second, [&] { return stranger.closed(); }));
-  ASSERT_TRUE(within(2 * second, [&] { return stranger.closed(); }));
+  EXPECT_FALSE(within(4 * second, [&] { return unauthenticated.closed(); }));
+  ASSERT_TRUE(within(2 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_EQ(ears(0).losses.size(), 1u);
   EXPECT_EQ(ears(0).losses[0].why.code(), Code::peer_lost);
 }
@@ -246,7 +246,7 @@ TEST_F(Intruder, a_second_greeting_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::greeting, 32)}, "greeting");
 }
 
-TEST_F(Intruder, a_farewell_without_a_tag_is_refused) {
+TEST_F(Intruder, a_drain_without_a_tag_is_refused) {
   expect_refused("secret", {frame(ElasticFrame::greeting, 32), frame(ElasticFrame::parting)}, "run key");
 }
 
@@ -258,11 +258,11 @@ TEST_F(Intruder, a_tag_where_there_is_no_key_is_refused) {
   expect_refused("", {tagged}, "without a key");
 }
 
-TEST_F(Intruder, a_message_behind_the_farewell_is_refused) {
+TEST_F(Intruder, a_message_behind_the_drain_is_refused) {
   expect_refused("", {frame(ElasticFrame::parting), frame(ElasticFrame::message)}, "after the parting");
 }
 
-TEST_F(Intruder, a_farewell_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
+TEST_F(Intruder, a_drain_with_a_payload_is_refused) { expect_refused("", {frame(ElasticFrame::parting, 1)}, "more to say"); }
 
 TEST_F(Intruder, a_beginning_that_another_frame_follows_than_its_end_is_refused) {
   expect_refused("", {frame(ElasticFrame::beginning, 10), frame(ElasticFrame::beginning, 10)}, "without its end");
@@ -288,11 +288,11 @@ TEST_F(Intruder, fields_that_mean_nothing_are_zero) {
 
 TEST_F(ElasticHostile, a_header_that_is_none_ends_the_link_and_no_more) {
   auto& victim = add();
-  Stranger stranger(victim.endpoints()[0]);
-  stranger.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "")).job()));
+  Unauthenticated unauthenticated(victim.endpoints()[0]);
+  unauthenticated.say(hello_from(PeerId{7, 7}, id(0), (*RunKey::make("run", "")).job()));
   settle();
-  stranger.say(conformance::pattern(64, test_seed()));
-  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed(); }));
+  unauthenticated.say(conformance::pattern(64, test_seed()));
+  ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed(); }));
   ASSERT_EQ(ears(0).losses.size(), 1u);
   EXPECT_EQ(ears(0).losses[0].why.code(), Code::corrupt);
 }

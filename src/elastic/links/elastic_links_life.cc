@@ -27,16 +27,16 @@ MessageTag read_tag(const FrameHeader& header) { return {header.chunk | uint64_t
 
 // Making ------------------------------------------------------------------------------------------------------------
 
-bool ElasticLinks::admit(LinkRequest& guest) {
-  auto* contact = find(guest.id);
-  if (contact == nullptr) {
+bool ElasticLinks::admit(LinkRequest& inbound) {
+  auto* connection = find(inbound.id);
+  if (connection == nullptr) {
     if (by_id_.size() >= options_.peers_max) return false;
-    contact = &add_contact(guest.id);
+    connection = &add_connection(inbound.id);
   }
-  contact->wants_link = contact->dialled = false;
-  contact->phase = LinkPhase::connecting;
-  guest.peer = contact->index;
-  guest.label = label(*contact);
+  connection->wants_link = connection->dialled = false;
+  connection->phase = LinkPhase::connecting;
+  inbound.peer = connection->index;
+  inbound.label = label(*connection);
   return true;
 }
 
@@ -66,7 +66,7 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
     asked->known = known->known;
     asked->dialable = known->dialable;
     asked->closing = known->closing;
-    asked->room_refused = known->room_refused;
+    asked->credit_refused = known->credit_refused;
     asked->loss = std::move(known->loss);
     if (known->known) asked->addresses = known->addresses;
     for (const auto& message : known->queue) asked->waiting_bytes += message.size() + overhead_bytes;  // what is in flight stays the other's
@@ -81,216 +81,216 @@ void ElasticLinks::answered(PeerIndex peer, const PeerId& id, bool goes_on) {
   by_id_[id] = peer;
 }
 
-void ElasticLinks::made(ElasticContact& contact) {
+void ElasticLinks::made(ElasticConnection& connection) {
   ++linked_;
   ++counters_.links_made;
-  contact.address.clear();
-  contact.said_parting = contact.heard_parting = false;
-  contact.last_used = now_;
+  connection.address.clear();
+  connection.said_parting = connection.heard_parting = false;
+  connection.last_used = now_;
   if (linked_ > options_.links_kept_max && next_clock_ == never) next_clock_ = now_ + options_.idle_close;
-  if (auto loss = std::exchange(contact.loss, std::nullopt)) {
-    drop_queue(contact);
-    contact.room_refused = false;
-    events_.push_back({.kind = Event::Kind::lost, .peer = contact.id, .address = {}, .why = std::move(*loss)});
+  if (auto loss = std::exchange(connection.loss, std::nullopt)) {
+    drop_queue(connection);
+    connection.credit_refused = false;
+    events_.push_back({.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = std::move(*loss)});
   }
-  if (!key_.authenticates()) return came_up(contact);
-  contact.phase = LinkPhase::greeting;
-  contact.greeting_until = now_ + options_.dial_timeout;
-  next_clock_ = std::min(next_clock_, contact.greeting_until);
-  contact.nonce = RunKey::draw_nonce();
-  send_frame(contact, ElasticFrame::greeting, SharedBuffer::copy(contact.nonce), 0);
+  if (!key_.authenticates()) return came_up(connection);
+  connection.phase = LinkPhase::greeting;
+  connection.greeting_until = now_ + options_.dial_timeout;
+  next_clock_ = std::min(next_clock_, connection.greeting_until);
+  connection.nonce = RunKey::draw_nonce();
+  send_frame(connection, ElasticFrame::greeting, SharedBuffer::copy(connection.nonce), 0);
 }
 
-void ElasticLinks::came_up(ElasticContact& contact) {
-  contact.phase = LinkPhase::up;
-  contact.greeting_until = never;
-  pump(contact);
-  if (contact.closing) touch(contact);
+void ElasticLinks::came_up(ElasticConnection& connection) {
+  connection.phase = LinkPhase::up;
+  connection.greeting_until = never;
+  pump(connection);
+  if (connection.closing) touch(connection);
 }
 
 // Sending -----------------------------------------------------------------------------------------------------------
 
-void ElasticLinks::pump(ElasticContact& contact) {
-  while (contact.phase == LinkPhase::up && !contact.queue.empty() && !contact.said_parting && !contact.broken && transport_->room(contact.index) > 0) {
-    auto message = std::move(contact.queue.front());
-    contact.queue.pop_front();
+void ElasticLinks::pump(ElasticConnection& connection) {
+  while (connection.phase == LinkPhase::up && !connection.queue.empty() && !connection.said_parting && !connection.broken && transport_->credit(connection.index) > 0) {
+    auto message = std::move(connection.queue.front());
+    connection.queue.pop_front();
     ++counters_.sent_messages;
     counters_.sent_bytes += message.size();
     const size_t bytes = message.size() + overhead_bytes;
     if (message.rest.size() == 0) {
-      send_frame(contact, ElasticFrame::message, std::move(message.head), bytes);
+      send_frame(connection, ElasticFrame::message, std::move(message.head), bytes);
     } else {
-      send_frame(contact, ElasticFrame::beginning, std::move(message.head), 0);
-      send_frame(contact, ElasticFrame::message, std::move(message.rest), bytes);
+      send_frame(connection, ElasticFrame::beginning, std::move(message.head), 0);
+      send_frame(connection, ElasticFrame::message, std::move(message.rest), bytes);
     }
   }
 }
 
-void ElasticLinks::send_frame(ElasticContact& contact, ElasticFrame kind, SharedBuffer payload, size_t bytes) {
+void ElasticLinks::send_frame(ElasticConnection& connection, ElasticFrame kind, SharedBuffer payload, size_t bytes) {
   FrameHeader header;
   header.kind = FrameKind::elastic;
   header.round = static_cast<uint16_t>(kind);
   if (key_.authenticates() && kind != ElasticFrame::greeting) {
-    header.operation = contact.out.next();
-    write_tag(contact.out.seal(header.round, payload.view()), header);
+    header.operation = connection.out.next();
+    write_tag(connection.out.seal(header.round, payload.view()), header);
   }
   const auto id = next_flight_++;
-  if (transport_->send(contact.index, header, payload.view(), id)) return settle(contact, bytes);
-  flights_[id] = {contact.index, contact.serial, bytes, std::move(payload)};
+  if (transport_->send(connection.index, header, payload.view(), id)) return settle(connection, bytes);
+  flights_[id] = {connection.index, connection.serial, bytes, std::move(payload)};
 }
 
 void ElasticLinks::sent(uint64_t id) {
   const auto flight = flights_.extract(id);
   if (flight.empty()) return;
-  auto* contact = at(flight.mapped().index);
-  if (contact != nullptr && contact->serial == flight.mapped().serial) settle(*contact, flight.mapped().bytes);
+  auto* connection = at(flight.mapped().index);
+  if (connection != nullptr && connection->serial == flight.mapped().serial) settle(*connection, flight.mapped().bytes);
 }
 
-void ElasticLinks::room(PeerIndex peer) {
-  auto* contact = at(peer);
-  if (contact == nullptr) return;
-  if (contact->phase == LinkPhase::connecting) made(*contact);
-  else pump(*contact);
+void ElasticLinks::credit(PeerIndex peer) {
+  auto* connection = at(peer);
+  if (connection == nullptr) return;
+  if (connection->phase == LinkPhase::connecting) made(*connection);
+  else pump(*connection);
 }
 
 // Receiving ---------------------------------------------------------------------------------------------------------
 
 std::byte* ElasticLinks::place(PeerIndex from, const FrameHeader& header) {
-  auto* contact = at(from);
-  if (contact == nullptr || contact->broken || header.kind != FrameKind::elastic) return nullptr;
-  if (key_.authenticates() && contact->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
-    refuse(*contact, "a message before the greeting");  // no memory is given to who may be anybody
+  auto* connection = at(from);
+  if (connection == nullptr || connection->broken || header.kind != FrameKind::elastic) return nullptr;
+  if (key_.authenticates() && connection->phase != LinkPhase::up && header.payload_bytes > sizeof(LinkNonce)) {
+    refuse(*connection, "a message before the greeting");  // no memory is given to who may be anybody
     return nullptr;
   }
-  const auto& beginning = contact->beginning;
-  contact->landing = SharedBuffer::make(beginning.size() + header.payload_bytes);
-  if (beginning.size() > 0) std::memcpy(contact->landing.data(), beginning.data(), beginning.size());
-  return contact->landing.data() + beginning.size();
+  const auto& beginning = connection->beginning;
+  connection->landing = SharedBuffer::make(beginning.size() + header.payload_bytes);
+  if (beginning.size() > 0) std::memcpy(connection->landing.data(), beginning.data(), beginning.size());
+  return connection->landing.data() + beginning.size();
 }
 
 void ElasticLinks::received(PeerIndex from, const FrameHeader& header, const View& view) {
   // Lent is only what place() wanted nowhere.
   if (view.handle != 0) transport_->release(view);
-  auto* contact = at(from);
-  if (contact == nullptr || contact->broken) return;
-  auto payload = std::exchange(contact->landing, {});
-  if (contact->phase == LinkPhase::connecting) made(*contact);
-  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning)) return refuse(*contact, "no frame of an elastic run");
-  landed(*contact, header, std::move(payload));
+  auto* connection = at(from);
+  if (connection == nullptr || connection->broken) return;
+  auto payload = std::exchange(connection->landing, {});
+  if (connection->phase == LinkPhase::connecting) made(*connection);
+  if (!is_plain(header) || header.round > static_cast<uint16_t>(ElasticFrame::beginning)) return refuse(*connection, "no frame of an elastic run");
+  landed(*connection, header, std::move(payload));
 }
 
-void ElasticLinks::landed(ElasticContact& contact, const FrameHeader& header, SharedBuffer payload) {
+void ElasticLinks::landed(ElasticConnection& connection, const FrameHeader& header, SharedBuffer payload) {
   const auto kind = static_cast<ElasticFrame>(header.round);
-  const size_t begun = std::exchange(contact.beginning, {}).size();
+  const size_t begun = std::exchange(connection.beginning, {}).size();
   if (kind == ElasticFrame::greeting) {
-    LinkEnd self{options_.self, contact.nonce}, other{contact.id, {}};
-    if (contact.phase != LinkPhase::greeting || payload.size() != other.nonce.size()) return refuse(contact, "a greeting that is none");
+    LinkEnd self{options_.self, connection.nonce}, other{connection.id, {}};
+    if (connection.phase != LinkPhase::greeting || payload.size() != other.nonce.size()) return refuse(connection, "a greeting that is none");
     std::memcpy(other.nonce.data(), payload.data(), payload.size());
-    contact.out = key_.seal(self, other);
-    contact.in = key_.seal(other, self);
-    return came_up(contact);
+    connection.out = key_.seal(self, other);
+    connection.in = key_.seal(other, self);
+    return came_up(connection);
   }
-  if (contact.phase != LinkPhase::up) return refuse(contact, "a message before the greeting");
-  if (contact.heard_parting) return refuse(contact, "a message after the parting");
-  if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun)) return refuse(contact, "a beginning without its end");
+  if (connection.phase != LinkPhase::up) return refuse(connection, "a message before the greeting");
+  if (connection.heard_parting) return refuse(connection, "a message after the parting");
+  if (begun > 0 && (kind != ElasticFrame::message || payload.size() <= begun)) return refuse(connection, "a beginning without its end");
   if (key_.authenticates()) {
-    if (!contact.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun))) return refuse(contact, "a message that is not the next one of who knows the run key");
+    if (!connection.in.open(header.round, header.operation, read_tag(header), payload.view().subspan(begun))) return refuse(connection, "a message that is not the next one of who knows the run key");
   } else if (has_tag(header)) {
-    return refuse(contact, "a message with a tag, in a run without a key");
+    return refuse(connection, "a message with a tag, in a run without a key");
   }
   if (kind == ElasticFrame::beginning) {
-    if (payload.size() == 0 || payload.size() > beginning_bytes_max) return refuse(contact, "a beginning of no or too many bytes");
-    contact.beginning = std::move(payload);
+    if (payload.size() == 0 || payload.size() > beginning_bytes_max) return refuse(connection, "a beginning of no or too many bytes");
+    connection.beginning = std::move(payload);
     return;
   }
   if (kind == ElasticFrame::parting) {
-    if (payload.size() > 0) return refuse(contact, "a parting with more to say");
-    contact.heard_parting = true;
+    if (payload.size() > 0) return refuse(connection, "a parting with more to say");
+    connection.heard_parting = true;
     // Who spoke first closes: all that the other side said has arrived.
-    if (contact.said_parting) {
-      contact.parting_until = now_;
-      touch(contact);
+    if (connection.said_parting) {
+      connection.parting_until = now_;
+      touch(connection);
     } else {
-      say_parting(contact, now_);
+      say_parting(connection, now_);
     }
     return;
   }
-  contact.last_used = now_;
+  connection.last_used = now_;
   ++counters_.received_messages;
   counters_.received_bytes += payload.size();
-  const auto id = contact.id;
+  const auto id = connection.id;
   sink_->received(id, std::move(payload));
 }
 
-void ElasticLinks::refuse(ElasticContact& contact, const char* what) {
+void ElasticLinks::refuse(ElasticConnection& connection, const char* what) {
   ++counters_.refused_messages;
-  contact.broken = Status(Code::corrupt, label(contact) + ": " + what + "; " + transport_->describe(contact.index));
-  last_refused_message_ = contact.broken->message();
-  touch(contact);
+  connection.broken = Status(Code::corrupt, label(connection) + ": " + what + "; " + transport_->describe(connection.index));
+  last_refused_message_ = connection.broken->message();
+  touch(connection);
 }
 
 // Ending ------------------------------------------------------------------------------------------------------------
 
-void ElasticLinks::say_parting(ElasticContact& contact, Nanos now) {
-  if (contact.said_parting) return;
-  send_frame(contact, ElasticFrame::parting, {}, 0);
-  contact.said_parting = true;
-  contact.parting_until = now + parting_patience;
-  next_clock_ = std::min(next_clock_, contact.parting_until);
+void ElasticLinks::say_parting(ElasticConnection& connection, Nanos now) {
+  if (connection.said_parting) return;
+  send_frame(connection, ElasticFrame::parting, {}, 0);
+  connection.said_parting = true;
+  connection.parting_until = now + parting_patience;
+  next_clock_ = std::min(next_clock_, connection.parting_until);
 }
 
 void ElasticLinks::lost(PeerIndex peer, const Status& why) {
-  auto* contact = at(peer);
-  if (contact == nullptr || contact->phase == LinkPhase::none) return;
-  if (contact->phase == LinkPhase::connecting) {
-    contact->phase = LinkPhase::none;
-    return failed(*contact, why, contact->dialled && why.code() == Code::peer_lost);
+  auto* connection = at(peer);
+  if (connection == nullptr || connection->phase == LinkPhase::none) return;
+  if (connection->phase == LinkPhase::connecting) {
+    connection->phase = LinkPhase::none;
+    return failed(*connection, why, connection->dialled && why.code() == Code::peer_lost);
   }
-  const bool parted = contact->said_parting && contact->heard_parting;
-  ended(*contact, parted ? Status() : contact->broken.value_or(why));
+  const bool parted = connection->said_parting && connection->heard_parting;
+  ended(*connection, parted ? Status() : connection->broken.value_or(why));
 }
 
 // The link that was up is gone. ok: in order.
-void ElasticLinks::ended(ElasticContact& contact, const Status& why) {
-  if (contact.phase != LinkPhase::none) --linked_;
-  contact.phase = LinkPhase::none;
-  contact.parting_until = contact.greeting_until = never;
-  contact.said_parting = contact.heard_parting = false;
-  contact.landing = contact.beginning = {};
-  contact.out = contact.in = {};
-  const bool suspicious = std::exchange(contact.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
-  const bool can_dial = contact.dialable && !contact.addresses.empty();
+void ElasticLinks::ended(ElasticConnection& connection, const Status& why) {
+  if (connection.phase != LinkPhase::none) --linked_;
+  connection.phase = LinkPhase::none;
+  connection.parting_until = connection.greeting_until = never;
+  connection.said_parting = connection.heard_parting = false;
+  connection.landing = connection.beginning = {};
+  connection.out = connection.in = {};
+  const bool suspicious = std::exchange(connection.broken, std::nullopt).has_value() || why.code() == Code::corrupt;
+  const bool can_dial = connection.dialable && !connection.addresses.empty();
   if (why.ok()) {
-    if (!contact.queue.empty() && can_dial) contact.wants_link = true;
-    else if (!contact.queue.empty()) failed(contact, Status(Code::peer_lost, label(contact) + ": has ended the link, and cannot be dialled"), false);
-    else if (!contact.known) contact.over = true;
-    return touch(contact);
+    if (!connection.queue.empty() && can_dial) connection.wants_link = true;
+    else if (!connection.queue.empty()) failed(connection, Status(Code::peer_lost, label(connection) + ": has ended the link, and cannot be dialled"), false);
+    else if (!connection.known) connection.over = true;
+    return touch(connection);
   }
   ++counters_.links_lost;
-  if (contact.closing || suspicious || !can_dial || now_ < contact.next_redial) return failed(contact, why, false);
-  contact.next_redial = now_ + redial_patience;
-  contact.loss = why;
-  contact.wants_link = true;
-  touch(contact);
+  if (connection.closing || suspicious || !can_dial || now_ < connection.next_redial) return failed(connection, why, false);
+  connection.next_redial = now_ + redial_patience;
+  connection.loss = why;
+  connection.wants_link = true;
+  touch(connection);
 }
 
 // There is no link, and none in the making: who waits for one hears of it.
-void ElasticLinks::failed(ElasticContact& contact, const Status& why, bool refused) {
-  drop_queue(contact);
-  contact.room_refused = contact.wants_link = contact.dialled = false;
-  if (!contact.address.empty()) {
+void ElasticLinks::failed(ElasticConnection& connection, const Status& why, bool refused) {
+  drop_queue(connection);
+  connection.credit_refused = connection.wants_link = connection.dialled = false;
+  if (!connection.address.empty()) {
     const bool no_use = why.code() == Code::invalid;
-    events_.push_back({.kind = Event::Kind::address_failed, .peer = {}, .address = std::exchange(contact.address, {}),
+    events_.push_back({.kind = Event::Kind::address_failed, .peer = {}, .address = std::exchange(connection.address, {}),
                        .why = Status(no_use ? Code::invalid : Code::unavailable, why.message())});
   }
-  if (contact.id != PeerId{} && !contact.closing) {
+  if (connection.id != PeerId{} && !connection.closing) {
     auto text = why.message();
-    if (contact.loss) text = contact.loss->message() + "; then " + text;
-    events_.push_back({.kind = Event::Kind::lost, .peer = contact.id, .address = {}, .why = Status(why.code(), text), .refused = refused});
+    if (connection.loss) text = connection.loss->message() + "; then " + text;
+    events_.push_back({.kind = Event::Kind::lost, .peer = connection.id, .address = {}, .why = Status(why.code(), text), .refused = refused});
   }
-  contact.loss.reset();
-  contact.over = contact.over || !contact.known;
-  touch(contact);
+  connection.loss.reset();
+  connection.over = connection.over || !connection.known;
+  touch(connection);
 }
 
 }  // namespace unisono

@@ -23,25 +23,25 @@ TEST_F(ElasticParting, what_waits_is_sent_before_a_peer_is_closed_and_neither_si
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_closes_all_and_lingers_until_everything_is_said) {
+TEST_F(ElasticParting, who_leaves_closes_all_and_draining_until_everything_is_said) {
   for (int i = 0; i < 5; ++i) add();
   introduce_all();
   for (size_t i = 1; i < 5; ++i) say(0, i, message_of(100'000, i));
   links(0).close_all();
-  ASSERT_TRUE(within(1 * second, [&] { return !links(0).lingers(); }));
+  ASSERT_TRUE(within(1 * second, [&] { return !links(0).draining(); }));
   kill(0);
   for (size_t i = 1; i < 5; ++i) EXPECT_TRUE(hears(i, 1));
   EXPECT_TRUE(losses_none());
 }
 
-TEST_F(ElasticParting, who_leaves_does_not_linger_for_an_address_that_has_not_answered) {
+TEST_F(ElasticParting, who_leaves_does_not_drain_for_an_address_that_has_not_answered) {
   add(), add();
   members[1]->asleep = true;
   ASSERT_TRUE(links(0).send_to_address(address(1), message_of(10, 1), now));
   settle();
-  ASSERT_TRUE(links(0).lingers());
+  ASSERT_TRUE(links(0).draining());
   links(0).close_all();
-  EXPECT_TRUE(within(10 * millisecond, [&] { return !links(0).lingers(); }));
+  EXPECT_TRUE(within(10 * millisecond, [&] { return !links(0).draining(); }));
   members[1]->asleep = false;
   EXPECT_FALSE(within(1 * second, [&] { return !ears(1).messages.empty() || !ears(0).failures.empty(); }));
 }
@@ -108,7 +108,7 @@ TEST_F(ElasticParting, a_peer_that_does_not_part_is_waited_for_a_limited_time) {
   ASSERT_TRUE(hears(1, 1));
   members[1]->asleep = true;
   links(0).close(id(1));
-  EXPECT_FALSE(within(4 * second, [&] { return !links(0).lingers(); }));
+  EXPECT_FALSE(within(4 * second, [&] { return !links(0).draining(); }));
   EXPECT_TRUE(within(5 * second, [&] { return links(0).describe(id(1)) == "not known"; }));
   EXPECT_TRUE(ears(0).losses.empty()) << "it was closed";
 }

@@ -219,18 +219,18 @@ TEST_F(ElasticLinksTest, what_waits_for_a_peer_that_takes_nothing_is_limited) {
   say(0, 1, message_of(1, 1));
   ASSERT_TRUE(hears(1, 1));
   members[1]->asleep = true;
-  EXPECT_TRUE(links(0).room(id(1)));
+  EXPECT_TRUE(links(0).credit(id(1)));
   const auto message = message_of(1u << 20, test_seed());
   size_t sent = 0;
   for (; links(0).send(id(1), message, now); ++sent) settle(1);
   EXPECT_GE(sent, 31u);
   EXPECT_LE(sent, 64u) << "the kernel's share included";
-  EXPECT_FALSE(links(0).room(id(1)));
-  EXPECT_EQ(ears(0).rooms[id(1)], 0);
+  EXPECT_FALSE(links(0).credit(id(1)));
+  EXPECT_EQ(ears(0).credits[id(1)], 0);
   members[1]->asleep = false;
   ASSERT_TRUE(hears(1, sent + 1));
-  EXPECT_EQ(ears(0).rooms[id(1)], 1);
-  EXPECT_TRUE(links(0).room(id(1)));
+  EXPECT_EQ(ears(0).credits[id(1)], 1);
+  EXPECT_TRUE(links(0).credit(id(1)));
   for (size_t i = 1; i <= sent; ++i) EXPECT_TRUE(same(ears(1).messages[i].second.view(), message.view()));
 }
 

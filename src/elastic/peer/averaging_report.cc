@@ -1,4 +1,4 @@
-// A sweep's report in words, for logs.
+// An averaging step's report in words, for logs.
 #include <cstdio>
 #include <utility>
 
@@ -33,8 +33,8 @@ std::string round_text(const RoundSummary& round) {
 
 }  // namespace
 
-std::string SweepReport::to_string() const {
-  std::string text = "sweep " + std::to_string(sweep) + (exact ? ", exact" : ", not exact") + ", " + std::to_string(peers) + " peers, layout " + std::to_string(layout);
+std::string AveragingReport::to_string() const {
+  std::string text = "averaging step " + std::to_string(step) + (exact ? ", exact" : ", not exact") + ", " + std::to_string(peers) + " peers, layout " + std::to_string(layout);
   for (size_t axis = 0; axis < dims.size(); ++axis) text += (axis == 0 ? " (" : "x") + std::to_string(dims[axis]);
   if (!dims.empty()) text += ")";
   text += ", " + number(seconds * 1e3) + " ms";

@@ -1,4 +1,4 @@
-// A sweep that is under way at one peer.
+// An averaging step that is under way at one peer.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace unisono {
 
-struct MoshpitSweep {
+struct MoshpitAveraging {
   enum class Phase : uint8_t { choosing, seeking, averaging };  // choosing: no layout in effect is known yet
 
-  SweepInput input;
+  StepInput input;
   ChunkValues values;              // as far as they are averaged
   std::vector<ChunkState> states;  // by chunk
   uint64_t number = 0;
@@ -23,12 +23,12 @@ struct MoshpitSweep {
   Nanos began = 0;
   Nanos phase_began = 0;
   double gather_s = 0;             // of the round under way
-  bool awaits_others = false;      // it came too late for the sweep that others are in, and waits until they open this one
-  uint64_t skipped_from = 0;       // this sweep and later ones before `number` have not been left out yet
-  uint32_t stale = 0;              // times that a clerk knew a newer layout
+  bool awaits_others = false;      // it came too late for the averaging step that others are in, and waits until they open this one
+  uint64_t skipped_from = 0;       // this averaging step and later ones before `number` have not been left out yet
+  uint32_t stale = 0;              // times that a coordinator knew a newer layout
   uint64_t members_expected = 0, members_absent = 0;  // in the groups so far
   bool cancelled = false;
-  SweepReport report;
+  AveragingReport report;
   Nanos choosing_patience = 0;
 
   Nanos choosing_until() const { return phase == Phase::choosing ? phase_began + choosing_patience : never; }

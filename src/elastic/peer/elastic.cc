@@ -15,13 +15,13 @@ bool ElasticWork::done() const {
   return call_->done;
 }
 
-Result<SweepReport> ElasticWork::wait(Milliseconds timeout) {
-  if (call_ == nullptr) return Status(Code::invalid, "no sweep was begun");
+Result<AveragingReport> ElasticWork::wait(Milliseconds timeout) {
+  if (call_ == nullptr) return Status(Code::invalid, "no averaging step was begun");
   std::unique_lock lock(call_->mutex);
   const auto over = [&] { return call_->done; };
   if (timeout.count() == 0) call_->ended.wait(lock, over);
-  else if (!call_->ended.wait_for(lock, timeout, over)) return Status(Code::late, "the sweep is not done after " + std::to_string(timeout.count()) + " ms");
-  if (call_->taken) return Status(Code::invalid, "the result of this sweep has been taken already");
+  else if (!call_->ended.wait_for(lock, timeout, over)) return Status(Code::late, "the averaging step is not done after " + std::to_string(timeout.count()) + " ms");
+  if (call_->taken) return Status(Code::invalid, "the result of this averaging step has been taken already");
   return call_->take();
 }
 
@@ -45,13 +45,13 @@ const ElasticState& Elastic::state() const { return run_->state(); }
 
 bool Elastic::ready(Milliseconds timeout) { return run_->ready(timeout.count() * millisecond); }
 
-Result<SweepReport> Elastic::average(std::span<const std::span<float>> tensors, double weight) {
+Result<AveragingReport> Elastic::average(std::span<const std::span<float>> tensors, double weight) {
   auto call = run_->begin({tensors.begin(), tensors.end()}, weight, false);
   if (!call.ok()) return call.status();
   return ElasticWork(std::move(*call)).wait();
 }
 
-Result<SweepReport> Elastic::average(std::span<float> tensor, double weight) { return average(std::span<const std::span<float>>(&tensor, 1), weight); }
+Result<AveragingReport> Elastic::average(std::span<float> tensor, double weight) { return average(std::span<const std::span<float>>(&tensor, 1), weight); }
 
 Result<ElasticWork> Elastic::average_async(std::vector<std::span<float>> tensors, double weight) {
   auto call = run_->begin(std::move(tensors), weight, true);

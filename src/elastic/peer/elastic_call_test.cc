@@ -1,4 +1,4 @@
-// How the result of a sweep comes into tensors that their owner went on changing meanwhile, where chunks and tensors do not end together.
+// How the result of an averaging step comes into tensors that their owner went on changing meanwhile, where chunks and tensors do not end together.
 #include <gtest/gtest.h>
 
 #include <span>
@@ -16,15 +16,15 @@ const ChunkTable table(elements, 4);  // chunks of 256, the last one shorter
 float given(size_t i) { return static_cast<float>(i); }
 float mean(size_t i) { return static_cast<float>(2 * i + 1); }
 
-// In tensors of such sizes, after a sweep that began with `given`; every third element was moved by 0.5 since.
+// In tensors of such sizes, after an averaging step that began with `given`; every third element was moved by 0.5 since.
 std::vector<float> taken(const std::vector<size_t>& sizes, const std::vector<bool>& replaced) {
   std::vector<float> before(elements), means(elements), values(elements);
   for (size_t i = 0; i < elements; ++i) before[i] = given(i), means[i] = mean(i), values[i] = given(i) + (i % 3 == 0 ? 0.5F : 0.0F);
   ElasticCall call;
   call.overlaps = call.done = true;
-  call.sweep.values = ChunkValues(table, SharedBuffer::copy(std::as_bytes(std::span(means))));
-  call.sweep.contributed = SharedBuffer::copy(std::as_bytes(std::span(before)));
-  call.sweep.replaced = replaced;
+  call.step.values = ChunkValues(table, SharedBuffer::copy(std::as_bytes(std::span(means))));
+  call.step.contributed = SharedBuffer::copy(std::as_bytes(std::span(before)));
+  call.step.replaced = replaced;
   size_t at = 0;
   for (const auto size : sizes) call.tensors.push_back(std::span(values).subspan(at, size)), at += size;
   EXPECT_EQ(at, elements);

@@ -22,7 +22,7 @@ class ElasticDriver::Port final : public ElasticPort {
   void send_to_address(const std::string& address, SharedBuffer message) override {
     if (!links_.send_to_address(address, std::move(message), now)) failed_addresses.push_back(address);
   }
-  bool room(const PeerId& to) override { return links_.room(to); }
+  bool credit(const PeerId& to) override { return links_.credit(to); }
   void close(const PeerId& peer) override { links_.close(peer); }
 
   Nanos now = 0;
@@ -133,7 +133,7 @@ void ElasticDriver::watch_joining(Nanos now) {
   const auto& status = peer_->join_status();
   if (retry_at_ != never || peer_->joined() || status.ok()) return;
   failure_ = status;
-  // That another job is there is for good, unless strangers may have sent this process there.
+  // That another job is there is for good, unless unauthenticated peers may have sent this process there.
   const bool misled = status.message().starts_with("RUN_ID_MISMATCH") && finder_->by_table();
   if (!status.message().starts_with("NO_SEED") && !misled) return;
   std::string failures;
@@ -167,7 +167,7 @@ bool ElasticDriver::poll(Nanos now) {
     acted = true;
     peer_->address_failed(address, {Code::unavailable, address + " cannot be dialled"}, now);
   }
-  if (const bool waiting = links_->lingers(); meter_.wants(now, waiting)) {
+  if (const bool waiting = links_->draining(); meter_.wants(now, waiting)) {
     const auto counters = links_->counters();
     meter_.update(now, counters.sent_bytes, counters.received_bytes, waiting);
     peer_->set_sending_rate(meter_.sending());

@@ -46,7 +46,7 @@ class ElasticDriver final : private ElasticSink {
   Nanos next_attempt() const { return retry_at_ < join_until_ ? retry_at_ : never; }
   ElasticStatus status(Nanos now) const;
   // What was said last is still on its way.
-  bool lingers() const { return links_->lingers(); }
+  bool draining() const { return links_->draining(); }
   void part() { links_->close_all(); }
   // The last call: seeds are looked up no longer, and nobody can find this process by a table any more.
   void stop_looking() { finder_.reset(); }
@@ -65,7 +65,7 @@ class ElasticDriver final : private ElasticSink {
   void received(const PeerId& from, SharedBuffer message) override { peer_->received(from, std::move(message), now_); }
   void lost(const PeerId& peer, const Status& why, bool refused) override { peer_->link_lost(peer, why, refused, now_); }
   void address_failed(const std::string& address, const Status& why) override { peer_->address_failed(address, why, now_); }
-  void room(const PeerId& peer) override { peer_->room(peer, now_); }
+  void credit(const PeerId& peer) override { peer_->credit(peer, now_); }
 
   const ElasticOptions options_;
   MoshpitSettings settings_;

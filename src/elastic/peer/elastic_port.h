@@ -20,7 +20,7 @@ class ElasticPort {
   // To whoever listens there.
   virtual void send_to_address(const std::string& address, SharedBuffer message) = 0;
   // Little is queued for the peer: large messages may be sent. A refusal is followed by room news.
-  virtual bool room(const PeerId& to) = 0;
+  virtual bool credit(const PeerId& to) = 0;
   // Nothing more is to be said to it.
   virtual void close(const PeerId& peer) = 0;
 };

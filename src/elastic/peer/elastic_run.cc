@@ -18,7 +18,7 @@ namespace unisono::internal {
 
 namespace {
 
-constexpr Nanos farewell_time = 2 * second;  // for what was said last to go out
+constexpr Nanos drain_time = 2 * second;  // for what was said last to go out
 constexpr size_t blobs_max = 64;
 constexpr uint64_t blob_bytes_max = uint64_t{1} << 30;
 
@@ -43,14 +43,14 @@ void add_step(std::span<float> tensor, std::span<const float> mean, std::span<co
 }  // namespace
 
 // Where nobody has touched a value meanwhile it becomes the mean, to the bit: the same on all peers. Where somebody has, his step is added to it.
-Result<SweepReport> ElasticCall::take() {
+Result<AveragingReport> ElasticCall::take() {
   taken = true;
   if (!status.ok()) return status;
-  const auto values = std::exchange(sweep.values, {});
-  const auto contributed = std::exchange(sweep.contributed, {});
+  const auto values = std::exchange(step.values, {});
+  const auto contributed = std::exchange(step.contributed, {});
   if (!overlaps) {
     for_each_piece(tensors, [&](std::span<float> tensor, size_t at) { values.read(at, tensor); });
-    return sweep.report;
+    return step.report;
   }
   const auto* const given_values = reinterpret_cast<const float*>(contributed.data());
   const auto chunk_elements = values.table().chunk_elements();
@@ -60,11 +60,11 @@ Result<SweepReport> ElasticCall::take() {
       const auto chunk = static_cast<uint32_t>((at + i) / chunk_elements);
       const auto mean = std::span(values.chunk(chunk), values.table().count(chunk)).subspan((at + i) % chunk_elements);
       const auto count = std::min(mean.size(), tensor.size() - i);
-      add_step(tensor.subspan(i, count), mean.first(count), {given_values + at + i, count}, sweep.replaced[chunk]);
+      add_step(tensor.subspan(i, count), mean.first(count), {given_values + at + i, count}, step.replaced[chunk]);
       i += count;
     }
   });
-  return sweep.report;
+  return step.report;
 }
 
 ElasticRun::ElasticRun(const ElasticOptions& options, std::unique_ptr<ElasticDriver> driver, int wake_fd)
@@ -125,10 +125,10 @@ void ElasticRun::drive() {
     if (driver_->peer().left() && parted_at == never) driver_->part(), parted_at = now, acted = true;
     {
       const std::lock_guard lock(mutex_);
-      const bool over = driver_->peer().left() ? !driver_->lingers() || now >= parted_at + farewell_time : stop_;
+      const bool over = driver_->peer().left() ? !driver_->draining() || now >= parted_at + drain_time : stop_;
       if (over) break;
     }
-    if (!acted) sleep(now, parted_at == never ? never : parted_at + farewell_time);
+    if (!acted) sleep(now, parted_at == never ? never : parted_at + drain_time);
   }
   driver_->stop_looking();
   while (!end(now)) run_commands(now);
@@ -155,19 +155,19 @@ bool ElasticRun::run_commands(Nanos now) {
   return !commands.empty();
 }
 
-void ElasticRun::end_call(Status status, std::optional<FinishedSweep> sweep) {
+void ElasticRun::end_call(Status status, std::optional<FinishedStep> step) {
   const auto call = std::exchange(call_, nullptr);
   if (call == nullptr) return;
   const std::lock_guard lock(call->mutex);
   call->status = std::move(status);
-  if (sweep) call->sweep = std::move(*sweep);
+  if (step) call->step = std::move(*step);
   call->done = true;
   call->ended.notify_all();
 }
 
 void ElasticRun::publish() {
   auto& peer = driver_->peer();
-  if (auto sweep = peer.take_sweep()) end_call({}, std::move(sweep));
+  if (auto step = peer.take_step()) end_call({}, std::move(step));
   const bool joined = peer.joined(), ready = peer.ready(), left = peer.left();
   const std::lock_guard lock(mutex_);
   const bool given_up = !joined_ && !joined && !driver_->failure().ok() && driver_->next_attempt() == never;
@@ -223,15 +223,15 @@ SharedBuffer ElasticRun::joined(std::span<const std::span<float>> tensors) const
 
 Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<float>> tensors, double weight, bool overlaps) {
   if (auto status = check_tensors(tensors); !status.ok()) return status;
-  if (auto status = check_sweep_weight(weight); !status.ok()) return status;
+  if (auto status = check_step_weight(weight); !status.ok()) return status;
   auto call = std::make_shared<ElasticCall>();
   auto values = joined(tensors);
   call->tensors = options_.role == ElasticOptions::Role::reducer ? std::vector<std::span<float>>{} : std::move(tensors);
   call->overlaps = overlaps;
   call->run = weak_from_this();
   const bool taken = command([this, call, values, weight, overlaps](Nanos now) {
-    auto status = call_ != nullptr ? Status(Code::invalid, "another sweep is under way at this peer")
-                                   : driver_->peer().begin_sweep({.values = values, .weight = weight, .keep_contributed = overlaps}, now);
+    auto status = call_ != nullptr ? Status(Code::invalid, "another averaging step is under way at this peer")
+                                   : driver_->peer().begin_step({.values = values, .weight = weight, .keep_contributed = overlaps}, now);
     if (status.ok()) {
       call_ = call;
       return;
@@ -246,7 +246,7 @@ Result<std::shared_ptr<ElasticCall>> ElasticRun::begin(std::vector<std::span<flo
 }
 
 void ElasticRun::cancel() {
-  (void)command([this](Nanos now) { driver_->peer().cancel_sweep(now); });
+  (void)command([this](Nanos now) { driver_->peer().cancel_step(now); });
 }
 
 Status ElasticRun::set_blobs(std::vector<NamedBlob> blobs) {

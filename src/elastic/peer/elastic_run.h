@@ -19,7 +19,7 @@
 
 namespace unisono::internal {
 
-// A sweep as its caller sees it.
+// An averaging step as its caller sees it.
 struct ElasticCall {
   std::vector<std::span<float>> tensors;
   bool overlaps = false;  // the caller goes on changing the tensors meanwhile
@@ -28,11 +28,11 @@ struct ElasticCall {
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false, taken = false;
-  Status status;  // if not ok there is no sweep
-  FinishedSweep sweep;
+  Status status;  // if not ok there is no averaging step
+  FinishedStep step;
 
   // Brings the result into the tensors; once.
-  Result<SweepReport> take();
+  Result<AveragingReport> take();
 };
 
 class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
@@ -72,7 +72,7 @@ class ElasticRun : public std::enable_shared_from_this<ElasticRun> {
   bool run_commands(Nanos now);
   void publish();
   void sleep(Nanos now, Nanos at_most_until);
-  void end_call(Status status, std::optional<FinishedSweep> sweep);
+  void end_call(Status status, std::optional<FinishedStep> step);
 
   const ElasticOptions options_;
   const std::unique_ptr<ElasticDriver> driver_;  // the thread's, while it runs

@@ -34,7 +34,7 @@ std::vector<float> values_of(size_t index) {
   return values;
 }
 
-Result<SweepReport> average(Elastic& run, std::vector<float>& values, double weight = 1) {
+Result<AveragingReport> average(Elastic& run, std::vector<float>& values, double weight = 1) {
   const std::span<float> all(values);
   const std::vector<std::span<float>> tensors{all.first(elements - 1000), all.subspan(elements - 1000)};
   return run.average(tensors, weight);
@@ -91,7 +91,7 @@ TEST(ElasticRun, peers_average_exactly_and_to_the_bit) {
   std::vector<std::vector<float>> values(count);
   on_all(runs, [&](size_t index, Elastic& run) {
     ASSERT_TRUE(run.ready(plenty));
-    for (int sweep = 0; sweep < 5; ++sweep) {
+    for (int step = 0; step < 5; ++step) {
       values[index] = values_of(index);
       const auto report = average(run, values[index]);
       ASSERT_TRUE(report.ok()) << report.status().to_string();
@@ -135,13 +135,13 @@ TEST(ElasticRun, who_joins_later_gets_values_and_state) {
   const auto& state = late->state();
   ASSERT_TRUE(state.loaded) << state.note;
   EXPECT_EQ(state.values, values[0]);
-  EXPECT_EQ(state.sweep, 0);
+  EXPECT_EQ(state.step, 0);
   ASSERT_EQ(state.blobs.size(), 1u);
   EXPECT_EQ(state.blobs[0].first, "steps");
   EXPECT_EQ(state.blobs[0].second, std::vector<std::byte>(8, std::byte{42}));
 }
 
-TEST(ElasticRun, steps_that_are_taken_during_a_sweep_are_kept) {
+TEST(ElasticRun, steps_that_are_taken_during_a_step_are_kept) {
   auto runs = start(2);
   ASSERT_EQ(runs.size(), 2u);
   std::vector<std::vector<float>> values{values_of(0), values_of(1)};
@@ -199,10 +199,10 @@ TEST(ElasticRun, who_does_not_know_the_run_key_stays_outside_and_is_counted) {
   auto founder = Elastic::join(options);
   ASSERT_TRUE(founder.ok()) << founder.status().to_string();
   for (const char* key : {"", "wrong"}) {
-    auto stranger = options_of(1, founder->status().endpoints, 1);
-    stranger.run_key = key;
-    stranger.join_timeout = Milliseconds(1000);
-    EXPECT_FALSE(Elastic::join(stranger).ok()) << '"' << key << '"';
+    auto unauthenticated = options_of(1, founder->status().endpoints, 1);
+    unauthenticated.run_key = key;
+    unauthenticated.join_timeout = Milliseconds(1000);
+    EXPECT_FALSE(Elastic::join(unauthenticated).ok()) << '"' << key << '"';
   }
   EXPECT_GE(founder->status().refused, 2u);
   auto member = options_of(2, founder->status().endpoints, 1);

@@ -15,7 +15,7 @@ class MoshpitGroup final : public RoundPort {
   MoshpitGroup(GroupDescriptor descriptor, ElasticPort& port) : descriptor_(std::move(descriptor)), port_(port) {}
 
   void send(uint32_t rank, SharedMessage message, bool) override { port_.send(descriptor_.members[rank].id, std::move(message)); }
-  bool room(uint32_t rank) const override { return port_.room(descriptor_.members[rank].id); }
+  bool credit(uint32_t rank) const override { return port_.credit(descriptor_.members[rank].id); }
 
   const GroupDescriptor& descriptor() const { return descriptor_; }
   const GroupId& id() const { return descriptor_.id; }

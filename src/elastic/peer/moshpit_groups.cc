@@ -79,12 +79,12 @@ void MoshpitPeer::drop_groups(Nanos now) {
 }
 
 bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
-  auto& sweep = *sweep_;
+  auto& step = *step_;
   RoundRequest request{.id = descriptor.id, .self = descriptor.rank_of(settings_.self), .members = {}, .chunk_counts = descriptor.chunk_counts, .table = table_,
                        .times = settings_.times, .commit = settings_.commit,
                        .contribute_codec = wire_codec(settings_.contribute, DType::f32, DType::f32, false),
                        .result_codec = wire_codec(settings_.result, DType::f32, DType::f32, false),
-                       .line_complete = descriptor.line_complete, .values = settings_.role == ElasticRole::reducer ? nullptr : &sweep.values, .states = sweep.states};
+                       .line_complete = descriptor.line_complete, .values = settings_.role == ElasticRole::reducer ? nullptr : &step.values, .states = step.states};
   double slowest = 0;
   for (const auto& member : descriptor.members) {
     request.members.push_back({.position = member.position, .role = member.role, .in_layout = member.in_layout});
@@ -94,11 +94,11 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
   request.round_timeout = settings_.times.round_timeout_for(request.contribute_timeout);
   auto group = std::make_unique<MoshpitGroup>(descriptor, port_);
   if (const auto status = group->open(std::move(request)); !status.ok()) {
-    sweep.report.note = status.message();
+    step.report.note = status.message();
     return false;
   }
   group_ = std::move(group);
-  if (settings_.watch != nullptr) settings_.watch->began({.self = settings_.self, .group = descriptor, .values = sweep.values, .states = sweep.states});
+  if (settings_.watch != nullptr) settings_.watch->began({.self = settings_.self, .group = descriptor, .values = step.values, .states = step.states});
   group_->round().start(now);
   for (uint32_t rank = 0; rank < descriptor.members.size(); ++rank) {
     if (keeper_.gone(descriptor.members[rank].id)) group_->round().member_gone(rank, MemberLoss::dead, now);
@@ -116,14 +116,14 @@ bool MoshpitPeer::begin_round(const GroupDescriptor& descriptor, Nanos now) {
 // True if the round under way has ended.
 bool MoshpitPeer::act_groups(Nanos now) {
   if (group_ == nullptr || !group_->round().ended()) return false;
-  if (settings_.watch != nullptr && sweep_ != nullptr) {
-    settings_.watch->ended({.self = settings_.self, .group = group_->descriptor(), .values = sweep_->values, .states = sweep_->states}, group_->round());
+  if (settings_.watch != nullptr && step_ != nullptr) {
+    settings_.watch->ended({.self = settings_.self, .group = group_->descriptor(), .values = step_->values, .states = step_->states}, group_->round());
   }
   for (auto& one : groups_) one->round().release_results();
   auto summary = summary_of(*group_);
-  if (sweep_ != nullptr) {
-    sweep_->members_expected += group_->descriptor().members.size() + group_->descriptor().missing.size();
-    sweep_->members_absent += summary.absent.size();
+  if (step_ != nullptr) {
+    step_->members_expected += group_->descriptor().members.size() + group_->descriptor().missing.size();
+    step_->members_absent += summary.absent.size();
   }
   groups_.push_back(std::move(group_));
   drop_groups(now);
@@ -142,7 +142,7 @@ void MoshpitPeer::member_gone(const PeerId& peer, MemberLoss why, Nanos now) {
 
 RoundSummary MoshpitPeer::summary_of(const MoshpitGroup& group) const {
   const auto& report = group.round().report();
-  RoundSummary summary{.round = group.descriptor().seat.round, .group = static_cast<uint32_t>(group.descriptor().members.size()),
+  RoundSummary summary{.round = group.descriptor().slot.round, .group = static_cast<uint32_t>(group.descriptor().members.size()),
                        .contributors_min = report.contributors_min, .contributors_max = report.contributors_max,
                        .contributors_mean = report.contributors_mean, .committed = report.committed, .kept_local = report.kept_local,
                        .voided = report.voided, .undecided = report.undecided, .lost = report.lost, .contribute_s = seconds_of(report.contribute),

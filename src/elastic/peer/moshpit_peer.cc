@@ -27,7 +27,7 @@ PeerEntry own_entry(const MoshpitSettings& settings) {
 
 double vector_bytes(const MoshpitSettings& settings) { return static_cast<double>(settings.elements) * sizeof(float); }
 
-ClerkOptions clerk_options(const MoshpitSettings& settings, const ChunkTable& table) {
+CoordinatorOptions coordinator_options(const MoshpitSettings& settings, const ChunkTable& table) {
   return {.self = settings.self, .run = settings.run_id, .times = settings.times, .max_group = settings.max_group, .chunk_count = table.chunks(),
           .min_chunks = settings.min_chunks, .schema = settings.schema, .seed = mix64(settings.seed + 1), .vector_bytes = vector_bytes(settings)};
 }
@@ -36,7 +36,7 @@ ClerkOptions clerk_options(const MoshpitSettings& settings, const ChunkTable& ta
 
 MoshpitPeer::MoshpitPeer(const MoshpitSettings& settings, ElasticPort& port)
     : settings_(settings), port_(port), table_(settings.elements, settings.max_group), keeper_(keeper_options(settings), own_entry(settings)),
-      clerk_(clerk_options(settings, table_), keeper_),
+      coordinator_(coordinator_options(settings, table_), keeper_),
       seeker_({.self = settings.self, .run = settings.run_id, .times = settings.times, .vector_bytes = vector_bytes(settings)}, keeper_),
       state_(settings, table_), newcomer_(table_.chunks(), false) {}
 
@@ -79,10 +79,10 @@ void MoshpitPeer::hear_roster(const PeerId& from, const SharedBuffer& message, N
 void MoshpitPeer::hear_formation(const PeerId& from, const SharedBuffer& message, Nanos now) {
   const auto decoded = decode_formation(message.view());
   if (!decoded.ok()) return refuse(from, decoded.status());
-  if (!for_clerk(*decoded)) return seeker_.message(from, *decoded, now);
-  clerk_.message(from, *decoded, now);
+  if (!for_coordinator(*decoded)) return seeker_.message(from, *decoded, now);
+  coordinator_.message(from, *decoded, now);
   // The member registers again right behind its layout.
-  for (const auto& layout : clerk_.take_layouts()) (void)keeper_.adopt_layout(layout, now);
+  for (const auto& layout : coordinator_.take_layouts()) (void)keeper_.adopt_layout(layout, now);
 }
 
 void MoshpitPeer::hear_state(const PeerId& from, const SharedBuffer& message, Nanos now) {
@@ -104,17 +104,17 @@ void MoshpitPeer::address_failed(const std::string& address, const Status& why, 
   act(now);
 }
 
-void MoshpitPeer::room(const PeerId& peer, Nanos now) {
+void MoshpitPeer::credit(const PeerId& peer, Nanos now) {
   if (group_ == nullptr) return;
   const auto rank = group_->descriptor().rank_of(peer);
-  if (rank < group_->descriptor().members.size()) group_->round().room(rank, now);
+  if (rank < group_->descriptor().members.size()) group_->round().credit(rank, now);
   act(now);
 }
 
 void MoshpitPeer::woke(Nanos now) {
   if (left_) return;
   keeper_.woke(now);
-  clerk_.woke(now);
+  coordinator_.woke(now);
   seeker_.woke(now);
   state_.woke(now);
   if (group_ != nullptr) group_->round().woke(now);
@@ -125,10 +125,10 @@ void MoshpitPeer::woke(Nanos now) {
 
 Nanos MoshpitPeer::next_deadline() const {
   if (left_) return never;
-  auto next = std::min({keeper_.next_deadline(), clerk_.next_deadline(), seeker_.next_deadline(), state_.next_deadline(), drop_at_});
+  auto next = std::min({keeper_.next_deadline(), coordinator_.next_deadline(), seeker_.next_deadline(), state_.next_deadline(), drop_at_});
   if (group_ != nullptr) next = std::min(next, group_->round().next_deadline());
   if (group_ != nullptr) next = std::min(next, leave_by_);
-  if (sweep_ != nullptr) next = std::min(next, sweep_->choosing_until());
+  if (step_ != nullptr) next = std::min(next, step_->choosing_until());
   return next;
 }
 
@@ -137,9 +137,9 @@ void MoshpitPeer::act(Nanos now) {
     more = act_roster(now);
     more |= act_formation(now);
     more |= act_groups(now);
-    more |= act_sweep(now);
+    more |= act_step(now);
     more |= state_.act(keeper_, port_, now);
-    if (leave_by_ != never && group_ == nullptr && sweep_ == nullptr) {
+    if (leave_by_ != never && group_ == nullptr && step_ == nullptr) {
       state_.leave();
       (void)state_.act(keeper_, port_, now);
       (void)act_formation(now);
@@ -171,7 +171,7 @@ bool MoshpitPeer::act_roster(Nanos now) {
 }
 
 void MoshpitPeer::peer_gone(const RosterNews& news, Nanos now) {
-  clerk_.peer_gone(news.peer, now);
+  coordinator_.peer_gone(news.peer, now);
   seeker_.peer_gone(news.peer, now);
   state_.peer_gone(news.peer, now);
   member_gone(news.peer, news.now == PeerStatus::left ? MemberLoss::left : MemberLoss::dead, now);
@@ -185,17 +185,17 @@ void MoshpitPeer::send_formation(const FormationSend& one) {
 
 bool MoshpitPeer::act_formation(Nanos now) {
   bool acted = false;
-  for (const auto& one : clerk_.take_sends()) send_formation(one), acted = true;
+  for (const auto& one : coordinator_.take_sends()) send_formation(one), acted = true;
   for (const auto& one : seeker_.take_sends()) send_formation(one), acted = true;
   while (!own_mail_.empty()) {
     const auto one = std::move(own_mail_.front());
     own_mail_.pop_front();
-    if (for_clerk(one.message)) clerk_.message(settings_.self, one.message, now);
+    if (for_coordinator(one.message)) coordinator_.message(settings_.self, one.message, now);
     else seeker_.message(settings_.self, one.message, now);
     acted = true;
   }
-  for (const auto& layout : clerk_.take_layouts()) (void)keeper_.adopt_layout(layout, now), acted = true;
-  if (const auto opened = clerk_.take_opened()) keeper_.note_opened(*opened, now), acted = true;
+  for (const auto& layout : coordinator_.take_layouts()) (void)keeper_.adopt_layout(layout, now), acted = true;
+  if (const auto opened = coordinator_.take_opened()) keeper_.note_opened(*opened, now), acted = true;
   if (const auto opened = seeker_.take_opened()) keeper_.note_opened(*opened, now), acted = true;
   for (const auto& one : seeker_.take_declines()) {
     acted = true;
@@ -217,7 +217,7 @@ void MoshpitPeer::set_seeds(const std::vector<std::string>& addresses, Nanos now
 }
 
 void MoshpitPeer::offer_values(const SharedBuffer& values, Nanos now) {
-  if (left_ || next_sweep_ > 0 || settings_.role == ElasticRole::reducer) return;
+  if (left_ || next_step_ > 0 || settings_.role == ElasticRole::reducer) return;
   state_.keep(-1, ChunkValues(table_, values), keeper_, now);
   act(now);
 }
@@ -225,14 +225,14 @@ void MoshpitPeer::offer_values(const SharedBuffer& values, Nanos now) {
 void MoshpitPeer::leave(Nanos now) {
   if (left_ || leave_by_ != never) return;
   leave_by_ = now + settings_.times.leave_grace;
-  cancel_sweep(now);
+  cancel_step(now);
   act(now);
 }
 
 Result<ElasticGroupPlace> MoshpitPeer::group_place() const {
   const auto* layout = keeper_.newest_layout();
   if (layout == nullptr) return Status(Code::unavailable, "there is no layout yet");
-  ElasticGroupPlace place{.layout = *layout, .rank = layout->rank_of(settings_.self), .sweep = static_cast<int64_t>(next_sweep_) - 1, .rendezvous = {}};
+  ElasticGroupPlace place{.layout = *layout, .rank = layout->rank_of(settings_.self), .step = static_cast<int64_t>(next_step_) - 1, .rendezvous = {}};
   if (place.rank == layout->peers.size()) return Status(Code::unavailable, "layout " + std::to_string(layout->version) + " does not name this process: a later one will");
   const auto* first = keeper_.roster().find(layout->peers.front());
   if (first == nullptr || is_gone(first->status)) return Status(Code::unavailable, "the first peer of layout " + std::to_string(layout->version) + " is gone: a later layout will begin with another one");
@@ -257,16 +257,16 @@ size_t MoshpitPeer::held_bytes() const {
 
 ElasticStatus MoshpitPeer::status(Nanos now) const {
   ElasticStatus status;
-  status.phase = left_ ? "ended" : leave_by_ != never ? "leaving" : sweep_ != nullptr ? "averaging" : state_.loading() ? "loading" : joined() ? "idle" : "joining";
+  status.phase = left_ ? "ended" : leave_by_ != never ? "leaving" : step_ != nullptr ? "averaging" : state_.loading() ? "loading" : joined() ? "idle" : "joining";
   for (const auto& claim : keeper_.roster().claims(now)) {
     const auto& facts = claim.entry.facts;
     status.peers.push_back({.name = facts.name, .status = name(claim.entry.status), .address = facts.addresses.empty() ? "" : facts.addresses.front(),
-                            .role = name(facts.role), .bytes_per_second = std::max(0.0, facts.bandwidth), .finished_sweep = facts.finished_sweep,
+                            .role = name(facts.role), .bytes_per_second = std::max(0.0, facts.bandwidth), .finished_step = facts.finished_step,
                             .self = claim.entry.id == settings_.self});
   }
   if (const auto* layout = keeper_.newest_layout()) status.layout = layout->version, status.dims = layout->dims;
-  status.sweeps = sweeps_done_;
-  status.exact_sweeps = exact_sweeps_;
+  status.averaging_steps = steps_done_;
+  status.exact_averaging_steps = exact_averaging_steps_;
   status.refused = refused_;
   status.last_refusal = last_refusal_;
   status.serving = state_.serving();

@@ -1,8 +1,8 @@
-// One peer of an elastic run, whole: roster, clerk, quest for groups, rounds, state for joiners. A state machine that elastic/peer/elastic_run drives in real
+// One peer of an elastic run, whole: roster, coordinator, quest for groups, rounds, state for joiners. A state machine that elastic/peer/elastic_run drives in real
 // time and sim/elastic/elastic_cluster in virtual time; everything it says goes through an ElasticPort.
 //
-// One sweep at a time: begin_sweep() takes the values, take_sweep() gives them back, averaged as far as it went. Between and during sweeps it answers
-// others: as clerk, as member of rounds that are over here, as donor. Whatever arrives is decoded by the part that it is for; what makes no sense is counted.
+// One averaging step at a time: begin_step() takes the values, take_step() gives them back, averaged as far as it went. Between and during averaging steps it answers
+// others: as coordinator, as member of rounds that are over here, as donor. Whatever arrives is decoded by the part that it is for; what makes no sense is counted.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@
 namespace unisono {
 
 class MoshpitGroup;
-struct MoshpitSweep;
+struct MoshpitAveraging;
 
 class MoshpitPeer {
  public:
@@ -44,7 +44,7 @@ class MoshpitPeer {
   void received(const PeerId& from, SharedBuffer message, Nanos now);
   void link_lost(const PeerId& peer, const Status& why, bool refused, Nanos now);
   void address_failed(const std::string& address, const Status& why, Nanos now);
-  void room(const PeerId& peer, Nanos now);
+  void credit(const PeerId& peer, Nanos now);
   void woke(Nanos now);
   Nanos next_deadline() const;
 
@@ -58,13 +58,13 @@ class MoshpitPeer {
   // Once, after joined().
   std::optional<ElasticState> take_state() { return state_.take_loaded(); }
 
-  // Sweeps. -------------------------------------------------------------------------------------------------------------
+  // Averaging steps. -------------------------------------------------------------------------------------------------------------
   // values: `elements` fp32 (reducers: none). invalid while one is under way; unavailable after leave().
-  Status begin_sweep(SweepInput input, Nanos now);
-  // Ends the sweep that is under way after the round that has begun, or at once if none has.
-  void cancel_sweep(Nanos now);
-  std::optional<FinishedSweep> take_sweep();
-  bool sweeping() const { return sweep_ != nullptr; }
+  Status begin_step(StepInput input, Nanos now);
+  // Ends the averaging step that is under way after the round that has begun, or at once if none has.
+  void cancel_step(Nanos now);
+  std::optional<FinishedStep> take_step();
+  bool averaging() const { return step_ != nullptr; }
 
   // What joiners are given. -----------------------------------------------------------------------------------------------
   void set_blobs(std::vector<NamedBlob> blobs) { state_.set_blobs(std::move(blobs)); }
@@ -76,7 +76,7 @@ class MoshpitPeer {
   void set_seeds(const std::vector<std::string>& addresses, Nanos now);
   void offer_values(const SharedBuffer& values, Nanos now);
 
-  // No new sweep; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
+  // No new averaging step; the round that has begun may end within the grace, else the group is told that it goes on without this peer.
   void leave(Nanos now);
   bool left() const { return left_; }
 
@@ -112,18 +112,18 @@ class MoshpitPeer {
   std::string label_of(const PeerId& peer) const;
 
   // averaging_step.cc
-  bool act_sweep(Nanos now);
+  bool act_step(Nanos now);
   bool choose_layout(Nanos now);
   const Layout* layout_to_take(bool patience_over);
   void take_layout(const Layout& layout);
-  void skip_sweeps();
+  void skip_steps();
   void begin_seeking(Nanos now);
   void take_outcome(const SeekOutcome& outcome, Nanos now);
   void take_outcome(const SeekClosed& closed, Nanos now);
   void take_outcome(const SeekStale& stale, Nanos now);
   void pass_round(const char* outcome, Nanos now);
   void end_round(RoundSummary summary, Nanos now);
-  void end_sweep(Nanos now);
+  void end_step(Nanos now);
   SeekRequest request_for(uint32_t round) const;
 
   struct Early {  // messages of a group whose descriptor has not come yet
@@ -138,7 +138,7 @@ class MoshpitPeer {
   ElasticPort& port_;
   ChunkTable table_;
   RosterKeeper keeper_;
-  GroupClerk clerk_;
+  GroupCoordinator coordinator_;
   GroupSeeker seeker_;
   MoshpitState state_;
   std::deque<FormationSend> own_mail_;  // to this process itself
@@ -150,14 +150,14 @@ class MoshpitPeer {
   size_t early_bytes_ = 0;
   Nanos drop_at_ = never;
 
-  std::unique_ptr<MoshpitSweep> sweep_;
-  std::optional<FinishedSweep> finished_;
-  uint64_t next_sweep_ = 0;
-  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last sweep that had it
-  MoshpitKey key_;                                   // of the last sweep's layout, if it has keys
+  std::unique_ptr<MoshpitAveraging> step_;
+  std::optional<FinishedStep> finished_;
+  uint64_t next_step_ = 0;
+  std::map<uint32_t, std::vector<PeerId>> missing_;  // by round, of the last averaging step that had it
+  MoshpitKey key_;                                   // of the last averaging step's layout, if it has keys
   bool told_inexact_ = false;
   std::vector<bool> newcomer_;                       // by chunk: takes the mean and gives nothing until it has been committed once
-  uint64_t sweeps_done_ = 0, exact_sweeps_ = 0;
+  uint64_t steps_done_ = 0, exact_averaging_steps_ = 0;
   FlatAdvice advice_;
 
   Nanos leave_by_ = never;  // else the end of the grace

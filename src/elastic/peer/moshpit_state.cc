@@ -25,12 +25,12 @@ void MoshpitState::set_blobs(std::vector<NamedBlob> blobs) {
   for (auto& [name, bytes] : blobs) blobs_->push_back({std::move(name), SharedBuffer::copy(bytes)});
 }
 
-void MoshpitState::keep(int64_t sweep, const ChunkValues& values, RosterKeeper& keeper, Nanos now) {
+void MoshpitState::keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now) {
   if (role_ == ElasticRole::reducer) return;
   // The caller of set_blobs has checked them.
   if (blobs_) (void)copy_.set_blobs(*std::exchange(blobs_, std::nullopt));
-  copy_.finished(sweep, values.buffers(), values.digests());
-  keeper.set_finished(sweep, copy_.state_digest(), now);
+  copy_.finished(step, values.buffers(), values.digests());
+  keeper.set_finished(step, copy_.state_digest(), now);
 }
 
 Status MoshpitState::message(const PeerId& from, const SharedBuffer& message, Nanos now) {
@@ -56,17 +56,17 @@ std::vector<StateSource> MoshpitState::sources(const RosterKeeper& keeper) const
   std::vector<StateSource> found;
   for (const auto& id : keeper.roster().keepers()) {
     const auto* entry = keeper.roster().find(id);
-    if (id != self_ && entry->facts.state_digest != 0) found.push_back({id, entry->facts.state_digest, entry->facts.finished_sweep});
+    if (id != self_ && entry->facts.state_digest != 0) found.push_back({id, entry->facts.state_digest, entry->facts.finished_step});
   }
   return found;
 }
 
 void MoshpitState::begin_loading(RosterKeeper& keeper, Nanos now) {
-  newcomer_ = keeper.sweeps_opened() > 0;
+  newcomer_ = keeper.steps_opened() > 0;
   const auto donors = sources(keeper);
   if (role_ == ElasticRole::reducer || donors.empty()) {
     loaded_ = ElasticState{};
-    if (role_ != ElasticRole::reducer) loaded_->note = newcomer_ ? "nobody has finished a sweep yet" : "the run begins";
+    if (role_ != ElasticRole::reducer) loaded_->note = newcomer_ ? "nobody has finished an averaging step yet" : "the run begins";
     return settle(keeper, now);
   }
   stage_ = Stage::loading;
@@ -81,12 +81,12 @@ void MoshpitState::settle(RosterKeeper& keeper, Nanos now) {
 
 void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper, Nanos now) {
   loaded_ = ElasticState{.seconds = static_cast<double>(now - loading_since_) / 1e9};
-  // Sweeps may have begun meanwhile.
-  newcomer_ = keeper.sweeps_opened() > 0;
+  // Averaging steps may have begun meanwhile.
+  newcomer_ = keeper.steps_opened() > 0;
   if (outcome.ok()) {
-    newcomer_ |= outcome->sweep >= 0;
+    newcomer_ |= outcome->step >= 0;
     loaded_->loaded = true;
-    loaded_->sweep = outcome->sweep;
+    loaded_->step = outcome->step;
     loaded_->values.resize(outcome->values.size() / sizeof(float));
     if (!loaded_->values.empty()) std::memcpy(loaded_->values.data(), outcome->values.data(), loaded_->values.size() * sizeof(float));
     for (auto& blob : outcome->blobs) loaded_->blobs.emplace_back(std::move(blob.name), std::move(blob.bytes));
@@ -94,7 +94,7 @@ void MoshpitState::end_loading(Result<LoadedState> outcome, RosterKeeper& keeper
     loaded_->donors = outcome->donors;
     loaded_->bytes = outcome->bytes;
     // It can be handed on at once.
-    keep(outcome->sweep, ChunkValues(table_, SharedBuffer::copy(std::as_bytes(std::span(loaded_->values)))), keeper, now);
+    keep(outcome->step, ChunkValues(table_, SharedBuffer::copy(std::as_bytes(std::span(loaded_->values)))), keeper, now);
   } else {
     loaded_->note = outcome.status().message();
   }

@@ -1,6 +1,6 @@
 // What a peer of an elastic run has for joiners, and what it loads itself when it joins.
 //
-// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each sweep the values are kept
+// From the moment that the roster is known until settled(), the state comes from others, if anybody has one. After each averaging step the values are kept
 // for joiners; nobody changes their memory, so neither averaging nor the user's tensors wait for whoever loads.
 #pragma once
 
@@ -25,14 +25,14 @@ class MoshpitState {
 
   bool settled() const { return stage_ == Stage::settled; }
   bool loading() const { return stage_ == Stage::loading; }
-  // Sweeps were made before this process came: it has nothing to give to the first one that it takes part in.
+  // Averaging steps were made before this process came: it has nothing to give to the first one that it takes part in.
   bool newcomer() const { return newcomer_; }
   std::optional<ElasticState> take_loaded() { return std::exchange(loaded_, std::nullopt); }
 
   // Kept together with the values of the next keep().
   void set_blobs(std::vector<NamedBlob> blobs);
-  // What joiners are given from now on; sweep -1: no sweep has been made yet.
-  void keep(int64_t sweep, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
+  // What joiners are given from now on; averaging step -1: no averaging step has been made yet.
+  void keep(int64_t step, const ChunkValues& values, RosterKeeper& keeper, Nanos now);
   void set_bandwidth(double bytes_per_second) { donor_.set_bandwidth(bytes_per_second); }
 
   // Corrupt: what no peer would send.

@@ -9,61 +9,61 @@ constexpr size_t void_places_min = 64;  // so many may lie about before the line
 
 }  // namespace
 
-void RosterRumors::put(const PeerId& id, Rumor& rumor) {
-  auto& line = lines_[static_cast<size_t>(rumor.kind)];
-  if (line.size() <= rumor.sent) line.resize(rumor.sent + 1);
-  rumor.number = ++number_;
-  line[rumor.sent].push_back({id, rumor.number});
+void GossipQueue::put(const PeerId& id, GossipItem& gossip_item) {
+  auto& line = lines_[static_cast<size_t>(gossip_item.kind)];
+  if (line.size() <= gossip_item.sent) line.resize(gossip_item.sent + 1);
+  gossip_item.number = ++number_;
+  line[gossip_item.sent].push_back({id, gossip_item.number});
   ++places_;
 }
 
-void RosterRumors::add(const PeerId& id, uint32_t times, RumorKind kind) {
+void GossipQueue::add(const PeerId& id, uint32_t times, GossipKind kind) {
   if (times == 0) return;
-  auto& rumor = rumors_[id];
-  if (rumor.kind == RumorKind::facts && kind != RumorKind::facts) ++standing_;
-  rumor.times = std::max(times, rumor.times - rumor.sent);
-  rumor.sent = 0;
-  rumor.kind = std::max(rumor.kind, kind);
-  put(id, rumor);
-  if (places_ > 2 * rumors_.size() + void_places_min) tidy();
+  auto& gossip_item = gossip_items_[id];
+  if (gossip_item.kind == GossipKind::facts && kind != GossipKind::facts) ++standing_;
+  gossip_item.times = std::max(times, gossip_item.times - gossip_item.sent);
+  gossip_item.sent = 0;
+  gossip_item.kind = std::max(gossip_item.kind, kind);
+  put(id, gossip_item);
+  if (places_ > 2 * gossip_items_.size() + void_places_min) tidy();
 }
 
-std::vector<PeerId> RosterRumors::take(size_t count) {
-  std::vector<decltype(rumors_)::iterator> taken;
+std::vector<PeerId> GossipQueue::take(size_t count) {
+  std::vector<decltype(gossip_items_)::iterator> taken;
   for (size_t kind = kinds; kind-- > 0;) {
     for (auto& places : lines_[kind]) {
       while (taken.size() < count && !places.empty()) {
         const auto place = places.front();
         places.pop_front();
         --places_;
-        const auto found = rumors_.find(place.id);
-        if (found != rumors_.end() && found->second.number == place.number) taken.push_back(found);
+        const auto found = gossip_items_.find(place.id);
+        if (found != gossip_items_.end() && found->second.number == place.number) taken.push_back(found);
       }
     }
   }
   std::vector<PeerId> ids;
   ids.reserve(taken.size());
   for (const auto& found : taken) {
-    auto& rumor = found->second;
+    auto& gossip_item = found->second;
     ids.push_back(found->first);
-    if (++rumor.sent < rumor.times) {
-      put(found->first, rumor);
+    if (++gossip_item.sent < gossip_item.times) {
+      put(found->first, gossip_item);
       continue;
     }
-    standing_ -= rumor.kind != RumorKind::facts ? 1 : 0;
-    rumors_.erase(found);
+    standing_ -= gossip_item.kind != GossipKind::facts ? 1 : 0;
+    gossip_items_.erase(found);
   }
   return ids;
 }
 
 // Drops void places: in lines whose turn seldom comes, they would pile up.
-void RosterRumors::tidy() {
+void GossipQueue::tidy() {
   places_ = 0;
   for (auto& line : lines_) {
     for (auto& places : line) {
       std::erase_if(places, [&](const Place& place) {
-        const auto found = rumors_.find(place.id);
-        return found == rumors_.end() || found->second.number != place.number;
+        const auto found = gossip_items_.find(place.id);
+        return found == gossip_items_.end() || found->second.number != place.number;
       });
       places_ += places.size();
     }

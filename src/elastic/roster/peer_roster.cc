@@ -34,14 +34,14 @@ bool read_facts(ByteReader& reader, PeerFacts& facts) {
   facts.role = static_cast<ElasticRole>(role);
   facts.schema_hash = reader.read<uint64_t>();
   facts.bandwidth = reader.read<double>();
-  facts.registered_sweep = reader.read<int64_t>();
-  facts.finished_sweep = reader.read<int64_t>();
+  facts.registered_step = reader.read<int64_t>();
+  facts.finished_step = reader.read<int64_t>();
   facts.layout_version = reader.read<uint64_t>();
   facts.state_digest = reader.read<uint64_t>();
   return reader.ok();
 }
 
-bool possible(int64_t sweep) { return sweep >= -1 && sweep <= static_cast<int64_t>(sweep_number_max); }
+bool possible(int64_t step) { return step >= -1 && step <= static_cast<int64_t>(step_number_max); }
 
 }  // namespace
 
@@ -73,8 +73,8 @@ Status check_entry(const PeerEntry& entry) {
       return {Code::invalid, "an address of " + std::to_string(address.size()) + " bytes: 1 to " + std::to_string(peer_address_bytes_max)};
   }
   if (!std::isfinite(facts.bandwidth)) return {Code::invalid, "a bandwidth that is no number"};
-  if (!possible(facts.registered_sweep) || !possible(facts.finished_sweep) || facts.layout_version > sweep_number_max)
-    return {Code::invalid, "a sweep or layout version that cannot be"};
+  if (!possible(facts.registered_step) || !possible(facts.finished_step) || facts.layout_version > step_number_max)
+    return {Code::invalid, "an averaging step or layout version that cannot be"};
   return {};
 }
 
@@ -87,7 +87,7 @@ void write_claim(ByteWriter& writer, const PeerClaim& claim) {
   writer.write(facts.counter).write_string(facts.name).write(static_cast<uint8_t>(facts.addresses.size()));
   for (const auto& address : facts.addresses) writer.write_string(address);
   writer.write(static_cast<uint8_t>(facts.role)).write(facts.schema_hash).write(facts.bandwidth);
-  writer.write(facts.registered_sweep).write(facts.finished_sweep).write(facts.layout_version).write(facts.state_digest);
+  writer.write(facts.registered_step).write(facts.finished_step).write(facts.layout_version).write(facts.state_digest);
 }
 
 bool read_claim(ByteReader& reader, PeerClaim& claim) {

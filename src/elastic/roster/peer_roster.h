@@ -36,7 +36,7 @@ inline constexpr size_t peer_address_bytes_max = 255;
 inline constexpr size_t peer_addresses_max = 16;
 inline constexpr size_t roster_parts_max = 256;  // of a roster's sum
 inline constexpr uint32_t incarnation_max = 1u << 31;
-inline constexpr uint64_t sweep_number_max = uint64_t{1} << 53;  // and of layout versions: what a seat can name
+inline constexpr uint64_t step_number_max = uint64_t{1} << 53;  // and of layout versions: what a slot can name
 
 // What only the process itself can say. The counter comes first: comparing two of one process compares their age.
 struct PeerFacts {
@@ -46,10 +46,10 @@ struct PeerFacts {
   ElasticRole role = ElasticRole::peer;
   uint64_t schema_hash = 0;
   double bandwidth = -1;           // bytes/s, measured; below 0: not known
-  int64_t registered_sweep = -1;   // the last one; -1: none yet
-  int64_t finished_sweep = -1;
+  int64_t registered_step = -1;   // the last one; -1: none yet
+  int64_t finished_step = -1;
   uint64_t layout_version = 0;     // the newest that it holds; 0: none
-  uint64_t state_digest = 0;       // of what it can give to joiners, after finished_sweep
+  uint64_t state_digest = 0;       // of what it can give to joiners, after finished_step
   friend bool operator==(const PeerFacts&, const PeerFacts&) = default;
   friend std::partial_ordering operator<=>(const PeerFacts&, const PeerFacts&) = default;
 };

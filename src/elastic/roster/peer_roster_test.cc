@@ -43,12 +43,12 @@ TEST(PeerRoster, facts_follow_their_owners_counter_and_not_the_incarnation) {
   PeerRoster roster(8, forget_dead);
   auto newer = peer_claim(1, PeerStatus::alive, 1);
   newer.entry.facts.counter = 5;
-  newer.entry.facts.finished_sweep = 7;
+  newer.entry.facts.finished_step = 7;
   auto older = peer_claim(1, PeerStatus::suspect, 2);
   older.entry.facts.counter = 4;
   (void)roster.merge(newer, 0);
   EXPECT_EQ(roster.merge(older, 0).effect, Effect::status);
-  EXPECT_EQ(roster.find(peer_id(1))->facts.finished_sweep, 7);
+  EXPECT_EQ(roster.find(peer_id(1))->facts.finished_step, 7);
   EXPECT_EQ(roster.find(peer_id(1))->status, PeerStatus::suspect);
 }
 

@@ -8,7 +8,7 @@ namespace unisono {
 
 namespace {
 
-constexpr size_t farewells_max = 64;      // processes that are told at once that this one leaves
+constexpr size_t drains_max = 64;      // processes that are told at once that this one leaves
 constexpr uint32_t max_group_min = 4;
 constexpr size_t seeds_at_once = 32;
 constexpr size_t seeds_named_max = 16;    // in an error
@@ -45,7 +45,7 @@ Status RosterKeeper::start(Nanos now) {
   if (auto status = check_options(); !status.ok()) return status;
   // Times in the past, whatever the clock says now: nothing was sent yet.
   gossiped_at_ = told_all_at_ = looked_at_ = now - options_.times.gossip_period;
-  stranger_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
+  unauthenticated_at_ = pull_until_ = adopted_at_ = heard_at_ = now;
   (void)roster_.merge({.entry = first_entry_}, now);
   state_ = JoinState::joining;
   if (options_.found) {
@@ -152,7 +152,7 @@ void RosterKeeper::take_message(const PeerId& from, const RosterMessage& message
   if (wrong_about_us) tell(from, {self_}, now);
   const auto* sender = roster_.find(from);
   if (sender != nullptr && sender->facts.role == ElasticRole::client && !is_gone(sender->status)) clients_[from] = now;
-  take_sweeps_opened(message.sweeps_opened, now);
+  take_steps_opened(message.steps_opened, now);
   std::visit([&](const auto& body) { on_body(from, body, now); }, message.body);
   if (!running()) return;
   if (seek_at_ != never && knows_all_of_layout()) seek_at_ = never;
@@ -275,7 +275,7 @@ void RosterKeeper::leave(Nanos now) {
     return;
   }
   judge(self_, PeerStatus::left, false, "it left", now);
-  for (const auto& id : some(roster_.present(), farewells_max, self_, now)) tell(id, {self_}, now);
+  for (const auto& id : some(roster_.present(), drains_max, self_, now)) tell(id, {self_}, now);
   state_ = JoinState::left;
 }
 
@@ -294,21 +294,21 @@ void RosterKeeper::add_address(const std::string& address, Nanos now) {
   if (facts.addresses.size() >= peer_addresses_max || std::find(facts.addresses.begin(), facts.addresses.end(), address) != facts.addresses.end()) return;
   facts.addresses.push_back(address);
   change_facts(facts, now);
-  spread(self_, RumorKind::standing, now);
+  spread(self_, GossipKind::standing, now);
   want_gossip(true, now);
 }
 
-void RosterKeeper::set_registered(uint64_t sweep, Nanos now) {
+void RosterKeeper::set_registered(uint64_t step, Nanos now) {
   if (!running()) return;
   auto facts = self_entry().facts;
-  facts.registered_sweep = static_cast<int64_t>(std::min(sweep, sweep_number_max));
+  facts.registered_step = static_cast<int64_t>(std::min(step, step_number_max));
   change_facts(facts, now);
 }
 
-void RosterKeeper::set_finished(int64_t sweep, uint64_t state_digest, Nanos now) {
+void RosterKeeper::set_finished(int64_t step, uint64_t state_digest, Nanos now) {
   if (!running()) return;
   auto facts = self_entry().facts;
-  facts.finished_sweep = std::clamp<int64_t>(sweep, -1, sweep_number_max);
+  facts.finished_step = std::clamp<int64_t>(step, -1, step_number_max);
   facts.state_digest = state_digest;
   change_facts(facts, now);
 }

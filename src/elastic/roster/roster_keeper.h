@@ -54,7 +54,7 @@ class RosterKeeper final : public FormationView {
   std::vector<RosterSend> take_sends() { return std::exchange(sends_, {}); }
   std::vector<RosterNews> take_news() { return std::exchange(news_, {}); }
   // True once after the newest layout changed.
-  // The newest layout's members are known here, so that the same clerks are asked as by others; or nobody knows them.
+  // The newest layout's members are known here, so that the same coordinators are asked as by others; or nobody knows them.
   bool settled() const { return seek_at_ == never; }
   bool take_layout_news() { return std::exchange(layout_news_, false); }
 
@@ -70,10 +70,10 @@ class RosterKeeper final : public FormationView {
   void set_bandwidth(double bytes_per_second, Nanos now);  // only changes by more than a tenth are told around
   // One more where this process can be reached, in whatever way; no more than peer_addresses_max.
   void add_address(const std::string& address, Nanos now);
-  void set_registered(uint64_t sweep, Nanos now);
-  void set_finished(int64_t sweep, uint64_t state_digest, Nanos now);
-  // A REGISTER opened this sweep, here or elsewhere.
-  void note_opened(uint64_t sweep, Nanos now);
+  void set_registered(uint64_t step, Nanos now);
+  void set_finished(int64_t step, uint64_t state_digest, Nanos now);
+  // A REGISTER opened this averaging step, here or elsewhere.
+  void note_opened(uint64_t step, Nanos now);
   // One that came with a message of formation. False if it is not taken.
   bool adopt_layout(const Layout& layout, Nanos now);
 
@@ -84,12 +84,12 @@ class RosterKeeper final : public FormationView {
   const KeeperCounters& counters() const { return counters_; }
 
   const Layout* find_layout(uint64_t version, uint64_t digest) const override { return layouts_.find(version, digest); }
-  const Layout* layout_for(uint64_t sweep) const override { return layouts_.in_effect(sweep); }
+  const Layout* layout_for(uint64_t step) const override { return layouts_.in_effect(step); }
   bool gone(const PeerId& peer) const override { return roster_.gone(peer); }
-  std::vector<PeerId> clerks(std::string_view key, const SeatName& seat) const override;
+  std::vector<PeerId> coordinators(std::string_view key, const SlotName& slot) const override;
   // Of a layout's key: who makes it.
   std::vector<PeerId> holders(std::string_view key) const { return record_holders(key, roster_.keepers()); }
-  uint64_t sweeps_opened() const override { return sweeps_opened_; }
+  uint64_t steps_opened() const override { return steps_opened_; }
 
  private:
   struct Seed {
@@ -124,7 +124,7 @@ class RosterKeeper final : public FormationView {
   void seed_failed(const std::string& address, const std::string& why, bool other_run, Nanos now);
   void give_up_joining();
 
-  // roster_keeper_gossip.cc: claims, rumors, healing
+  // roster_keeper_gossip.cc: claims, gossip items, healing
   bool take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now);
   bool held_back(const PeerClaim& claim, Nanos now) const;
   void judge(const PeerId& id, PeerStatus status, bool proven, const std::string& why, Nanos now);
@@ -132,8 +132,8 @@ class RosterKeeper final : public FormationView {
   bool contradict(const PeerClaim& claim, Nanos now);
   void answer_outsider(const PeerId& from, Nanos now);
   void change_facts(const PeerFacts& facts, Nanos now);
-  void spread(const PeerId& id, RumorKind kind, Nanos now);
-  void spread_doubt(const PeerId& id, Nanos now);
+  void spread(const PeerId& id, GossipKind kind, Nanos now);
+  void spread_suspicion(const PeerId& id, Nanos now);
   void spread_notes(Nanos now);
   void want_gossip(bool urgent, Nanos now);
   void gossip(Nanos now);
@@ -143,7 +143,7 @@ class RosterKeeper final : public FormationView {
   void compare_with_one(Nanos now);
   void send(const PeerId& to, RosterBody body);
   void send_news(const PeerId& to, RosterBody body, bool facts, Nanos now);
-  bool has_news() const { return !doubts_.empty() || !rumors_.empty(); }
+  bool has_news() const { return !suspicions_.empty() || !gossip_items_.empty(); }
   void tell(const PeerId& to, const std::vector<PeerId>& about, Nanos now);
   void send_roster(const PeerId& to, bool welcome, const std::vector<uint64_t>& parts, Nanos now);
   bool can_reach(const PeerId& id, Nanos now) const;
@@ -171,7 +171,7 @@ class RosterKeeper final : public FormationView {
   void members_changed(Nanos now);
   void consider_layout(Nanos now);
   void make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now);
-  void take_sweeps_opened(uint64_t sweeps, Nanos now);
+  void take_steps_opened(uint64_t steps, Nanos now);
 
   KeeperOptions options_;
   PeerId self_;
@@ -184,14 +184,14 @@ class RosterKeeper final : public FormationView {
   std::map<std::string, Seed> seeds_;
   Nanos join_until_ = never, hello_at_ = never;
 
-  RosterRumors rumors_;  // told with all that is known of the peer
-  RosterDoubts doubts_;  // told in brief, and soon
-  uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: sweeps_opened, the layout
+  GossipQueue gossip_items_;  // told with all that is known of the peer
+  RosterSuspicions suspicions_;  // told in brief, and soon
+  uint32_t notes_left_ = 0;  // how many messages shall go out for what every message says: steps_opened, the layout
   Nanos gossip_at_ = never;
   Nanos gossiped_at_ = 0;
   Nanos told_all_at_ = 0;  // the last gossip that told facts, too
   Nanos heal_at_ = never;
-  Nanos stranger_at_ = 0;            // not before then is a stranger asked who it is
+  Nanos unauthenticated_at_ = 0;            // not before then is an unauthenticated peer asked who it is
   std::map<PeerId, Nanos> clients_;  // when each was heard last, here: they can be sent to only while they keep a link
 
   Nanos probe_at_ = never;
@@ -223,9 +223,9 @@ class RosterKeeper final : public FormationView {
   uint32_t sought_ = 0;         // times
   Nanos looked_at_ = 0;
 
-  uint64_t sweeps_opened_ = 0;
+  uint64_t steps_opened_ = 0;
   Nanos opened_at_ = 0;        // when the last one was heard of
-  double sweep_interval_ = 0;  // between them, smoothed
+  double step_interval_ = 0;  // between them, smoothed
   std::vector<RosterSend> sends_;
   std::vector<RosterNews> news_;
   KeeperCounters counters_;

@@ -14,16 +14,16 @@ namespace {
 constexpr size_t gossip_targets = 2;
 constexpr size_t news_per_gossip = 32;  // of who is there, at least, and else as many as are told once in a few times
 constexpr size_t gossips_per_queue = 8;
-constexpr size_t facts_per_gossip = 4;  // who finished which sweep is told as there is room: nothing waits for it
+constexpr size_t facts_per_gossip = 4;  // who finished which averaging step is told as there is room: nothing waits for it
 constexpr size_t facts_passed_on_max = 64;  // in a run of more peers, each tells its own only
 // How often a doubt is told: so many more times than it takes until about everybody has it, and no fewer than it takes among a few whose messages are lost at times.
 // Of 1000 processes without losses one would miss one in a thousand doubts.
-constexpr uint32_t doubts_told_over = 3;
-constexpr uint32_t doubts_told_min = 11;
+constexpr uint32_t suspicions_told_over = 3;
+constexpr uint32_t suspicions_told_min = 11;
 constexpr size_t crowd = 64;            // where so many wait to be told of, comparing rosters afterwards is cheaper than telling each of all
 constexpr uint32_t told_of_crowd = 4;
-constexpr size_t few_doubts = 8;
-constexpr size_t few_doubts_of_crowd = 2;  // where each is heard by so many that telling them soon keeps everybody busy
+constexpr size_t few_suspicions = 8;
+constexpr size_t few_suspicions_of_crowd = 2;  // where each is heard by so many that telling them soon keeps everybody busy
 constexpr Nanos urgent_parts_of_many = 2;  // where more are told of, they are told together
 constexpr Nanos urgent_parts = 5;    // what matters waits a fifth of gossip_period at most
 constexpr Nanos client_periods = 10; // a client that was not heard for so many probe periods has no link to here any more
@@ -44,7 +44,7 @@ uint32_t RosterKeeper::hops() const { return static_cast<uint32_t>(std::bit_widt
 bool RosterKeeper::take_claim(const PeerClaim& claim, const PeerId& from, bool spreads, Nanos now) {
   const PeerId id = claim.entry.id;
   if (id == self_) return contradict(claim, now);
-  if (doubts_.covers(claim)) return false;
+  if (suspicions_.covers(claim)) return false;
   if (held_back(claim, now)) {
     auto suspicion = claim;
     suspicion.entry.status = PeerStatus::suspect;
@@ -92,10 +92,10 @@ void RosterKeeper::changed(const PeerId& id, const MergeOutcome& outcome, const 
     unsettled_ = unsettled_ || moved;
   }
   // Who is in doubt, and who is so no longer, cannot wait; who came can.
-  const bool doubt = standing && !added && std::max(outcome.now, outcome.before) >= PeerStatus::suspect;
+  const bool suspicion = standing && !added && std::max(outcome.now, outcome.before) >= PeerStatus::suspect;
   if (!spreads) return;
-  if (doubt) spread_doubt(id, now);
-  if (!doubt || outcome.newer_facts) spread(id, standing && !doubt ? RumorKind::standing : RumorKind::facts, now);
+  if (suspicion) spread_suspicion(id, now);
+  if (!suspicion || outcome.newer_facts) spread(id, standing && !suspicion ? GossipKind::standing : GossipKind::facts, now);
 }
 
 // Somebody believes this process suspect or gone, or did before it was contradicted.
@@ -107,7 +107,7 @@ bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
     raised.entry.incarnation = std::min(claim.entry.incarnation + 1, incarnation_max);
     (void)roster_.merge(raised, now);
     ++counters_.refutations;
-    spread_doubt(self_, now);
+    spread_suspicion(self_, now);
   }
   return wrong;
 }
@@ -116,9 +116,9 @@ bool RosterKeeper::contradict(const PeerClaim& claim, Nanos now) {
 void RosterKeeper::answer_outsider(const PeerId& from, Nanos now) {
   const auto* entry = roster_.find(from);
   if (entry == nullptr) {
-    ++counters_.strangers;
-    if (now < stranger_at_ || state_ != JoinState::joined || roster_.full()) return;
-    stranger_at_ = now + options_.times.gossip_period;
+    ++counters_.unauthenticated;
+    if (now < unauthenticated_at_ || state_ != JoinState::joined || roster_.full()) return;
+    unauthenticated_at_ = now + options_.times.gossip_period;
     sends_.push_back({.to = from, .address = {}, .message = hello(now)});
   } else if (entry->status == PeerStatus::suspect || entry->status == PeerStatus::dead) {
     tell(from, {self_, from}, now);
@@ -130,18 +130,18 @@ void RosterKeeper::change_facts(const PeerFacts& facts, Nanos now) {
   claim.entry.facts = facts;
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
-  spread(self_, RumorKind::facts, now);
+  spread(self_, GossipKind::facts, now);
 }
 
-void RosterKeeper::spread(const PeerId& id, RumorKind kind, Nanos now) {
-  if (kind == RumorKind::facts && id != self_ && roster_.present().size() > facts_passed_on_max) return;
-  rumors_.add(id, rumors_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
+void RosterKeeper::spread(const PeerId& id, GossipKind kind, Nanos now) {
+  if (kind == GossipKind::facts && id != self_ && roster_.present().size() > facts_passed_on_max) return;
+  gossip_items_.add(id, gossip_items_.standing() < crowd ? hops() + 1 : told_of_crowd, kind);
   want_gossip(false, now);
 }
 
-void RosterKeeper::spread_doubt(const PeerId& id, Nanos now) {
+void RosterKeeper::spread_suspicion(const PeerId& id, Nanos now) {
   if (roster_.find(id) == nullptr) return;  // so long gone that it was forgotten at once
-  doubts_.add(roster_.brief_claim_of(id, now), std::max(hops() + doubts_told_over, doubts_told_min), now);
+  suspicions_.add(roster_.brief_claim_of(id, now), std::max(hops() + suspicions_told_over, suspicions_told_min), now);
   want_gossip(true, now);
 }
 
@@ -152,7 +152,7 @@ void RosterKeeper::spread_notes(Nanos now) {
 
 void RosterKeeper::want_gossip(bool urgent, Nanos now) {
   if (state_ != JoinState::joined) return;
-  const bool few = doubts_.size() <= (roster_.present().size() > crowd ? few_doubts_of_crowd : few_doubts);
+  const bool few = suspicions_.size() <= (roster_.present().size() > crowd ? few_suspicions_of_crowd : few_suspicions);
   const auto parts = few ? urgent_parts : urgent_parts_of_many;
   const Nanos at = urgent ? gossiped_at_ + options_.times.gossip_period / parts : told_all_at_ + options_.times.gossip_period;
   gossip_at_ = std::min(gossip_at_, std::max(now, at));
@@ -168,13 +168,13 @@ void RosterKeeper::gossip(Nanos now) {
   for (const auto& to : targets) send_news(to, RosterGossip{}, all, now);
   if (targets.empty()) {
     // Whoever comes is sent the whole roster.
-    rumors_ = {};
-    doubts_ = {};
+    gossip_items_ = {};
+    suspicions_ = {};
     notes_left_ = 0;
   }
   if (has_news() || notes_left_ > 0) want_gossip(false, now);
-  // Of many rumors, one or another has missed this process or the one asked.
-  if (rumors_.standing() == 0 && doubts_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
+  // Of many gossip items, one or another has missed this process or the one asked.
+  if (gossip_items_.standing() == 0 && suspicions_.empty() && std::exchange(unsettled_, false)) compare_with_one(now);
 }
 
 void RosterKeeper::compare_with_one(Nanos now) {
@@ -208,7 +208,7 @@ void RosterKeeper::heal(Nanos now) {
 }
 
 RosterMessage RosterKeeper::make_message(RosterBody body) const {
-  RosterMessage message{.run = run_, .sweeps_opened = sweeps_opened_, .body = std::move(body), .claims = {}};
+  RosterMessage message{.run = run_, .steps_opened = steps_opened_, .body = std::move(body), .claims = {}};
   if (const auto* layout = newest_layout(); layout != nullptr) {
     message.layout_version = layout->version;
     message.layout_digest = layout->digest;
@@ -221,10 +221,10 @@ void RosterKeeper::send(const PeerId& to, RosterBody body) { sends_.push_back({.
 void RosterKeeper::send_news(const PeerId& to, RosterBody body, bool facts, Nanos now) {
   auto message = make_message(std::move(body));
   const auto share = [](size_t waiting) { return std::min(waiting, std::clamp(waiting / gossips_per_queue, news_per_gossip, roster_claims_max)); };
-  const auto entries = std::max(share(rumors_.standing()), facts ? facts_per_gossip : 0);
-  message.claims.reserve(std::min(share(doubts_.size()) + entries, roster_claims_max));
-  doubts_.take(share(doubts_.size()), message.claims, now);
-  for (const auto& id : rumors_.take(std::min(entries, roster_claims_max - message.claims.size()))) {
+  const auto entries = std::max(share(gossip_items_.standing()), facts ? facts_per_gossip : 0);
+  message.claims.reserve(std::min(share(suspicions_.size()) + entries, roster_claims_max));
+  suspicions_.take(share(suspicions_.size()), message.claims, now);
+  for (const auto& id : gossip_items_.take(std::min(entries, roster_claims_max - message.claims.size()))) {
     if (roster_.find(id) != nullptr) message.claims.push_back(roster_.claim_of(id, now));
   }
   if (notes_left_ > 0) --notes_left_;

@@ -96,7 +96,7 @@ TEST(RosterKeeperGossip, what_matters_is_told_early_and_alone) {
   EXPECT_EQ(facts, 0u);
   const Nanos later = now + 2 * times.gossip_period;
   while (keeper.next_deadline() <= later) keeper.woke(keeper.next_deadline());
-  for (const auto& one : sends_of<RosterGossip>(keeper)) facts += about(one, peer_id(1)) != nullptr && about(one, peer_id(1))->entry.facts.finished_sweep == 7;
+  for (const auto& one : sends_of<RosterGossip>(keeper)) facts += about(one, peer_id(1)) != nullptr && about(one, peer_id(1))->entry.facts.finished_step == 7;
   EXPECT_GE(facts, 2u) << "with the regular one";
 }
 
@@ -104,7 +104,7 @@ size_t comparisons(const std::vector<RosterSend>& sends) {
   return static_cast<size_t>(std::ranges::count_if(sends, [](const RosterSend& one) { return std::holds_alternative<RosterHello>(one.message.body); }));
 }
 
-TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_for_every_doubt) {
+TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_for_every_suspicion) {
   auto all = options(true);
   auto keeper = founder(12, all);
   Nanos now = 4 * second;
@@ -116,17 +116,17 @@ TEST(RosterKeeperGossip, compares_rosters_after_somebody_came_or_went_and_not_fo
     return comparisons(sends);
   };
   // Healing compares, too, at a time that only chance decides: of four doubts one may fall together with it.
-  size_t doubts = 0, deaths = 0;
+  size_t suspicions = 0, deaths = 0;
   for (uint32_t i = 0; i < 2; ++i) {
-    doubts += during(peer_claim(3, PeerStatus::suspect, 1 + i));
-    doubts += during(peer_claim(3, PeerStatus::alive, 2 + i));
+    suspicions += during(peer_claim(3, PeerStatus::suspect, 1 + i));
+    suspicions += during(peer_claim(3, PeerStatus::alive, 2 + i));
   }
   for (uint64_t number = 5; number < 9; ++number) {
     auto death = peer_claim(number, PeerStatus::dead);
     death.proven = true;
     deaths += during(death);
   }
-  EXPECT_LE(doubts, 1u);
+  EXPECT_LE(suspicions, 1u);
   EXPECT_GE(deaths, 4u);
 }
 
@@ -145,7 +145,7 @@ TEST(RosterKeeperGossip, of_a_crowd_that_comes_at_once_each_is_told_of_less_ofte
   EXPECT_GE(tellings(300), 1u);
 }
 
-TEST(RosterKeeperGossip, one_that_was_in_doubt_when_it_came_is_in_a_layout_once_it_is_not) {
+TEST(RosterKeeperGossip, one_that_was_in_suspicion_when_it_came_is_in_a_layout_once_it_is_not) {
   auto keeper = founder(2);
   (void)run_answered(keeper, 0, 20 * second);
   ASSERT_NE(keeper.newest_layout(), nullptr);
@@ -158,15 +158,15 @@ TEST(RosterKeeperGossip, one_that_was_in_doubt_when_it_came_is_in_a_layout_once_
   EXPECT_EQ(keeper.newest_layout()->peers.size(), 3u);
 }
 
-TEST(RosterKeeperGossip, where_many_are_in_doubt_they_are_told_of_together) {
-  const auto gossips = [](uint64_t doubts) {
+TEST(RosterKeeperGossip, where_many_are_in_suspicion_they_are_told_of_together) {
+  const auto gossips = [](uint64_t suspicions) {
     auto keeper = founder(40);
     Nanos now = 10 * second;
     (void)run_answered(keeper, 0, now);
     size_t sent = 0;
     const Nanos end = now + second;
     for (uint64_t i = 0; now < end; ++i, now += times.gossip_period / 20) {
-      keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(3 + i % doubts, i / doubts % 2 == 0 ? PeerStatus::suspect : PeerStatus::alive, static_cast<uint32_t>(1 + (i / doubts + 1) / 2))}), now);
+      keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {peer_claim(3 + i % suspicions, i / suspicions % 2 == 0 ? PeerStatus::suspect : PeerStatus::alive, static_cast<uint32_t>(1 + (i / suspicions + 1) / 2))}), now);
       run(keeper, now);
       sent += sends_of<RosterGossip>(keeper).size();
     }
@@ -178,7 +178,7 @@ TEST(RosterKeeperGossip, where_many_are_in_doubt_they_are_told_of_together) {
   EXPECT_GE(many, 6u);
 }
 
-TEST(RosterKeeperGossip, facts_that_come_with_a_doubt_are_told_on) {
+TEST(RosterKeeperGossip, facts_that_come_with_a_suspicion_are_told_on) {
   auto keeper = founder(12);
   (void)run_answered(keeper, 0, 4 * second);
   auto claim = peer_claim(3, PeerStatus::suspect);

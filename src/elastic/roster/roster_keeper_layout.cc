@@ -12,15 +12,15 @@ constexpr Nanos holder_patience = 5 * second;  // then the next holder makes the
 constexpr size_t told_by_maker = 32;
 constexpr size_t told_by_others = 3;
 
-constexpr double sweeps_behind_max = 64;
+constexpr double steps_behind_max = 64;
 constexpr uint32_t seeks_max = 8;  // then they are gone and forgotten
 
 // Who says more is not followed, or the numbers would be used up for everybody: nobody comes back from a cut so far behind, and no run that somebody joins is so old.
 constexpr uint64_t layouts_ahead_max = uint64_t{1} << 24;  // at one each second, half a year
 constexpr uint64_t layouts_joined_max = uint64_t{1} << 40;
-constexpr uint64_t sweeps_joined_max = uint64_t{1} << 48;
+constexpr uint64_t steps_joined_max = uint64_t{1} << 48;
 
-// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly a sweep is exact. At most one layout for each time that the members double.
+// Nobody waits for those whom the layout leaves out, so where they are half of all, hardly an averaging step is exact. At most one layout for each time that the members double.
 bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
   const auto named = std::ranges::count_if(layout.peers, [&](const PeerId& id) { return std::ranges::binary_search(members, id); });
   return 2 * static_cast<size_t>(named) <= members.size();
@@ -28,16 +28,16 @@ bool leaves_out_most(const Layout& layout, const std::vector<PeerId>& members) {
 
 }  // namespace
 
-void RosterKeeper::note_opened(uint64_t sweep, Nanos now) { take_sweeps_opened(std::min(sweep, sweep_number_max - 1) + 1, now); }
+void RosterKeeper::note_opened(uint64_t step, Nanos now) { take_steps_opened(std::min(step, step_number_max - 1) + 1, now); }
 
-void RosterKeeper::take_sweeps_opened(uint64_t sweeps, Nanos now) {
-  if (!running() || sweeps <= sweeps_opened_ || sweeps > (state_ == JoinState::joining ? sweeps_joined_max : sweeps_opened_ + sweeps_ahead_max)) return;
-  if (sweeps_opened_ > 0) {
-    const auto each = static_cast<double>(now - opened_at_) / static_cast<double>(sweeps - sweeps_opened_);
-    sweep_interval_ += (each - sweep_interval_) / (sweep_interval_ > 0 ? 8 : 1);
+void RosterKeeper::take_steps_opened(uint64_t steps, Nanos now) {
+  if (!running() || steps <= steps_opened_ || steps > (state_ == JoinState::joining ? steps_joined_max : steps_opened_ + steps_ahead_max)) return;
+  if (steps_opened_ > 0) {
+    const auto each = static_cast<double>(now - opened_at_) / static_cast<double>(steps - steps_opened_);
+    step_interval_ += (each - step_interval_) / (step_interval_ > 0 ? 8 : 1);
   }
   opened_at_ = now;
-  sweeps_opened_ = sweeps;
+  steps_opened_ = steps;
   spread_notes(now);
 }
 
@@ -55,11 +55,11 @@ void RosterKeeper::hear_of_layout(const PeerId& from, uint64_t version, uint64_t
   send(from, LayoutPull{version});
 }
 
-std::vector<PeerId> RosterKeeper::clerks(std::string_view key, const SeatName& seat) const {
+std::vector<PeerId> RosterKeeper::coordinators(std::string_view key, const SlotName& slot) const {
   auto& named = named_keepers_;
-  if (named.layout_version != seat.layout_version || named.layout_digest != seat.layout_digest || named.keepers_version != roster_.keepers_version()) {
-    const auto* layout = layouts_.find(seat.layout_version, seat.layout_digest);
-    named = {.layout_version = seat.layout_version, .layout_digest = seat.layout_digest, .keepers_version = roster_.keepers_version(), .peers = {}};
+  if (named.layout_version != slot.layout_version || named.layout_digest != slot.layout_digest || named.keepers_version != roster_.keepers_version()) {
+    const auto* layout = layouts_.find(slot.layout_version, slot.layout_digest);
+    named = {.layout_version = slot.layout_version, .layout_digest = slot.layout_digest, .keepers_version = roster_.keepers_version(), .peers = {}};
     if (layout == nullptr) named.layout_version = 0;  // it may come
     else std::ranges::copy_if(layout->peers, std::back_inserter(named.peers), [&](const PeerId& id) { return roster_.is_keeper(id); });
   }
@@ -78,8 +78,8 @@ uint64_t RosterKeeper::layout_version_max() const {
 
 bool RosterKeeper::believable(const Layout& layout) const {
   const auto* newest = newest_layout();
-  const auto sweeps = std::max(sweeps_opened_, newest == nullptr ? 0 : newest->first_sweep);
-  return layout.version > 0 && layout.version <= layout_version_max() && layout.first_sweep <= sweeps + sweeps_ahead_max;
+  const auto steps = std::max(steps_opened_, newest == nullptr ? 0 : newest->first_step);
+  return layout.version > 0 && layout.version <= layout_version_max() && layout.first_step <= steps + steps_ahead_max;
 }
 
 bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerId& from, size_t told, Nanos now) {
@@ -93,13 +93,13 @@ bool RosterKeeper::take_layout(std::shared_ptr<const Layout> layout, const PeerI
   wanted_since_ = never;
   heard_version_ = std::max(heard_version_, layout->version);
   pull_until_ = now;
-  // Told with what changes next: else a layout would cost each peer a rumor about every other one.
+  // Told with what changes next: else a layout would cost each peer a gossip item about every other one.
   auto claim = roster_.claim_of(self_, now);
   claim.entry.facts.layout_version = layout->version;
   ++claim.entry.facts.counter;
   (void)roster_.merge(claim, now);
   spread_notes(now);
-  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process would ask other clerks.
+  // Who made it has heard that its members are alive; that news may still be on its way to here, and until then this process would ask other coordinators.
   for (const auto& id : layout->peers) {
     const auto* entry = roster_.find(id);
     if (entry == nullptr || id == self_ || entry->status != PeerStatus::joining) continue;
@@ -125,7 +125,7 @@ void RosterKeeper::seek_members(const PeerId& from, Nanos now) {
   else compare_with_one(now);
 }
 
-// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and would ask other clerks.
+// With the claims of those whom the layout before it did not name: whoever lacks the layout may not know them, either, and would ask other coordinators.
 void RosterKeeper::send_layout(const PeerId& to, Nanos now) {
   auto message = make_message(LayoutPush{layouts_.newest()});
   for (const auto& id : newcomers_) {
@@ -172,11 +172,11 @@ void RosterKeeper::consider_layout(Nanos now) {
 void RosterKeeper::make_next_layout(uint64_t version, const std::vector<PeerId>& members, Nanos now) {
   const auto newest = layouts_.newest();
   LayoutRequest request{.run = options_.run_id, .version = version, .grid = options_.grid, .max_group = options_.max_group, .dims = options_.dims};
-  // The highest sweep that was opened is sweeps_opened - 1; two after it, nobody has begun to form groups. Where sweeps are so short that news of them
+  // The highest averaging step that was opened is steps_opened - 1; two after it, nobody has begun to form groups. Where averaging steps are so short that news of them
   // takes longer, that is as many more as fit into half of a gossip_period.
   if (version > 1) {
-    const auto behind = sweep_interval_ > 0 ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / sweep_interval_, sweeps_behind_max) : 0;
-    request.first_sweep = std::max(sweeps_opened_ + 1 + static_cast<uint64_t>(behind), newest == nullptr ? 0 : newest->first_sweep);
+    const auto behind = step_interval_ > 0 ? std::min(static_cast<double>(options_.times.gossip_period) / 2 / step_interval_, steps_behind_max) : 0;
+    request.first_step = std::max(steps_opened_ + 1 + static_cast<uint64_t>(behind), newest == nullptr ? 0 : newest->first_step);
   }
   auto layout = make_layout(request, members);
   if (!layout.ok() && !request.dims.empty()) {

@@ -399,11 +399,11 @@ TEST(RosterKeeper, a_joiner_asks_seeds_that_it_is_told_later_at_once_and_goes_on
   EXPECT_TRUE(keeper.join_status().message().starts_with("NO_SEED: none of 2 seeds answers")) << keeper.join_status().message();
 }
 
-TEST(RosterKeeper, a_stranger_of_the_run_is_asked_who_it_is_not_too_often) {
+TEST(RosterKeeper, a_unauthenticated_of_the_run_is_asked_who_it_is_not_too_often) {
   auto keeper = founder(2);
   for (int i = 0; i < 10; ++i) keeper.message(peer_id(9), from_run(RosterProbe{peer_id(9), 1}), 1);
   EXPECT_EQ(sends_of<RosterHello>(keeper).size(), 1u);
-  EXPECT_EQ(keeper.counters().strangers, 10u);
+  EXPECT_EQ(keeper.counters().unauthenticated, 10u);
 }
 
 TEST(RosterKeeper, a_client_is_sent_to_only_while_it_is_heard_and_keeps_no_record) {
@@ -419,18 +419,18 @@ TEST(RosterKeeper, a_client_is_sent_to_only_while_it_is_heard_and_keeps_no_recor
   for (const auto& id : keeper.holders("some/key")) EXPECT_NE(id, peer_id(3));
 }
 
-TEST(RosterKeeper, sweeps_that_were_opened_spread_with_every_message) {
+TEST(RosterKeeper, steps_that_were_opened_spread_with_every_message) {
   auto keeper = founder(3);
   keeper.note_opened(4, 1);
-  EXPECT_EQ(keeper.sweeps_opened(), 5u);
+  EXPECT_EQ(keeper.steps_opened(), 5u);
   run(keeper, times.gossip_period + 1);
   auto sends = keeper.take_sends();
   ASSERT_FALSE(sends.empty());
   auto other = founder(3);
   other.message(peer_id(2), sends[0].message, 1);
-  EXPECT_EQ(other.sweeps_opened(), 5u);
+  EXPECT_EQ(other.steps_opened(), 5u);
   other.note_opened(2, 2);
-  EXPECT_EQ(other.sweeps_opened(), 5u);
+  EXPECT_EQ(other.steps_opened(), 5u);
 }
 
 TEST(RosterKeeper, what_it_says_of_itself_is_newer_each_time) {
@@ -443,7 +443,7 @@ TEST(RosterKeeper, what_it_says_of_itself_is_newer_each_time) {
   EXPECT_EQ(keeper.self_entry().facts.counter, counter) << "as good as the same";
   keeper.set_bandwidth(0.5e9, 5);
   EXPECT_GT(keeper.self_entry().facts.counter, counter);
-  EXPECT_EQ(keeper.self_entry().facts.finished_sweep, 3);
+  EXPECT_EQ(keeper.self_entry().facts.finished_step, 3);
   EXPECT_EQ(keeper.self_entry().facts.state_digest, 0xD1u);
   EXPECT_EQ(keeper.self_entry().facts.bandwidth, 0.5e9);
 }

@@ -44,7 +44,7 @@ enum class JoinState : uint8_t { idle, joining, joined, failed, left };
 
 struct KeeperCounters {
   uint64_t foreign = 0;      // messages of other runs
-  uint64_t strangers = 0;    // messages of processes that the roster did not know
+  uint64_t unauthenticated = 0;    // messages of processes that the roster did not know
   uint64_t full = 0;         // entries refused because max_peers are present
   uint64_t suspicions = 0;   // of others, by this process's own probes
   uint64_t refutations = 0;  // this process contradicted that it is suspect or dead

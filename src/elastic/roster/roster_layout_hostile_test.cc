@@ -56,7 +56,7 @@ void expect_undisturbed(RosterKeeper& keeper) {
   keeper.message(peer_id(4), from_run(RosterGossip{.answer = true}, {peer_claim(4)}), 2);
   const auto sends = run_answered(keeper, 2, 2 * times.relayout_period + 15 * second);
   EXPECT_EQ(keeper.newest_layout()->version, 2u);
-  EXPECT_LE(keeper.newest_layout()->first_sweep, 2u);
+  EXPECT_LE(keeper.newest_layout()->first_step, 2u);
   EXPECT_TRUE(std::ranges::all_of(sends, [](const RosterSend& one) { return decode_roster_message(encode(one.message)).ok(); }));
 }
 
@@ -83,9 +83,9 @@ TEST(RosterLayoutHostile, a_push_with_a_version_that_nobody_has_reached_is_not_t
   }
 }
 
-TEST(RosterLayoutHostile, a_layout_that_begins_with_a_sweep_far_off_is_not_taken) {
-  for (const uint64_t sweep : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53, ~uint64_t{0}}) {
-    const auto pushed = layout_of({.run = "demo", .version = 2, .first_sweep = sweep}, 1, 3);
+TEST(RosterLayoutHostile, a_layout_that_begins_with_a_step_far_off_is_not_taken) {
+  for (const uint64_t step : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53, ~uint64_t{0}}) {
+    const auto pushed = layout_of({.run = "demo", .version = 2, .first_step = step}, 1, 3);
     auto keeper = settled_keeper();
     keeper.message(peer_id(2), from_run(LayoutPush{shared(pushed)}), 1);
     expect_undisturbed(keeper);
@@ -94,46 +94,46 @@ TEST(RosterLayoutHostile, a_layout_that_begins_with_a_sweep_far_off_is_not_taken
   }
 }
 
-TEST(RosterLayoutHostile, sweeps_that_nobody_has_reached_are_not_opened_by_a_message) {
-  for (const uint64_t sweeps : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53}) {
+TEST(RosterLayoutHostile, steps_that_nobody_has_reached_are_not_opened_by_a_message) {
+  for (const uint64_t steps : {uint64_t{1} << 34, (uint64_t{1} << 53) - 1, uint64_t{1} << 53}) {
     auto keeper = settled_keeper();
     auto message = from_run(RosterGossip{.answer = true});
-    message.sweeps_opened = sweeps;
+    message.steps_opened = steps;
     keeper.message(peer_id(2), message, 1);
-    keeper.note_opened(sweeps, 1);
-    EXPECT_EQ(keeper.sweeps_opened(), 0u);
+    keeper.note_opened(steps, 1);
+    EXPECT_EQ(keeper.steps_opened(), 0u);
     expect_undisturbed(keeper);
   }
 }
 
 TEST(RosterLayoutHostile, who_joins_follows_a_run_that_is_old_but_none_that_cannot_be) {
-  constexpr uint64_t old_version = uint64_t{1} << 39, old_sweep = uint64_t{1} << 47;
-  const auto join = [](uint64_t version, uint64_t sweeps) {
+  constexpr uint64_t old_version = uint64_t{1} << 39, old_step = uint64_t{1} << 47;
+  const auto join = [](uint64_t version, uint64_t steps) {
     auto keeper = RosterKeeper(options(false, {address_of(2)}), peer_entry(1));
     EXPECT_TRUE(keeper.start(0).ok());
     auto welcome = from_run(RosterWelcome{.sum = 0, .last = true, .parts = {}}, {peer_claim(2)});
     welcome.layout_version = version;
-    welcome.sweeps_opened = sweeps;
+    welcome.steps_opened = steps;
     keeper.message(peer_id(2), welcome, 0);
     return keeper;
   };
-  auto keeper = join(old_version, old_sweep);
-  EXPECT_EQ(keeper.sweeps_opened(), old_sweep);
+  auto keeper = join(old_version, old_step);
+  EXPECT_EQ(keeper.steps_opened(), old_step);
   EXPECT_EQ(sends_of<LayoutPull>(keeper).size(), 1u);
-  EXPECT_TRUE(keeper.adopt_layout(layout_of({.run = "demo", .version = old_version, .first_sweep = old_sweep + 1}, 1, 2), 1));
+  EXPECT_TRUE(keeper.adopt_layout(layout_of({.run = "demo", .version = old_version, .first_step = old_step + 1}, 1, 2), 1));
   auto misled = join(uint64_t{1} << 52, uint64_t{1} << 52);
-  EXPECT_EQ(misled.sweeps_opened(), 0u);
+  EXPECT_EQ(misled.steps_opened(), 0u);
   EXPECT_TRUE(sends_of<LayoutPull>(misled).empty());
   EXPECT_FALSE(misled.adopt_layout(layout_of({.run = "demo", .version = uint64_t{1} << 52}, 1, 2), 1));
 }
 
 TEST(RosterLayoutHostile, who_was_cut_off_for_long_follows_the_others) {
   auto keeper = settled_keeper();
-  auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = 1'000'000, .first_sweep = 900'000'000}, 1, 5))});
-  message.sweeps_opened = 1'000'000'000;
+  auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = 1'000'000, .first_step = 900'000'000}, 1, 5))});
+  message.steps_opened = 1'000'000'000;
   keeper.message(peer_id(2), message, 1);
   EXPECT_EQ(keeper.newest_layout()->version, 1'000'000u);
-  EXPECT_EQ(keeper.sweeps_opened(), 1'000'000'000u);
+  EXPECT_EQ(keeper.steps_opened(), 1'000'000'000u);
 }
 
 TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
@@ -142,7 +142,7 @@ TEST(RosterLayoutHostile, one_that_is_older_than_ours_is_no_news) {
   (void)keeper.take_sends();
   (void)keeper.take_layout_news();
   for (const uint64_t version : {9, 5, 2, 1}) {
-    auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = version, .first_sweep = 7}, 2, 9))});
+    auto message = from_run(LayoutPush{shared(layout_of({.run = "demo", .version = version, .first_step = 7}, 2, 9))});
     message.layout_version = version;
     keeper.message(peer_id(2), message, 2);
   }

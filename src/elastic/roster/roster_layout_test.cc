@@ -1,4 +1,4 @@
-// Layouts as keepers make and spread them, the few that they hold, and the rumors that carry the rest.
+// Layouts as keepers make and spread them, the few that they hold, and the gossip items that carry the rest.
 
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@ using test::peer_entry;
 using test::peer_id;
 using test::times;
 
-std::shared_ptr<const Layout> layout(uint64_t version, uint64_t first_sweep, uint64_t peers = 3) {
+std::shared_ptr<const Layout> layout(uint64_t version, uint64_t first_step, uint64_t peers = 3) {
   std::vector<PeerId> ids;
   for (uint64_t number = 1; number <= peers; ++number) ids.push_back(peer_id(number));
-  return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_sweep = first_sweep}, ids));
+  return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_step = first_step}, ids));
 }
 
 void set_all_alive(KeeperNetwork& net) {
@@ -87,43 +87,43 @@ TEST(LayoutBook, one_that_comes_late_is_put_in_its_place) {
   EXPECT_EQ(book.in_effect(25)->version, 3u);
 }
 
-TEST(RosterRumors, each_is_told_as_often_as_asked_and_then_no_more) {
-  RosterRumors rumors;
-  rumors.add(peer_id(1), 3, RumorKind::facts);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(rumors.take(10).size(), 1u);
-  EXPECT_TRUE(rumors.empty());
-  EXPECT_TRUE(rumors.take(10).empty());
+TEST(GossipQueue, each_is_told_as_often_as_asked_and_then_no_more) {
+  GossipQueue gossip_items;
+  gossip_items.add(peer_id(1), 3, GossipKind::facts);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(gossip_items.take(10).size(), 1u);
+  EXPECT_TRUE(gossip_items.empty());
+  EXPECT_TRUE(gossip_items.take(10).empty());
 }
 
-TEST(RosterRumors, what_matters_goes_first_and_news_before_what_was_told) {
-  RosterRumors rumors;
-  for (uint64_t number = 1; number <= 10; ++number) rumors.add(peer_id(number), 5, RumorKind::facts);
-  rumors.add(peer_id(7), 5, RumorKind::standing);
-  EXPECT_EQ(rumors.take(1), std::vector{peer_id(7)});
-  rumors.add(peer_id(8), 5, RumorKind::standing);
-  EXPECT_EQ(rumors.take(1), std::vector{peer_id(8)});
-  rumors.add(peer_id(9), 5, RumorKind::standing);
-  EXPECT_EQ(rumors.standing(), 3u);
-  EXPECT_EQ(rumors.size(), 10u);
-  EXPECT_EQ(rumors.take(1), std::vector{peer_id(9)}) << "7 and 8 were told before";
-  for (int i = 0; i < 12; ++i) EXPECT_TRUE(std::ranges::all_of(rumors.take(1), [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
-  EXPECT_EQ(rumors.standing(), 0u);
-  EXPECT_EQ(rumors.take(8).size(), 7u);
+TEST(GossipQueue, what_matters_goes_first_and_news_before_what_was_told) {
+  GossipQueue gossip_items;
+  for (uint64_t number = 1; number <= 10; ++number) gossip_items.add(peer_id(number), 5, GossipKind::facts);
+  gossip_items.add(peer_id(7), 5, GossipKind::standing);
+  EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(7)});
+  gossip_items.add(peer_id(8), 5, GossipKind::standing);
+  EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(8)});
+  gossip_items.add(peer_id(9), 5, GossipKind::standing);
+  EXPECT_EQ(gossip_items.standing(), 3u);
+  EXPECT_EQ(gossip_items.size(), 10u);
+  EXPECT_EQ(gossip_items.take(1), std::vector{peer_id(9)}) << "7 and 8 were told before";
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(std::ranges::all_of(gossip_items.take(1), [](const PeerId& id) { return id == peer_id(7) || id == peer_id(8) || id == peer_id(9); }));
+  EXPECT_EQ(gossip_items.standing(), 0u);
+  EXPECT_EQ(gossip_items.take(8).size(), 7u);
 }
 
-TEST(RosterRumors, what_is_told_again_and_again_takes_no_more_room_than_it_has_entries) {
-  RosterRumors rumors;
+TEST(GossipQueue, what_is_told_again_and_again_takes_no_more_room_than_it_has_entries) {
+  GossipQueue gossip_items;
   for (uint64_t turn = 0; turn < 20'000; ++turn) {
-    rumors.add(peer_id(1 + turn % 50), 10, RumorKind::facts);
-    if (turn % 3 == 0) (void)rumors.take(1);
-    ASSERT_LE(rumors.places(), 2 * rumors.size() + 64);
+    gossip_items.add(peer_id(1 + turn % 50), 10, GossipKind::facts);
+    if (turn % 3 == 0) (void)gossip_items.take(1);
+    ASSERT_LE(gossip_items.places(), 2 * gossip_items.size() + 64);
   }
   std::set<PeerId> told;
-  for (const auto& id : rumors.take(100)) EXPECT_TRUE(told.insert(id).second);
+  for (const auto& id : gossip_items.take(100)) EXPECT_TRUE(told.insert(id).second);
   EXPECT_EQ(told.size(), 50u);
 }
 
-TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_sweep_0) {
+TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_step_0) {
   KeeperNetwork net(1);
   form(net, 5, 6);
   net.run_until(net.now + 30 * second);
@@ -137,13 +137,13 @@ TEST(RosterLayout, the_first_is_made_when_min_peers_are_alive_and_begins_with_sw
   const Nanos there = net.now;
   ASSERT_NE(net.run_until(there + 3 * second, [&] { return all_hold(net, 1); }), never);
   EXPECT_EQ(net.keeper(3).newest_layout()->peers.size(), 6u);
-  EXPECT_EQ(net.keeper(3).newest_layout()->first_sweep, 0u);
+  EXPECT_EQ(net.keeper(3).newest_layout()->first_step, 0u);
   EXPECT_EQ(net.keeper(3).layout_for(0), net.keeper(3).newest_layout());
   EXPECT_TRUE(net.keeper(3).take_layout_news());
   EXPECT_FALSE(net.keeper(3).take_layout_news());
 }
 
-TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_sweeps_later) {
+TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_steps_later) {
   KeeperNetwork net(2);
   form(net, 4, 4);
   ASSERT_NE(net.run_until(net.now + 5 * second, [&] { return all_hold(net, 1); }), never);
@@ -156,7 +156,7 @@ TEST(RosterLayout, who_came_is_in_the_next_one_after_relayout_period_and_two_swe
   EXPECT_TRUE(all_hold(net, 1));
   ASSERT_NE(net.run_until(first + times.relayout_period + 2 * second, [&] { return all_hold(net, 2); }), never);
   EXPECT_EQ(net.keeper(1).newest_layout()->peers.size(), 5u);
-  EXPECT_EQ(net.keeper(1).newest_layout()->first_sweep, 9u);
+  EXPECT_EQ(net.keeper(1).newest_layout()->first_step, 9u);
   EXPECT_EQ(net.keeper(1).layout_for(8)->version, 1u);
 }
 

@@ -1,4 +1,4 @@
-// What comes with a layout, from which sweep on it counts, and who of it keeps the seats' records.
+// What comes with a layout, from which averaging step on it counts, and who of it keeps the slots' records.
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ using test::run_answered;
 using test::sends_of;
 using test::times;
 
-std::shared_ptr<const Layout> layout_of(uint64_t version, const std::vector<uint64_t>& numbers, uint64_t first_sweep = 0) {
+std::shared_ptr<const Layout> layout_of(uint64_t version, const std::vector<uint64_t>& numbers, uint64_t first_step = 0) {
   std::vector<PeerId> ids;
   for (const auto number : numbers) ids.push_back(peer_id(number));
-  return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_sweep = first_sweep}, ids));
+  return std::make_shared<const Layout>(*make_layout({.run = "demo", .version = version, .first_step = first_step}, ids));
 }
 
 // A keeper, peer 1, that knows eight peers, and holds the layout of the first three.
@@ -35,7 +35,7 @@ RosterKeeper keeper_of_eight() {
   return keeper;
 }
 
-SeatName seat_of(const Layout& layout, uint64_t sweep) { return {.layout_version = layout.version, .layout_digest = layout.digest, .sweep = sweep, .round = 0, .line = 0}; }
+SlotName slot_of(const Layout& layout, uint64_t step) { return {.layout_version = layout.version, .layout_digest = layout.digest, .step = step, .round = 0, .line = 0}; }
 
 TEST(RosterLayoutUse, who_is_told_of_a_layout_is_told_of_those_who_are_new_in_it) {
   auto keeper = keeper_of_eight();
@@ -62,59 +62,59 @@ TEST(RosterLayoutUse, who_hears_of_a_layout_from_it_alone_knows_all_that_it_name
   EXPECT_TRUE(reader.settled());
 }
 
-TEST(RosterLayoutUse, where_sweeps_are_short_it_begins_as_much_later_as_news_of_it_takes) {
+TEST(RosterLayoutUse, where_steps_are_short_it_begins_as_much_later_as_news_of_it_takes) {
   struct Case {
     Nanos between;
     uint64_t later;
   };
   for (const auto& [between, later] : {Case{10 * second, 0}, Case{times.gossip_period / 2, 1}, Case{times.gossip_period / 20, 10}, Case{times.gossip_period / 2000, 64}}) {
     auto keeper = founder(3);
-    for (uint64_t sweep = 0; sweep < 50; ++sweep) keeper.note_opened(sweep, static_cast<Nanos>(sweep) * between);
+    for (uint64_t step = 0; step < 50; ++step) keeper.note_opened(step, static_cast<Nanos>(step) * between);
     const Nanos now = 50 * between;
     ASSERT_TRUE(keeper.adopt_layout(*layout_of(1, {1, 2}), now));
     (void)run_answered(keeper, now, now + 2 * times.relayout_period + 15 * second);
     ASSERT_EQ(keeper.newest_layout()->version, 2u);
-    EXPECT_EQ(keeper.newest_layout()->first_sweep, 49 + 2 + later) << between;
+    EXPECT_EQ(keeper.newest_layout()->first_step, 49 + 2 + later) << between;
   }
 }
 
-TEST(RosterLayoutUse, clerks_are_of_the_seats_layout_while_any_of_it_lives) {
+TEST(RosterLayoutUse, coordinators_are_of_the_slots_layout_while_any_of_it_lives) {
   auto keeper = founder(8);
   const auto layout = layout_of(1, {2, 3, 4, 5});
   ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
   std::set<PeerId> named(layout->peers.begin(), layout->peers.end());
   const auto asked = [&] {
-    std::set<PeerId> clerks;
-    for (uint64_t sweep = 0; sweep < 50; ++sweep) {
-      const auto seat = seat_of(*layout, sweep);
-      const auto holders = keeper.clerks(seat_key("demo", seat), seat);
-      clerks.insert(holders.begin(), holders.end());
-      EXPECT_EQ(holders, record_holders(seat_key("demo", seat), std::vector(named.begin(), named.end())));
+    std::set<PeerId> coordinators;
+    for (uint64_t step = 0; step < 50; ++step) {
+      const auto slot = slot_of(*layout, step);
+      const auto holders = keeper.coordinators(slot_key("demo", slot), slot);
+      coordinators.insert(holders.begin(), holders.end());
+      EXPECT_EQ(holders, record_holders(slot_key("demo", slot), std::vector(named.begin(), named.end())));
     }
-    return clerks;
+    return coordinators;
   };
   EXPECT_EQ(asked(), named);
   for (const uint64_t dead : {4, 3, 5}) {
     keeper.known_dead(peer_id(dead), "refused", 2);
     named.erase(peer_id(dead));
-    EXPECT_EQ(asked(), named) << "no stranger as long as one is left";
+    EXPECT_EQ(asked(), named) << "no unauthenticated peer as long as one is left";
   }
   keeper.known_dead(peer_id(2), "refused", 3);
   named = {peer_id(1), peer_id(6), peer_id(7), peer_id(8)};
   EXPECT_EQ(asked(), named);
 }
 
-TEST(RosterLayoutUse, clerks_of_a_layout_that_is_not_known_here_are_any_until_it_is) {
+TEST(RosterLayoutUse, coordinators_of_a_layout_that_is_not_known_here_are_any_until_it_is) {
   auto keeper = founder(8);
   const auto layout = layout_of(1, {2, 3, 4});
-  const auto seat = seat_of(*layout, 9);
-  const auto key = seat_key("demo", seat);
-  EXPECT_EQ(keeper.clerks(key, seat), keeper.holders(key));
+  const auto slot = slot_of(*layout, 9);
+  const auto key = slot_key("demo", slot);
+  EXPECT_EQ(keeper.coordinators(key, slot), keeper.holders(key));
   ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
-  EXPECT_EQ(keeper.clerks(key, seat), record_holders(key, layout->peers));
+  EXPECT_EQ(keeper.coordinators(key, slot), record_holders(key, layout->peers));
 }
 
-TEST(RosterLayoutUse, a_client_that_it_names_is_no_clerk) {
+TEST(RosterLayoutUse, a_client_that_it_names_is_no_coordinator) {
   auto keeper = founder(4);
   auto client = peer_claim(3);
   client.entry.facts.role = ElasticRole::client;
@@ -122,8 +122,8 @@ TEST(RosterLayoutUse, a_client_that_it_names_is_no_clerk) {
   keeper.message(peer_id(2), from_run(RosterGossip{.answer = true}, {client}), 1);
   const auto layout = layout_of(1, {2, 3});
   ASSERT_TRUE(keeper.adopt_layout(*layout, 1));
-  const auto seat = seat_of(*layout, 0);
-  EXPECT_EQ(keeper.clerks(seat_key("demo", seat), seat), std::vector{peer_id(2)});
+  const auto slot = slot_of(*layout, 0);
+  EXPECT_EQ(keeper.coordinators(slot_key("demo", slot), slot), std::vector{peer_id(2)});
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ Status read_body(ByteReader& reader, LayoutPull& pull) {
 Status read_body(ByteReader& reader, LayoutPush& push) {
   Layout layout;
   if (auto status = read_layout(reader, layout); !status.ok()) return status;
-  if (layout.version > sweep_number_max || layout.first_sweep > sweep_number_max) return corrupt("layout: a version that cannot be");
+  if (layout.version > step_number_max || layout.first_step > step_number_max) return corrupt("layout: a version that cannot be");
   push.layout = std::make_shared<const Layout>(std::move(layout));
   return {};
 }
@@ -145,7 +145,7 @@ Result<RosterMessage> read_kind(size_t kind, ByteReader& reader, RosterMessage&&
 Bytes encode(const RosterMessage& message) {
   ByteWriter writer;
   writer.write(static_cast<uint8_t>(ElasticChannel::roster)).write(static_cast<uint8_t>(message.body.index()));
-  writer.write(message.run).write(message.sweeps_opened).write(message.layout_version).write(message.layout_digest);
+  writer.write(message.run).write(message.steps_opened).write(message.layout_version).write(message.layout_digest);
   std::visit([&](const auto& body) { write_body(writer, body); }, message.body);
   writer.write(static_cast<uint16_t>(message.claims.size()));
   for (const auto& claim : message.claims) write_claim(writer, claim);
@@ -158,12 +158,12 @@ Result<RosterMessage> decode_roster_message(ByteView bytes) {
   const auto kind = reader.read<uint8_t>();
   RosterMessage message;
   message.run = reader.read<uint64_t>();
-  message.sweeps_opened = reader.read<uint64_t>();
+  message.steps_opened = reader.read<uint64_t>();
   message.layout_version = reader.read<uint64_t>();
   message.layout_digest = reader.read<uint64_t>();
   if (!reader.ok()) return corrupt("cut");
   if (channel != static_cast<uint8_t>(ElasticChannel::roster)) return corrupt("channel " + std::to_string(channel));
-  if (message.sweeps_opened > sweep_number_max || message.layout_version > sweep_number_max) return corrupt("a sweep or layout version that cannot be");
+  if (message.steps_opened > step_number_max || message.layout_version > step_number_max) return corrupt("an averaging step or layout version that cannot be");
   constexpr size_t kinds = std::variant_size_v<RosterBody>;
   if (kind >= kinds) return corrupt("kind " + std::to_string(kind));
   return read_kind(kind, reader, std::move(message), std::make_index_sequence<kinds>());

@@ -1,6 +1,6 @@
 // What processes tell each other about who is there: the messages of RosterKeeper, and their bytes (docs/reference/wire_format.md).
 //
-// Every message carries what it costs nothing to carry: which layout is the newest, which sweep was opened, and a few entries
+// Every message carries what it costs nothing to carry: which layout is the newest, which averaging step was opened, and a few entries
 // of the roster that changed lately. Decoders trust nothing: what is cut, too long or impossible is corrupt, and they allocate
 // no more than they read.
 #pragma once
@@ -82,7 +82,7 @@ using RosterBody =
 
 struct RosterMessage {
   uint64_t run = 0;            // fnv1a64 of the run's id: others' messages are dropped
-  uint64_t sweeps_opened = 0;  // as FormationView says it
+  uint64_t steps_opened = 0;  // as FormationView says it
   uint64_t layout_version = 0; // the newest that the sender holds; 0: none
   uint64_t layout_digest = 0;
   RosterBody body;

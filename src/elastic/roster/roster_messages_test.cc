@@ -16,23 +16,23 @@ namespace {
 using test::peer_claim;
 using test::peer_id;
 
-constexpr size_t body_at = 2 + 4 * 8;  // channel, kind, run, sweeps_opened, layout_version, layout_digest
+constexpr size_t body_at = 2 + 4 * 8;  // channel, kind, run, steps_opened, layout_version, layout_digest
 
 RosterMessage with(RosterBody body) {
-  RosterMessage message{.run = 77, .sweeps_opened = 9, .layout_version = 3, .layout_digest = 0xABCD, .body = std::move(body), .claims = {}};
+  RosterMessage message{.run = 77, .steps_opened = 9, .layout_version = 3, .layout_digest = 0xABCD, .body = std::move(body), .claims = {}};
   auto dead = peer_claim(2, PeerStatus::dead, 5);
   dead.gone_ms = 1234;
   dead.proven = true;
   message.claims = {peer_claim(1), dead};
   message.claims[0].entry.facts.bandwidth = 1e9;
-  message.claims[0].entry.facts.finished_sweep = 8;
+  message.claims[0].entry.facts.finished_step = 8;
   message.claims[0].entry.facts.role = ElasticRole::reducer;
   message.claims[0].entry.facts.addresses = {"tcp://a:1", "tcp://b:2"};
   return message;
 }
 
 LayoutPush make_push() {
-  const auto layout = make_layout({.run = "r", .version = 2, .first_sweep = 4}, {peer_id(1), peer_id(2), peer_id(3)});
+  const auto layout = make_layout({.run = "r", .version = 2, .first_step = 4}, {peer_id(1), peer_id(2), peer_id(3)});
   return {std::make_shared<const Layout>(*layout)};
 }
 
@@ -103,7 +103,7 @@ TEST(RosterMessages, of_an_unknown_kind_are_refused) {
   }
 }
 
-TEST(RosterMessages, with_a_sweep_near_overflow_are_refused) {
+TEST(RosterMessages, with_a_step_near_overflow_are_refused) {
   auto bytes = encode(with(LayoutPull{1}));
   overwrite(bytes, 2 + 8, ~uint64_t{0});
   expect_corrupt(bytes, "cannot be");
@@ -116,14 +116,14 @@ TEST(RosterMessages, with_a_layout_version_near_overflow_are_refused) {
 }
 
 // Else one message that says so would keep everybody from registering ever again.
-TEST(RosterMessages, no_sweep_is_opened_for_which_nobody_could_register) {
+TEST(RosterMessages, no_step_is_opened_for_which_nobody_could_register) {
   auto message = with(RosterGossip{});
-  message.sweeps_opened = sweep_number_max;
+  message.steps_opened = step_number_max;
   ASSERT_TRUE(decode_roster_message(encode(message)).ok());
   formation::Register request;
-  request.seat = {.layout_version = 1, .layout_digest = 2, .sweep = message.sweeps_opened - 1, .round = 0, .line = 0};
+  request.slot = {.layout_version = 1, .layout_digest = 2, .step = message.steps_opened - 1, .round = 0, .line = 0};
   EXPECT_TRUE(decode_formation(encode(request)).ok());
-  ++message.sweeps_opened;
+  ++message.steps_opened;
   EXPECT_FALSE(decode_roster_message(encode(message)).ok());
 }
 
@@ -199,7 +199,7 @@ TEST(RosterMessages, gossip_that_is_neither_an_answer_nor_not_is_refused) {
 
 TEST(RosterMessages, a_layout_with_another_digest_is_refused) {
   auto bytes = encode(with(make_push()));
-  bytes[body_at + 8] ^= std::byte{1};  // its first sweep
+  bytes[body_at + 8] ^= std::byte{1};  // its first averaging step
   expect_corrupt(bytes, "digest");
 }
 

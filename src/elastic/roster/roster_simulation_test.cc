@@ -91,7 +91,7 @@ TEST(RosterSimulation, everybody_who_joins_is_soon_known_to_all) {
   }
 }
 
-// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same clerks as the others.
+// Rumors miss some of many: whoever gets a layout knows all that it names soon after, and so asks the same coordinators as the others.
 TEST(RosterSimulation, many_that_come_at_once_know_all_of_the_first_layout) {
   constexpr uint64_t count = 250;
   KeeperNetwork net(1);
@@ -314,9 +314,9 @@ RosterMessage random_message(Random& random) {
                                RosterProbeRequest{id(), sequence},
                                RosterGossip{random.chance(0.5)},
                                LayoutPull{random.below(4)},
-                               LayoutPush{std::make_shared<const Layout>(*make_layout({.run = "demo", .version = 1 + random.below(9), .first_sweep = random.below(99)}, some))}};
-  RosterMessage message{.run = fnv1a64(random.chance(0.95) ? "demo" : "other"), .sweeps_opened = random.below(9), .body = bodies[random.below(std::size(bodies))], .claims = {}};
-  if (random.chance(0.05)) message.layout_version = random.below(sweep_number_max + 1);
+                               LayoutPush{std::make_shared<const Layout>(*make_layout({.run = "demo", .version = 1 + random.below(9), .first_step = random.below(99)}, some))}};
+  RosterMessage message{.run = fnv1a64(random.chance(0.95) ? "demo" : "other"), .steps_opened = random.below(9), .body = bodies[random.below(std::size(bodies))], .claims = {}};
+  if (random.chance(0.05)) message.layout_version = random.below(step_number_max + 1);
   for (auto i = random.below(5); i > 0; --i) {
     auto claim = test::peer_claim(1 + random.below(12), static_cast<PeerStatus>(random.below(5)), static_cast<uint32_t>(random.below(4)));
     if (random.chance(0.02)) claim.entry.incarnation = incarnation_max;

@@ -11,7 +11,7 @@
 
 namespace unisono {
 
-class RosterDoubts {
+class RosterSuspicions {
  public:
   // The claim: what the roster says of the peer now.
   void add(const PeerClaim& claim, uint32_t times, Nanos now);
@@ -19,11 +19,11 @@ class RosterDoubts {
   bool covers(const PeerClaim& claim) const;
   // Appends brief claims, at most `count`.
   void take(size_t count, std::vector<PeerClaim>& claims, Nanos now);
-  bool empty() const { return doubts_.empty(); }
-  size_t size() const { return doubts_.size(); }
+  bool empty() const { return suspicions_.empty(); }
+  size_t size() const { return suspicions_.size(); }
 
  private:
-  struct Doubt {
+  struct Suspicion {
     PeerId id;
     uint32_t incarnation = 0;
     PeerStatus status = PeerStatus::alive;
@@ -33,7 +33,7 @@ class RosterDoubts {
     Nanos gone_at = 0;
   };
 
-  std::vector<Doubt> doubts_;  // by id
+  std::vector<Suspicion> suspicions_;  // by id
 };
 
 }  // namespace unisono

@@ -137,7 +137,7 @@ void MoshpitRound::come_back(uint32_t rank) {
   }
 }
 
-void MoshpitRound::room(uint32_t rank, Nanos now) {
+void MoshpitRound::credit(uint32_t rank, Nanos now) {
   UNISONO_CHECK(phase_ != Phase::waiting && rank < members_.size());
   now_ = now;
   serve_wanted(rank);
@@ -203,7 +203,7 @@ void MoshpitRound::send_to_all(const SharedBuffer& message, bool bulk) {
 void MoshpitRound::serve(uint32_t rank, uint32_t chunk) {
   if (chunk >= results_.size() || !results_[chunk].message) return send(rank, round_message(format_.group, FetchMiss{chunk}), false);
   auto& wanted = members_[rank].wanted;
-  if (port_.room(rank)) return send(rank, results_[chunk].message, true);
+  if (port_.credit(rank)) return send(rank, results_[chunk].message, true);
   if (wanted.size() == 0) wanted = ChunkBits(format_.table.chunks());
   wanted.set(chunk);
 }

@@ -35,8 +35,8 @@ class RoundPort {
   virtual ~RoundPort() = default;
   // Queues the message; in order per member, lost only with the link. Must not call the round back. bulk: it carries elements.
   virtual void send(uint32_t rank, SharedMessage message, bool bulk) = 0;
-  // Whether contributions may be sent now. After a `false` the round hears of it by room().
-  virtual bool room(uint32_t rank) const = 0;
+  // Whether contributions may be sent now. After a `false` the round hears of it by credit().
+  virtual bool credit(uint32_t rank) const = 0;
 };
 
 // Why a member is not waited for.
@@ -58,7 +58,7 @@ class MoshpitRound {
   void message(uint32_t rank, const SharedBuffer& bytes, Nanos now);
   void member_gone(uint32_t rank, MemberLoss why, Nanos now);
   // There is room again for bulk to this member.
-  void room(uint32_t rank, Nanos now);
+  void credit(uint32_t rank, Nanos now);
   // This process leaves: says so to the group and ends at once, changing nothing.
   void abandon(Nanos now);
   void woke(Nanos now);

@@ -21,7 +21,7 @@ struct Item {
 };
 struct Wire final : RoundPort {
   void send(uint32_t rank, SharedMessage message, bool) override { queue->push_back({self, rank, message.whole()}); }
-  bool room(uint32_t) const override { return true; }
+  bool credit(uint32_t) const override { return true; }
   std::deque<Item>* queue = nullptr;
   uint32_t self = 0;
 };

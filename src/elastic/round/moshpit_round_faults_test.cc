@@ -431,7 +431,7 @@ TEST(MoshpitRoundFaults, what_no_member_sends_is_counted_and_changes_nothing) {
 TEST(MoshpitRoundRequest, what_does_not_fit_together_is_refused) {
   struct Nowhere final : RoundPort {
     void send(uint32_t, SharedMessage, bool) override {}
-    bool room(uint32_t) const override { return false; }
+    bool credit(uint32_t) const override { return false; }
   } port;
   ChunkValues values(ChunkTable(600, 32), SharedBuffer::make(600 * sizeof(float)));
   std::vector<ChunkState> states(3);

@@ -35,7 +35,7 @@ void MoshpitRound::send_contributions() {
 bool MoshpitRound::contribute_to(MemberState& owner, uint32_t rank) {
   owner.sent = std::max(owner.sent, owner.answered);  // what was closed without this member
   const bool due = owner.sent < owner.chunk_count && owner.sent < owner.answered + format_.table.window();
-  if (!due || owner.gone != Gone::no || !port_.room(rank)) return false;
+  if (!due || owner.gone != Gone::no || !port_.credit(rank)) return false;
   const uint32_t chunk = owner.first_chunk + owner.sent++;
   const auto& state = request_.states[chunk];
   const Contribution head{.chunk = chunk, .author = request_.self, .weight = state.weight, .full = state.full, .sharers = state.sharers};

@@ -41,8 +41,8 @@ RoundGroupOptions spread(uint32_t members, size_t elements, uint32_t max_group =
   return options;
 }
 
-// What five peers of a 2x2 grid hold, over the two rounds of a sweep: the fifth stands in the cell of the first.
-struct Sweep {
+// What five peers of a 2x2 grid hold, over the two rounds of an averaging step: the fifth stands in the cell of the first.
+struct Step {
   std::vector<float> x{1, 2, 3, 4, 10};
   std::vector<ChunkState> states = std::vector<ChunkState>(5);
 
@@ -80,27 +80,27 @@ struct Sweep {
 
 // Checks A12 and A25 of docs/design/methods/moshpit.md.
 TEST(MoshpitRoundA12, two_rounds_give_everybody_the_mean) {
-  Sweep sweep;
-  sweep.average({0, 2, 4}, {0, 1, 0});
-  sweep.average({1, 3}, {0, 1});
-  sweep.expect({14. / 3, 3, 14. / 3, 3, 14. / 3}, {.75, 1, 1.5, 1, .75});
-  EXPECT_NEAR(sweep.mass(), 20, 1e-5);
-  sweep.average({0, 1, 4}, {0, 1, 0});
-  sweep.average({2, 3}, {0, 1});
-  sweep.expect({4, 4, 4, 4, 4}, {.625, 1.25, 1.25, 1.25, .625});
-  for (const auto& state : sweep.states) EXPECT_TRUE(state.full);
+  Step step;
+  step.average({0, 2, 4}, {0, 1, 0});
+  step.average({1, 3}, {0, 1});
+  step.expect({14. / 3, 3, 14. / 3, 3, 14. / 3}, {.75, 1, 1.5, 1, .75});
+  EXPECT_NEAR(step.mass(), 20, 1e-5);
+  step.average({0, 1, 4}, {0, 1, 0});
+  step.average({2, 3}, {0, 1});
+  step.expect({4, 4, 4, 4, 4}, {.625, 1.25, 1.25, 1.25, .625});
+  for (const auto& state : step.states) EXPECT_TRUE(state.full);
 }
 
 TEST(MoshpitRoundA12, an_absent_peer_keeps_its_mass) {
-  Sweep sweep;
-  sweep.average({0, 2, 4}, {0, 1, 0});
-  for (const uint32_t peer : {1, 3}) sweep.states[peer].full = false;  // 1 was absent, 3 alone
-  sweep.expect({14. / 3, 2, 14. / 3, 4, 14. / 3}, {});
-  sweep.average({0, 1, 4}, {0, 1, 0});
-  sweep.average({2, 3}, {0, 1});
-  sweep.expect({3.6, 3.6, 4.4, 4.4, 3.6}, {});
-  EXPECT_NEAR(sweep.mass(), 20, 1e-5);
-  for (const auto& state : sweep.states) EXPECT_FALSE(state.full);
+  Step step;
+  step.average({0, 2, 4}, {0, 1, 0});
+  for (const uint32_t peer : {1, 3}) step.states[peer].full = false;  // 1 was absent, 3 alone
+  step.expect({14. / 3, 2, 14. / 3, 4, 14. / 3}, {});
+  step.average({0, 1, 4}, {0, 1, 0});
+  step.average({2, 3}, {0, 1});
+  step.expect({3.6, 3.6, 4.4, 4.4, 3.6}, {});
+  EXPECT_NEAR(step.mass(), 20, 1e-5);
+  for (const auto& state : step.states) EXPECT_FALSE(state.full);
 }
 
 // G = 4, the owner of chunk c is rank c, chunks of one number (so many times over): x_i[c] = 10 i + c.

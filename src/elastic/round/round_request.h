@@ -21,11 +21,11 @@ struct RoundMember {
   friend bool operator==(const RoundMember&, const RoundMember&) = default;
 };
 
-// Of one chunk at one peer; carried over the rounds of a sweep. At its start: the peer's own weight (0: it takes the mean and gives
-// nothing), full, one sharer. A new layout inside a sweep clears full.
+// Of one chunk at one peer; carried over the rounds of an averaging step. At its start: the peer's own weight (0: it takes the mean and gives
+// nothing), full, one sharer. A new layout inside an averaging step clears full.
 struct ChunkState {
   double weight = 1;
-  bool full = true;      // committed in every earlier round of the sweep, lacking no peer's value
+  bool full = true;      // committed in every earlier round of the averaging step, lacking no peer's value
   uint32_t sharers = 1;  // members of the cell that hold equal parts of its weight since the round before
   friend bool operator==(const ChunkState&, const ChunkState&) = default;
 };

@@ -1,4 +1,4 @@
-// Whole sweeps over small grids under random deaths, in virtual time (check A27 of
+// Whole averaging steps over small grids under random deaths, in virtual time (check A27 of
 // docs/design/methods/moshpit.md): what each member ends with is the step with every dead
 // member taken out before it, or after it, chunk by chunk; all or nobody takes it; and no weight or mass appears or disappears.
 
@@ -39,9 +39,9 @@ struct Peer {
   bool alive = true;
 };
 
-class SweepSimulation {
+class StepSimulation {
  public:
-  SweepSimulation(uint64_t seed, double loss) : random_(seed), loss_(loss), table_(1 + random_.below(9 * 256), 2) {
+  StepSimulation(uint64_t seed, double loss) : random_(seed), loss_(loss), table_(1 + random_.below(9 * 256), 2) {
     dims_[0] = 1 + static_cast<uint32_t>(random_.below(4));
     dims_[1] = 2 + static_cast<uint32_t>(random_.below(3));
     const uint32_t cells = dims_[0] * dims_[1];
@@ -58,7 +58,7 @@ class SweepSimulation {
     }
   }
 
-  // A sweep, and after local steps the first round of another one.
+  // An averaging step, and after local steps the first round of another one.
   void run() {
     for (uint32_t round = 0; round < 3; ++round) {
       const uint32_t axis = round % 2;
@@ -216,7 +216,7 @@ void simulate(uint64_t seeds, double loss = 0) {
   uint64_t committed = 0, voided = 0, undecided = 0, deaths = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    SweepSimulation simulation(seed, loss);
+    StepSimulation simulation(seed, loss);
     simulation.run();
     committed += simulation.committed();
     voided += simulation.voided();

@@ -114,7 +114,7 @@ class RoundGroup {
   struct Port final : RoundPort {
     Port(RoundGroup& group, uint32_t self) : group_(group), self_(self) {}
     void send(uint32_t rank, SharedMessage message, bool bulk) override { group_.send(self_, rank, message.whole(), bulk); }
-    bool room(uint32_t rank) const override {
+    bool credit(uint32_t rank) const override {
       const bool free = group_.on_the_way_[self_][rank] < group_.options_.room_bytes;
       if (!free) group_.refused_[self_][rank] = true;
       return free;
@@ -198,7 +198,7 @@ class RoundGroup {
     after_event(to);
     if (!bulk || !refused_[from][to] || !nodes_[from].alive || on_the_way_[from][to] >= options_.room_bytes) return;
     refused_[from][to] = false;
-    nodes_[from].round->room(to, now_);
+    nodes_[from].round->credit(to, now_);
     after_event(from);
   }
 

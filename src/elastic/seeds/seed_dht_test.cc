@@ -139,25 +139,25 @@ TEST(SeedDht, who_cannot_be_reached_puts_nothing_there) {
 }
 
 TEST(SeedDht, records_that_are_none_are_left_out) {
-  Node node, stranger;
-  ASSERT_TRUE(stranger.meet(node));
+  Node node, unauthenticated;
+  ASSERT_TRUE(unauthenticated.meet(node));
   const auto good = write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"});
-  EXPECT_TRUE(stranger.put("run", "nonsense"));
-  EXPECT_TRUE(stranger.put("run", ""));
-  EXPECT_TRUE(stranger.put("run", good + std::string(5000, 'x')));
-  EXPECT_TRUE(stranger.put("run", good + "tcp://0.0.0.0:1\ntcp://224.0.0.1:9\n" + std::string(200, 'y')));
-  EXPECT_TRUE(stranger.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4009"}), "something else"));
+  EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
+  EXPECT_TRUE(unauthenticated.put("run", ""));
+  EXPECT_TRUE(unauthenticated.put("run", good + std::string(5000, 'x')));
+  EXPECT_TRUE(unauthenticated.put("run", good + "tcp://0.0.0.0:1\ntcp://224.0.0.1:9\n" + std::string(200, 'y')));
+  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4009"}), "something else"));
   const auto seeds = make_seeds({}, 1);
   EXPECT_EQ(look_up(*seeds, node).addresses, std::vector<std::string>{"tcp://127.0.0.1:4001"});
 }
 
 TEST(SeedDht, of_very_many_addresses_some_are_given_out) {
-  Node node, stranger;
-  ASSERT_TRUE(stranger.meet(node));
+  Node node, unauthenticated;
+  ASSERT_TRUE(unauthenticated.meet(node));
   for (int host = 0; host < 12; ++host) {
     std::vector<std::string> addresses;
     for (int port = 1; port <= 4; ++port) addresses.push_back("tcp://10.0.0." + std::to_string(host) + ':' + std::to_string(port));
-    EXPECT_TRUE(stranger.put("run", write_seed_record(addresses)));
+    EXPECT_TRUE(unauthenticated.put("run", write_seed_record(addresses)));
   }
   const auto seeds = make_seeds({}, 1);
   const auto found = look_up(*seeds, node).addresses;
@@ -230,9 +230,9 @@ TEST(SeedFinderByDht, it_ends_while_a_table_is_asked) {
 TEST(SeedFinderByDht, a_table_that_a_file_does_not_name_any_more_says_nothing_any_more) {
   test::TemporaryFolder folder;
   const auto path = folder.path() + "/seeds";
-  Node node, stranger;
-  ASSERT_TRUE(stranger.meet(node));
-  EXPECT_TRUE(stranger.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"})));
+  Node node, unauthenticated;
+  ASSERT_TRUE(unauthenticated.meet(node));
+  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector<std::string>{"tcp://127.0.0.1:4001"})));
   std::ofstream(path) << node.seed() << '\n';
   SeedFinder finder({.seeds = {"file:" + path}, .dht = {.run_id = "run", .bind = {loopback(0)}, .seed = 1}});
   ASSERT_TRUE(finder.start(10 * second).ok());
@@ -260,12 +260,12 @@ TEST(ElasticByDht, processes_that_know_a_node_of_the_table_alone_are_one_run) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(ElasticByDht, a_joiner_finds_the_run_among_what_strangers_put_there) {
-  Node node, stranger;
-  ASSERT_TRUE(stranger.meet(node));
+TEST(ElasticByDht, a_joiner_finds_the_run_among_what_unauthenticated_put_there) {
+  Node node, unauthenticated;
+  ASSERT_TRUE(unauthenticated.meet(node));
   const Silence silence;  // a UDP port: nobody listens at it by TCP
-  EXPECT_TRUE(stranger.put("run", "nonsense"));
-  EXPECT_TRUE(stranger.put("run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
+  EXPECT_TRUE(unauthenticated.put("run", "nonsense"));
+  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(std::vector{silence.address().endpoint(), "tcp://127.0.0.1:" + std::to_string(1)})));
   auto options = options_of(node.seed(), true);
   options.run_key = "secret";
   auto founder = Elastic::join(options);
@@ -277,13 +277,13 @@ TEST(ElasticByDht, a_joiner_finds_the_run_among_what_strangers_put_there) {
 }
 
 TEST(ElasticByDht, a_joiner_that_is_sent_to_another_run_goes_on_looking) {
-  Node node, stranger;
-  ASSERT_TRUE(stranger.meet(node));
+  Node node, unauthenticated;
+  ASSERT_TRUE(unauthenticated.meet(node));
   auto options = options_of(node.seed(), true);
   options.run_id = "another";
   auto another = Elastic::join(options);
   ASSERT_TRUE(another.ok()) << another.status().to_string();
-  EXPECT_TRUE(stranger.put("run", write_seed_record(another->status().endpoints)));
+  EXPECT_TRUE(unauthenticated.put("run", write_seed_record(another->status().endpoints)));
   auto joining = std::async(std::launch::async, [&] { return Elastic::join(options_of(node.seed(), false)); });
   const auto begin = Clock::now();
   while (another->status().refused == 0 && seconds_since(begin) < 10) std::this_thread::yield();

@@ -16,7 +16,7 @@ namespace unisono {
 namespace {
 
 constexpr size_t bootstrap_addresses_max = 64;
-constexpr auto farewell = std::chrono::seconds(1);  // for the thread, once the table is stopped
+constexpr auto drain = std::chrono::seconds(1);  // for the thread, once the table is stopped
 
 std::string name_of(const SeedName& node) {
   const bool wide = node.host.find(':') != std::string::npos;
@@ -50,7 +50,7 @@ SeedFinder::~SeedFinder() {
     used->stop();
     lock.lock();
   }
-  if (state_->changed.wait_for(lock, farewell, [&] { return !state_->busy; })) dht = std::move(state_->dht);
+  if (state_->changed.wait_for(lock, drain, [&] { return !state_->busy; })) dht = std::move(state_->dht);
 }
 
 Status SeedFinder::start(Nanos timeout) {

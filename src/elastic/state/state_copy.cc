@@ -36,19 +36,19 @@ Status StateCopy::set_blobs(std::vector<StateBlob> blobs) {
     entries_.push_back(std::move(entry));
     blobs_.push_back(std::move(blob.bytes));
   }
-  if (newest_) remake_newest(newest_->manifest.sweep, newest_->chunks, newest_->manifest.chunk_digests);
+  if (newest_) remake_newest(newest_->manifest.step, newest_->chunks, newest_->manifest.chunk_digests);
   return {};
 }
 
-void StateCopy::finished(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
-  UNISONO_CHECK(sweep >= -1 && digests.size() == chunk_bytes_.size());
+void StateCopy::finished(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
+  UNISONO_CHECK(step >= -1 && digests.size() == chunk_bytes_.size());
   UNISONO_CHECK(std::ranges::equal(chunks, chunk_bytes_, {}, &SharedBuffer::size));
-  remake_newest(sweep, std::move(chunks), std::move(digests));
+  remake_newest(step, std::move(chunks), std::move(digests));
 }
 
-void StateCopy::remake_newest(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
+void StateCopy::remake_newest(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests) {
   auto version = std::make_shared<Version>();
-  version->manifest = {sweep, schema_, bytes_, std::move(digests), entries_};
+  version->manifest = {step, schema_, bytes_, std::move(digests), entries_};
   version->digest = digest(version->manifest);
   version->chunks = std::move(chunks);
   version->blobs = blobs_;
@@ -57,7 +57,7 @@ void StateCopy::remake_newest(int64_t sweep, std::vector<SharedBuffer> chunks, s
 
 uint64_t StateCopy::state_digest() const { return held_ ? held_->digest : newest_ ? newest_->digest : 0; }
 
-int64_t StateCopy::sweep() const { return held_ ? held_->manifest.sweep : newest_ ? newest_->manifest.sweep : -1; }
+int64_t StateCopy::step() const { return held_ ? held_->manifest.step : newest_ ? newest_->manifest.step : -1; }
 
 void StateCopy::hold() {
   UNISONO_CHECK(newest_ != nullptr);

@@ -1,4 +1,4 @@
-// What a peer can give to joiners: the vector as it was at the end of a sweep, and named blobs. Nothing is copied: the memory of its chunks is shared
+// What a peer can give to joiners: the vector as it was at the end of an averaging step, and named blobs. Nothing is copied: the memory of its chunks is shared
 // with whoever made them, and nobody changes it.
 //
 // At most one state is held besides the newest one, so that as much memory as two vectors is all that this keeps; the newest one is offered once the
@@ -30,12 +30,12 @@ class StateCopy {
 
   // From now on; a state that is held keeps its own. invalid: more than the limits of state_messages.h allow, or a name twice.
   Status set_blobs(std::vector<StateBlob> blobs);
-  // The state after this sweep: the vector's chunks, as long as they were said to be, and digest64 of each.
-  void finished(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
+  // The state after this averaging step: the vector's chunks, as long as they were said to be, and digest64 of each.
+  void finished(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
 
   // Digest of what a joiner would be given now, for the roster; 0: nothing yet.
   uint64_t state_digest() const;
-  int64_t sweep() const;  // of the same; -1: none
+  int64_t step() const;  // of the same; -1: none
   bool empty() const { return newest_ == nullptr; }
 
   // For StateDonor. From hold(), if it is not empty, until release() the state stays the same.
@@ -55,7 +55,7 @@ class StateCopy {
     std::vector<SharedBuffer> chunks, blobs;
   };
 
-  void remake_newest(int64_t sweep, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
+  void remake_newest(int64_t step, std::vector<SharedBuffer> chunks, std::vector<uint64_t> digests);
 
   uint64_t schema_;
   std::vector<size_t> chunk_bytes_;

@@ -18,13 +18,13 @@ Bytes slice_of(const Bytes& values, size_t at, size_t size) {
   return {values.begin() + static_cast<std::ptrdiff_t>(at), values.begin() + static_cast<std::ptrdiff_t>(at + size)};
 }
 
-TEST(StateCopy, has_nothing_to_give_before_the_first_sweep) {
+TEST(StateCopy, has_nothing_to_give_before_the_first_step) {
   StateCopy copy(1, chunk_sizes);
   EXPECT_TRUE(copy.empty());
   EXPECT_EQ(copy.state_digest(), 0u);
 }
 
-TEST(StateCopy, gives_the_chunks_of_the_sweep) {
+TEST(StateCopy, gives_the_chunks_of_the_step) {
   StateCopy copy(1, chunk_sizes);
   const auto values = test::random_bytes(150, 1);
   test::finish(copy, 3, values, chunk_sizes);
@@ -45,11 +45,11 @@ TEST(StateCopy, offers_a_newer_state_once_the_held_one_is_let_go) {
   test::finish(copy, 4, second, chunk_sizes);
   copy.hold();  // by another joiner
   EXPECT_EQ(copy.state_digest(), digest);
-  EXPECT_EQ(copy.sweep(), 3);
+  EXPECT_EQ(copy.step(), 3);
   EXPECT_EQ(part_of(copy, 0), slice_of(first, 0, 100));
   copy.release();
   EXPECT_NE(copy.state_digest(), digest);
-  EXPECT_EQ(copy.sweep(), 4);
+  EXPECT_EQ(copy.step(), 4);
   copy.hold();
   EXPECT_EQ(part_of(copy, 0), slice_of(second, 0, 100));
 }

@@ -2,7 +2,7 @@
 // A state machine: messages and time in, messages out.
 //
 // Who is served holds a slot, and loses it by being silent, or by wanting nothing, for stall_timeout. Everybody else is told to
-// come back. Joiners that come while a sweep overwrites the state find the next one reserved for them when they do.
+// come back. Joiners that come while an averaging step overwrites the state find the next one reserved for them when they do.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ void StateLoader::donors_changed(std::vector<StateSource> donors, Nanos now) {
   std::erase_if(donors_, [&](const auto& entry) { return !listed.contains(entry.first); });
   for (const auto& [id, source] : listed) {
     auto& donor = donors_[id];
-    donor.listed_sweep = source.sweep;
+    donor.listed_step = source.step;
     if (donor.listed == source.state) continue;
     donor.listed = source.state;
     const bool talking = donor.stage == Stage::asked || donor.stage == Stage::offered || donor.stage == Stage::serving;
@@ -65,7 +65,7 @@ void StateLoader::sort_donors() {
     popular_ = found->first;
   }
   const auto first = std::ranges::find_if(order_, [&](const PeerId& id) { return popular_ == 0 ? donors_[id].listed != 0 : donors_[id].listed == popular_; });
-  popular_sweep_ = first == order_.end() ? -1 : donors_[*first].listed_sweep;
+  popular_step_ = first == order_.end() ? -1 : donors_[*first].listed_step;
   std::stable_partition(order_.begin(), order_.end(), [&](const PeerId& id) { return popular_ != 0 && donors_[id].listed == popular_; });
 }
 
@@ -276,7 +276,7 @@ void StateLoader::fail(const std::string& why) {
 void StateLoader::finish() {
   ended_ = true;
   LoadedState state;
-  state.sweep = assembly_.manifest().sweep;
+  state.step = assembly_.manifest().step;
   state.values = assembly_.take_values();
   state.blobs = assembly_.take_blobs();
   state.mixed = assembly_.mixed();

@@ -2,7 +2,7 @@
 // in, messages out. It always ends: with the state, or with the reason why there is none.
 //
 // Donors are taken in ascending order of mix64(own pid64 XOR donor pid64), so that joiners spread over them; those that name the most
-// frequent state first, and others only if they named theirs after another sweep: where sweeps are short, rosters are behind. Parts come from any donor of the same state, each checked by its digest; who answers sooner is asked for more.
+// frequent state first, and others only if they named theirs after another averaging step: where averaging steps are short, rosters are behind. Parts come from any donor of the same state, each checked by its digest; who answers sooner is asked for more.
 // If a donor dies, the others give what it still owed. If nobody else has the same state, what is missing comes from another
 // one (`mixed`): finished parts are never loaded again, and a blob is of one state only.
 #pragma once
@@ -30,7 +30,7 @@ namespace unisono {
 struct StateSource {
   PeerId id;
   uint64_t state = 0;  // digest of what it can give; 0: nothing
-  int64_t sweep = -1;  // after which it had that: by now it may have made others
+  int64_t step = -1;  // after which it had that: by now it may have made others
 };
 
 struct StateLoaderOptions {
@@ -44,7 +44,7 @@ struct StateLoaderOptions {
 };
 
 struct LoadedState {
-  int64_t sweep = -1;  // of the state that the last parts were of
+  int64_t step = -1;  // of the state that the last parts were of
   Bytes values;        // all chunks
   std::vector<LoadedBlob> blobs;
   bool mixed = false;
@@ -90,7 +90,7 @@ class StateLoader {
   enum class Stage : uint8_t { fresh, asked, offered, serving, resting, useless };
   struct Donor {
     uint64_t listed = 0;  // what it has, by the roster
-    int64_t listed_sweep = -1;
+    int64_t listed_step = -1;
     uint64_t state = 0;   // what it has, as far as is known here
     Stage stage = Stage::fresh;
     Nanos heard = 0;      // asked, offered, serving: last sign of life, or the question
@@ -113,7 +113,7 @@ class StateLoader {
   void plan(Nanos now);
   void ask_donors(Nanos now);
   std::optional<PeerId> next_to_ask(uint32_t active, Nanos now) const;
-  bool may_have(const Donor& donor, uint64_t state, int64_t sweep) const;
+  bool may_have(const Donor& donor, uint64_t state, int64_t step) const;
   void choose(Nanos now);
   void give_up_state_without_donors();
   void request_parts(Nanos now);
@@ -138,7 +138,7 @@ class StateLoader {
   std::map<PeerId, Donor> donors_;
   std::vector<PeerId> order_;      // in which they are asked
   uint64_t popular_ = 0;           // the state that most of them have; 0: no two have the same
-  int64_t popular_sweep_ = -1;     // after which they had it; without one, that of the first in order
+  int64_t popular_step_ = -1;     // after which they had it; without one, that of the first in order
   uint32_t guesses_ = 0;           // donors that were asked although the roster does not say that they have what is wanted
   std::vector<uint8_t> asked_of_;  // by part: of how many donors it is wanted now, 2 at most
   uint32_t first_open_ = 0;        // all parts before are there or wanted

@@ -59,16 +59,16 @@ std::optional<PeerId> StateLoader::next_to_ask(uint32_t active, Nanos now) const
     const auto& donor = donors_.at(id);
     const bool may = donor.stage == Stage::fresh || (donor.stage == Stage::resting && now >= donor.again);
     if (!may || donor.state == 0) continue;
-    if (chosen_ ? donor.denied || !may_have(donor, assembly_.state(), assembly_.manifest().sweep) : active > 0 && !may_have(donor, popular_, popular_sweep_)) continue;
+    if (chosen_ ? donor.denied || !may_have(donor, assembly_.state(), assembly_.manifest().step) : active > 0 && !may_have(donor, popular_, popular_step_)) continue;
     return id;
   }
   return std::nullopt;
 }
 
-// What it was said to have after another sweep does not tell.
-bool StateLoader::may_have(const Donor& donor, uint64_t state, int64_t sweep) const {
+// What it was said to have after another averaging step does not tell.
+bool StateLoader::may_have(const Donor& donor, uint64_t state, int64_t step) const {
   if (state != 0 && donor.state == state) return true;
-  return donor.state == donor.listed && donor.listed_sweep != sweep && guesses_ < guesses_max;
+  return donor.state == donor.listed && donor.listed_step != step && guesses_ < guesses_max;
 }
 
 // The state that most of those offer that were asked; what was loaded before of another one stays.

@@ -18,11 +18,11 @@ std::vector<size_t> chunks(size_t count) {
   return sizes;
 }
 
-// The roster says what it had after another sweep.
-void add_stale_donor(StateWorld& world, uint64_t id, uint64_t values_seed, int64_t sweep) {
+// The roster says what it had after another averaging step.
+void add_stale_donor(StateWorld& world, uint64_t id, uint64_t values_seed, int64_t step) {
   auto& donor = world.add_donor(id, bandwidth, values_seed);
   donor.listed = 1000 + id;
-  donor.listed_sweep = sweep;
+  donor.listed_step = step;
 }
 
 const LoadedState& loaded(StateWorld::Joiner& joiner) {
@@ -41,7 +41,7 @@ TEST(StateLoader, loads_from_four_donors_at_once) {
   world.run_all();
   const auto& state = loaded(joiner);
   EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1));
-  EXPECT_EQ(state.sweep, 7);
+  EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.donors, 4u);
   EXPECT_FALSE(state.mixed);
   // 5 MB at four times 2.5 MB/s.
@@ -87,7 +87,7 @@ TEST(StateLoader, takes_one_donor_if_no_two_have_the_same) {
   EXPECT_FALSE(state.mixed);
 }
 
-TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_other_sweeps) {
+TEST(StateLoader, asks_those_too_of_whom_the_roster_says_what_they_had_after_other_steps) {
   StateWorld world(chunks(100));
   for (uint64_t id = 1; id <= 5; ++id) add_stale_donor(world, id, 1, static_cast<int64_t>(id));
   auto& joiner = world.add_joiner(100);
@@ -276,20 +276,20 @@ TEST(StateLoader, gets_the_state_that_it_began_with_although_its_donor_goes_on) 
   StateWorld world(chunks(100));
   auto& donor = world.add_donor(1, bandwidth);
   auto& joiner = world.add_joiner(100);
-  for (int64_t sweep = 8; sweep < 20; ++sweep) {
-    world.at((sweep - 7) * 100 * millisecond, [&world, &donor, sweep] {
-      world.sweep(donor, sweep, static_cast<uint64_t>(sweep));
+  for (int64_t step = 8; step < 20; ++step) {
+    world.at((step - 7) * 100 * millisecond, [&world, &donor, step] {
+      world.step(donor, step, static_cast<uint64_t>(step));
       world.roster_changed();
     });
   }
   world.run_all();
   EXPECT_GT(joiner.ended_at, second);
   const auto& state = loaded(joiner);
-  EXPECT_EQ(state.sweep, 7);
+  EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1));
   world.run(world.now() + second);
   EXPECT_FALSE(donor.copy->held());
-  EXPECT_GT(donor.copy->sweep(), 7) << "who comes now gets a newer one";
+  EXPECT_GT(donor.copy->step(), 7) << "who comes now gets a newer one";
 }
 
 TEST(StateLoader, says_why_when_nobody_is_there) {
@@ -346,7 +346,7 @@ TEST(StateLoader, takes_no_harm_from_messages_that_no_donor_would_send) {
   const auto state = copy.state_digest();
   EXPECT_EQ(loader.message(donor, StateAsk{}, 0).code(), Code::corrupt);
   EXPECT_TRUE(loader.message(donor, StatePart{state, 0, values}, 0).ok());            // before its manifest
-  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());           // a stranger's
+  EXPECT_TRUE(loader.message({5, 5}, StateOffer{copy.manifest()}, 0).ok());           // an unauthenticated peer's
   EXPECT_EQ(loader.progress().parts_all, 0u);
   EXPECT_TRUE(loader.message(donor, StateOffer{copy.manifest()}, 0).ok());
   EXPECT_EQ(loader.progress().parts_all, 3u);

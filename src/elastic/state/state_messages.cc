@@ -27,11 +27,11 @@ bool read_digests(ByteReader& reader, uint64_t count, std::vector<uint64_t>& dig
 }
 
 Status read_body(ByteReader& reader, StateManifest& manifest) {
-  manifest.sweep = reader.read<int64_t>();
+  manifest.step = reader.read<int64_t>();
   manifest.schema = reader.read<uint64_t>();
   manifest.vector_bytes = reader.read<uint64_t>();
   const auto chunks = reader.read<uint32_t>();
-  if (!reader.ok() || manifest.sweep < -1) return corrupt("manifest: sweep");
+  if (!reader.ok() || manifest.step < -1) return corrupt("manifest: averaging step");
   if (chunks > state_chunks_max || !read_digests(reader, chunks, manifest.chunk_digests)) {
     return corrupt("manifest: " + std::to_string(chunks) + " chunks");
   }
@@ -119,7 +119,7 @@ uint32_t StateManifest::part_count() const {
 }
 
 void write_manifest(ByteWriter& writer, const StateManifest& manifest) {
-  writer.write(manifest.sweep).write(manifest.schema).write(manifest.vector_bytes);
+  writer.write(manifest.step).write(manifest.schema).write(manifest.vector_bytes);
   writer.write(static_cast<uint32_t>(manifest.chunk_digests.size()));
   for (const auto each : manifest.chunk_digests) writer.write(each);
   writer.write(static_cast<uint32_t>(manifest.blobs.size()));

@@ -31,7 +31,7 @@ struct StateBlobEntry {
   friend bool operator==(const StateBlobEntry&, const StateBlobEntry&) = default;
 };
 struct StateManifest {
-  int64_t sweep = -1;  // the last one that is in it; -1: none yet
+  int64_t step = -1;  // the last one that is in it; -1: none yet
   uint64_t schema = 0;
   uint64_t vector_bytes = 0;
   std::vector<uint64_t> chunk_digests;

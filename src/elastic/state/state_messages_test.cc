@@ -114,7 +114,7 @@ TEST(StateMessages, manifests_over_a_limit_are_corrupt) {
   wrong.blobs[2].name += 'c';
   EXPECT_EQ(decoded(wrong), Code::corrupt);
   wrong = manifest();
-  wrong.sweep = -2;
+  wrong.step = -2;
   EXPECT_EQ(decoded(wrong), Code::corrupt);
 }
 
@@ -132,7 +132,7 @@ TEST(StateMessages, the_name_of_a_state_depends_on_all_of_it) {
   const auto name = digest(manifest());
   for (int i = 0; i < 5; ++i) {
     auto other = manifest();
-    if (i == 0) ++other.sweep;
+    if (i == 0) ++other.step;
     if (i == 1) ++other.schema;
     if (i == 2) ++other.chunk_digests[1];
     if (i == 3) other.blobs[0].name = "A";

@@ -43,10 +43,10 @@ inline std::vector<uint64_t> digests_of(const std::vector<SharedBuffer>& chunks)
   for (const auto& chunk : chunks) digests.push_back(digest64(chunk.view()));
   return digests;
 }
-inline void finish(StateCopy& copy, int64_t sweep, const Bytes& values, const std::vector<size_t>& chunk_bytes) {
+inline void finish(StateCopy& copy, int64_t step, const Bytes& values, const std::vector<size_t>& chunk_bytes) {
   auto chunks = cut(values, chunk_bytes);
   auto digests = digests_of(chunks);
-  copy.finished(sweep, std::move(chunks), std::move(digests));
+  copy.finished(step, std::move(chunks), std::move(digests));
 }
 inline StateBlob blob(std::string name, const Bytes& bytes) { return {std::move(name), SharedBuffer::copy(bytes)}; }
 
@@ -65,7 +65,7 @@ class StateWorld {
     Nanos link_free = 0;
     uint32_t serving_max = 0;
     std::optional<uint64_t> listed;  // what the roster says; else the truth
-    int64_t listed_sweep = 7;        // when it had that
+    int64_t listed_step = 7;        // when it had that
   };
   struct Joiner {
     PeerId id;
@@ -123,7 +123,7 @@ class StateWorld {
   std::vector<StateSource> roster() const {
     std::vector<StateSource> sources;
     for (const auto& [id, donor] : donors_) {
-      if (donor->alive) sources.push_back({id, donor->listed.value_or(donor->copy->state_digest()), donor->listed_sweep});
+      if (donor->alive) sources.push_back({id, donor->listed.value_or(donor->copy->state_digest()), donor->listed_step});
     }
     return sources;
   }
@@ -142,8 +142,8 @@ class StateWorld {
     }
     at(now_ + 3 * second, [this] { roster_changed(); });
   }
-  // A sweep that changes everything.
-  void sweep(Donor& donor, int64_t number, uint64_t values_seed) {
+  // An averaging step that changes everything.
+  void step(Donor& donor, int64_t number, uint64_t values_seed) {
     donor.values = random_bytes(vector_bytes(), values_seed);
     finish(*donor.copy, number, donor.values, chunk_bytes_);
     settle(donor);

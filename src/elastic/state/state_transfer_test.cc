@@ -85,16 +85,16 @@ TEST(StateTransfer, one_donor_serves_a_storm_of_joiners_two_at_a_time) {
   EXPECT_LT(world.now(), 20 * second);
 }
 
-TEST(StateTransfer, joiners_are_given_one_state_whole_while_sweeps_go_on) {
+TEST(StateTransfer, joiners_are_given_one_state_whole_while_steps_go_on) {
   StateWorld world(hundred);
   auto& donor = world.add_donor(1, link_bandwidth);
   bool over = false;
-  std::function<void(int64_t)> sweep = [&](int64_t number) {
+  std::function<void(int64_t)> step = [&](int64_t number) {
     if (over) return;
-    world.sweep(donor, number, 1000 + static_cast<uint64_t>(number));
-    world.at(world.now() + 10 * millisecond, [&, number] { sweep(number + 1); });
+    world.step(donor, number, 1000 + static_cast<uint64_t>(number));
+    world.at(world.now() + 10 * millisecond, [&, number] { step(number + 1); });
   };
-  world.at(0, [&] { sweep(8); });
+  world.at(0, [&] { step(8); });
   world.at(505 * millisecond, [&] { world.add_joiner(100); });
   world.run(600 * millisecond);
   world.run_all();
@@ -103,8 +103,8 @@ TEST(StateTransfer, joiners_are_given_one_state_whole_while_sweeps_go_on) {
   auto& joiner = *world.joiners().begin()->second;
   ASSERT_TRUE(joiner.outcome && joiner.outcome->ok());
   const auto& state = joiner.outcome->value();
-  EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(state.sweep)));
-  EXPECT_EQ(state.sweep, 8 + 51);  // that of its question's arrival
+  EXPECT_EQ(state.values, test::random_bytes(world.vector_bytes(), 1000 + static_cast<uint64_t>(state.step)));
+  EXPECT_EQ(state.step, 8 + 51);  // that of its question's arrival
   EXPECT_LT(joiner.ended_at, 2 * second);
   EXPECT_FALSE(donor.copy->held());
 }
@@ -122,7 +122,7 @@ void expect_sound(const StateWorld& world, const LoadedState& state, const std::
   EXPECT_TRUE(std::find(blobs.begin(), blobs.end(), state.blobs[0].bytes) != blobs.end());
 }
 
-TEST(StateTransfer, survives_random_loss_damage_deaths_and_sweeps) {
+TEST(StateTransfer, survives_random_loss_damage_deaths_and_steps) {
   uint64_t ended = 0, loaded = 0, mixed = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -142,7 +142,7 @@ TEST(StateTransfer, survives_random_loss_damage_deaths_and_sweeps) {
       if (id > 1 && random.chance(0.4)) world.at(soon(), [&] { world.kill(donor); });
       if (random.chance(0.5)) {
         world.at(soon(), [&] {
-          world.sweep(donor, 8, 4);
+          world.step(donor, 8, 4);
           world.roster_changed();
         });
       }

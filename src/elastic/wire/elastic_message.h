@@ -21,12 +21,12 @@ inline constexpr int elastic_channel_count = 5;  // 0 is none
 
 enum class ElasticRole : uint8_t {
   peer = 0,
-  client = 1,   // cannot be reached: opens all connections itself, owns no chunks, is no clerk
+  client = 1,   // cannot be reached: opens all connections itself, owns no chunks, is no coordinator
   reducer = 2,  // has no vector: weight 0, never a contributor, but owns chunks
 };
 const char* name(ElasticRole role);
 
-// 128 random bits, drawn by the clerk that formed the group.
+// 128 random bits, drawn by the coordinator that formed the group.
 struct GroupId {
   uint64_t low = 0;
   uint64_t high = 0;

@@ -16,8 +16,8 @@ struct ElasticTimes {
   Nanos gossip_period = 500 * millisecond;
   Nanos heal_period = 10 * second;          // the full roster with a seed or a dead entry, for ever
   Nanos forget_dead = 3600 * second;
-  Nanos clerk_timeout = 1 * second;
-  Nanos gather_timeout = 2 * second;        // of a clerk, for members that do not register
+  Nanos coordinator_timeout = 1 * second;
+  Nanos gather_timeout = 2 * second;        // of a coordinator, for members that do not register
   Nanos stall_timeout = 2 * second;         // a member of a round that says nothing
   Nanos contribute_timeout = 5 * second;    // at least; see contribute_timeout_for
   Nanos result_timeout = 4 * second;        // more than stall_timeout
@@ -29,7 +29,7 @@ struct ElasticTimes {
   static ElasticTimes lan() { return {}; }
   static ElasticTimes wan() {
     return {.probe_period = 2 * second, .probe_timeout = 1500 * millisecond, .suspect_time = 10 * second, .gossip_period = 1 * second,
-            .heal_period = 30 * second, .forget_dead = 3600 * second, .clerk_timeout = 3 * second, .gather_timeout = 10 * second,
+            .heal_period = 30 * second, .forget_dead = 3600 * second, .coordinator_timeout = 3 * second, .gather_timeout = 10 * second,
             .stall_timeout = 6 * second, .contribute_timeout = 5 * second, .result_timeout = 12 * second, .ballot_timeout = 3 * second,
             .round_timeout = 120 * second, .relayout_period = 30 * second, .leave_grace = 15 * second};
   }
@@ -48,7 +48,7 @@ struct ElasticTimes {
       const char* name;
       Nanos value;
     } all[] = {{"probe_period", probe_period}, {"probe_timeout", probe_timeout}, {"suspect_time", suspect_time}, {"gossip_period", gossip_period},
-               {"heal_period", heal_period}, {"forget_dead", forget_dead}, {"clerk_timeout", clerk_timeout}, {"gather_timeout", gather_timeout},
+               {"heal_period", heal_period}, {"forget_dead", forget_dead}, {"coordinator_timeout", coordinator_timeout}, {"gather_timeout", gather_timeout},
                {"stall_timeout", stall_timeout}, {"contribute_timeout", contribute_timeout}, {"result_timeout", result_timeout},
                {"ballot_timeout", ballot_timeout}, {"round_timeout", round_timeout}, {"relayout_period", relayout_period}, {"leave_grace", leave_grace}};
     for (const auto& one : all) {

@@ -18,16 +18,16 @@ uint32_t chunk_of(Collective collective, Rank from, Rank to, uint32_t world) {
   return gets_blocks(collective) ? from : 0;
 }
 
-const std::byte* input_for(const Express& e, Rank rank) {
+const std::byte* input_for(const FastPath& e, Rank rank) {
   const auto block = gives_blocks(e.request->collective) ? rank : e.request->in_place_blocks ? e.group->self : 0;
   return static_cast<const std::byte*>(e.request->input) + block * size_t{e.header.payload_bytes};
 }
 
 // With a root it crosses the links in one direction only: nothing that could be counted for all of them together.
-void record_rooted(const Express& e, Nanos now) {
+void record_rooted(const FastPath& e, Nanos now) {
   const auto& plan = *e.plan;
   const bool sent = plan.sends > 0;
-  std::array<record::Moved, Express::world_max> moved{};
+  std::array<record::Moved, FastPath::world_max> moved{};
   const uint64_t bytes = e.header.payload_bytes + sizeof(FrameHeader);
   const auto count = plan.sends + plan.receives;
   for (size_t i = 0; i < count; ++i) {
@@ -37,7 +37,7 @@ void record_rooted(const Express& e, Nanos now) {
   const record::Entry entry{.number = e.header.operation, .bytes = plan.tensor_bytes, .started = e.started, .first_send = sent ? e.started : 0, .last_receive = sent ? 0 : now, .ended = now,
                             .kind = {.collective = static_cast<uint8_t>(plan.collective), .dtype = static_cast<uint8_t>(plan.dtype), .reduce_op = static_cast<uint8_t>(plan.op),
                                      .schedule = static_cast<uint8_t>(plan.plan->kind), .root = plan.root},
-                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .awaited = sent ? -1 : static_cast<int32_t>(e.last_rank)};
+                            .code = static_cast<uint8_t>(Code::ok), .numbering = static_cast<uint8_t>(record::Numbering::by_order), .reserved = 0, .pending = sent ? -1 : static_cast<int32_t>(e.last_rank)};
   e.group->record->begun();
   e.group->record->ended(entry, now - e.started, std::span(moved).first(count));
 }
@@ -45,7 +45,7 @@ void record_rooted(const Express& e, Nanos now) {
 }  // namespace
 
 // The transport that all others of the group are reached by, if one may look ahead there.
-Transport* Engine::express_route(const GroupCore& group) {
+Transport* Engine::fast_path_route(const GroupCore& group) {
   if (!group.gave_up.empty()) return nullptr;
   Transport* common = nullptr;
   for (const auto peer : group.members) {
@@ -57,19 +57,19 @@ Transport* Engine::express_route(const GroupCore& group) {
   return common != nullptr && common->looks_ahead() ? common : nullptr;
 }
 
-bool Engine::plan_express(GroupCore& group, const OperationRequest& request, ExpressPlan& express) try {
+bool Engine::plan_fast_path(GroupCore& group, const OperationRequest& request, FastPathPlan& fast_path) try {
   const auto collective = request.collective;
   const bool barrier = collective == Collective::barrier, message = collective == Collective::send || collective == Collective::recv;
   const uint64_t bytes = barrier ? 0 : request.count * element_bytes(request.dtype);
   const bool even = request.send_counts.empty() && request.recv_counts.empty();
-  const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= Express::bytes_max;
+  const bool is_short = (barrier || bytes > 0) && bytes * (has_blocks(collective) ? group.world() : 1) <= FastPath::bytes_max;
   const bool plain = request.codec->is_plain() && request.encode_error == nullptr && request.agreement == 0;
-  if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > Express::world_max) return false;
+  if (message || !even || !is_short || !plain || group.world() < 2 || group.world() > FastPath::world_max) return false;
   const auto chosen = plan_for(group, request);
   if (!chosen || !is_exchange(collective, chosen->plan->kind) || chosen->plan->relayed || bytes > chosen->slice_bytes) return false;
   const auto& plan = *chosen->plan;
   const auto descriptor = describe(request, plan.kind, chosen->slice_bytes, group.world());
-  express = {.collective = collective,
+  fast_path = {.collective = collective,
              .count = request.count,
              .dtype = request.dtype,
              .op = request.op,
@@ -96,29 +96,29 @@ bool Engine::plan_express(GroupCore& group, const OperationRequest& request, Exp
   for (uint32_t distance = 1; distance < group.world(); ++distance) {
     const Rank rank = (group.self + distance) % group.world();
     if (rooted && !is_root && rank != request.root) continue;
-    express.others[count++] = group.members[rank];
-    if (receives) express.awaited |= 1u << rank;
+    fast_path.others[count++] = group.members[rank];
+    if (receives) fast_path.pending |= 1u << rank;
   }
-  express.sends = sends ? count : 0;
-  express.receives = receives ? count : 0;
-  auto& report = express.report;
-  report.sent_messages = express.sends;
-  report.received_messages = express.receives;
-  report.sent_bytes = express.sends * (sizeof(FrameHeader) + bytes);
-  report.received_bytes = express.receives * (sizeof(FrameHeader) + bytes);
-  report.sent_payload = express.sends * bytes;
-  report.sent_elements = bytes == 0 ? 0 : express.sends * request.count;
+  fast_path.sends = sends ? count : 0;
+  fast_path.receives = receives ? count : 0;
+  auto& report = fast_path.report;
+  report.sent_messages = fast_path.sends;
+  report.received_messages = fast_path.receives;
+  report.sent_bytes = fast_path.sends * (sizeof(FrameHeader) + bytes);
+  report.received_bytes = fast_path.receives * (sizeof(FrameHeader) + bytes);
+  report.sent_payload = fast_path.sends * bytes;
+  report.sent_elements = bytes == 0 ? 0 : fast_path.sends * request.count;
   return true;
 } catch (const std::bad_alloc&) {
   return false;  // the executor meets it again, and knows how to end
 }
 
-bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
+bool Engine::send_fast_path(FastPath& e, std::span<const PeerIndex> others) {
   if (gives_blocks(e.request->collective)) return send_blocks(e, others);
   const size_t bytes = e.header.payload_bytes;
   const auto* const values = input_for(e, e.group->self);
   e.header.chunk = chunk_of(e.request->collective, e.group->self, e.group->self, e.group->world());
-  if (bytes <= Express::short_bytes) return e.route->send_copies(others, e.header, values);
+  if (bytes <= FastPath::short_bytes) return e.route->send_copies(others, e.header, values);
   const auto slot = e.route->acquire(others, bytes, false);  // one copy for all
   if (!slot) return false;
   e.filling += compute_.fill(slot.data, values, bytes).cost;
@@ -127,9 +127,9 @@ bool Engine::send_express(Express& e, std::span<const PeerIndex> others) {
 }
 
 // All of them, or none.
-bool Engine::send_blocks(Express& e, std::span<const PeerIndex> others) {
+bool Engine::send_blocks(FastPath& e, std::span<const PeerIndex> others) {
   const size_t bytes = e.header.payload_bytes;
-  std::array<Slot, Express::world_max> slots;
+  std::array<Slot, FastPath::world_max> slots;
   for (size_t i = 0; i < others.size(); ++i) {
     slots[i] = e.route->acquire(others.subspan(i, 1), bytes, false);
     if (slots[i]) continue;
@@ -146,25 +146,25 @@ bool Engine::send_blocks(Express& e, std::span<const PeerIndex> others) {
   return true;
 }
 
-bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
+bool Engine::begin_fast_path(FastPath& e, GroupCore& group, OperationRequest& request, uint64_t id, Nanos now) {
   // Whatever else there is to do or to say: the executor's path knows how.
   const bool quiet = id == 0 && request.delivery == Delivery::reliable && active_.empty() && unexpected_.empty() && !gave_up_ && group.ended.ok() && group.violation.ok() && now - polled_ <= news_age_max;
-  auto& plan = group.express[static_cast<size_t>(request.collective)];
-  if (!quiet || !(plan.serves(request) || plan_express(group, request, plan))) return false;
-  e.route = express_route(group);
+  auto& plan = group.fast_path[static_cast<size_t>(request.collective)];
+  if (!quiet || !(plan.serves(request) || plan_fast_path(group, request, plan))) return false;
+  e.route = fast_path_route(group);
   if (e.route == nullptr) return false;
   e.header = plan.header;
   e.header.operation = group.next_operation;
   e.group = &group;
   e.plan = &plan;
   e.request = &request;
-  if (plan.sends > 0 && !send_express(e, std::span(plan.others).first(plan.sends))) return false;
+  if (plan.sends > 0 && !send_fast_path(e, std::span(plan.others).first(plan.sends))) return false;
   ++group.next_operation;
   now_ = e.started = now;
-  e.missing = plan.awaited;
+  e.missing = plan.pending;
   const bool rooted = is_rooted(request.collective);
   if (group.record != nullptr && !rooted) {
-    group.record->express_begun(e.header.operation, plan.tensor_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
+    group.record->fast_path_begun(e.header.operation, plan.tensor_bytes, {.collective = static_cast<uint8_t>(request.collective), .dtype = static_cast<uint8_t>(request.dtype),
                                                   .reduce_op = static_cast<uint8_t>(request.op), .schedule = static_cast<uint8_t>(plan.plan->kind), .root = 0}, now);
   }
   if (adds(request.collective)) e.values[group.self] = input_for(e, group.self);
@@ -176,7 +176,7 @@ bool Engine::begin_express(Express& e, GroupCore& group, OperationRequest& reque
   return true;
 }
 
-Express::Found Engine::look(Express& e) {
+FastPath::Found Engine::look(FastPath& e) {
   for (uint32_t left = e.missing; left != 0; left &= left - 1) {
     const auto rank = static_cast<Rank>(std::countr_zero(left));
     const auto collective = e.request->collective;
@@ -187,25 +187,25 @@ Express::Found Engine::look(Express& e) {
     const std::byte* values = nullptr;
     const auto next = e.route->next(e.group->members[rank], e.header, values);
     if (next == Next::none) continue;
-    if (next == Next::other) return Express::Found::something_else;
+    if (next == Next::other) return FastPath::Found::something_else;
     if (adds(collective)) e.values[rank] = values;
     else if (e.header.payload_bytes > 0) keep_block(e, rank, values);
     e.missing &= ~(1u << rank);
     e.last_rank = rank;
   }
-  if (e.missing != 0) return Express::Found::nothing_yet;
+  if (e.missing != 0) return FastPath::Found::nothing_yet;
   add_up(e);
-  return Express::Found::all;
+  return FastPath::Found::all;
 }
 
 // The executor may write it once more, if it takes over.
-void Engine::keep_block(Express& e, Rank rank, const void* values) {
+void Engine::keep_block(FastPath& e, Rank rank, const void* values) {
   const size_t bytes = e.header.payload_bytes;
   auto* const block = static_cast<std::byte*>(e.request->output) + (gets_blocks(e.request->collective) ? rank * bytes : 0);
   if (block != values) e.adding += compute_.copy_now(block, values, bytes).cost;
 }
 
-void Engine::add_up(Express& e) {
+void Engine::add_up(FastPath& e) {
   const auto& request = *e.request;
   if (adds(request.collective) && e.plan->receives > 0) {
     const auto world = e.group->world();
@@ -224,11 +224,11 @@ void Engine::add_up(Express& e) {
 }
 
 // A copy of what is always the same, and few words written in it: anything else takes longer than the sum of 1 KiB.
-Result<Report> Engine::report(const Express& e, Nanos now) const {
+Result<Report> Engine::report(const FastPath& e, Nanos now) const {
   Result<Report> result(e.plan->report);
   const Nanos compute = e.filling + e.adding, total = std::max(now - e.started, compute);
   const bool waited = e.plan->receives > 0;
-  if (e.group->record != nullptr && !is_rooted(e.request->collective)) e.group->record->express_ended(e.last_rank, now);
+  if (e.group->record != nullptr && !is_rooted(e.request->collective)) e.group->record->fast_path_ended(e.last_rank, now);
   else if (e.group->record != nullptr) record_rooted(e, now);
   auto& report = *result;
   report.number = e.header.operation;
@@ -239,7 +239,7 @@ Result<Report> Engine::report(const Express& e, Nanos now) const {
   return result;
 }
 
-std::shared_ptr<Completion> Engine::take_over(Express& e, Nanos now) {
+std::shared_ptr<Completion> Engine::take_over(FastPath& e, Nanos now) {
   return guarded([&] {
     return launch(*e.group, std::move(*e.request), {.chosen = {.plan = e.plan->plan, .slice_bytes = e.plan->slice_bytes}, .number = e.header.operation, .is_sent = e.plan->sends > 0}, e.started, now);
   });

@@ -17,8 +17,8 @@
 
 namespace unisono {
 
-struct Express {
-  static constexpr uint32_t world_max = ExpressPlan::world_max;
+struct FastPath {
+  static constexpr uint32_t world_max = FastPathPlan::world_max;
   static_assert(world_max <= 32, "missing has a bit for each");
   static constexpr uint64_t bytes_max = exchange_bytes_max;
   static constexpr uint64_t short_bytes = 4096;      // what the shared-memory transport keeps in its small slots
@@ -26,7 +26,7 @@ struct Express {
   enum class Found : uint8_t { nothing_yet, all, something_else };
 
   GroupCore* group = nullptr;
-  const ExpressPlan* plan = nullptr;
+  const FastPathPlan* plan = nullptr;
   OperationRequest* request = nullptr;
   Transport* route = nullptr;
   FrameHeader header;                         // as sent; what comes has to be its like

@@ -16,7 +16,7 @@ struct Kind {
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << name(kind.collective) << (kind.in_place ? "_in_place" : ""); }
 
-class ExpressBlocks : public ExpressCalls, public ::testing::WithParamInterface<Kind> {
+class FastPathBlocks : public FastPathCalls, public ::testing::WithParamInterface<Kind> {
  protected:
   void make(uint32_t world, size_t count, Rank root = 0, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
     make_cluster(world);
@@ -35,7 +35,7 @@ class ExpressBlocks : public ExpressCalls, public ::testing::WithParamInterface<
     if (in_place) out = in;
     const ConstTensor given(in_place ? out.data() : in.data(), in.size(), DType::f32);
     const Tensor got(out.data(), out.size(), DType::f32);
-    calls[r] = {.request = request(cluster->caller(r), given, got, root, options), .express = {}};
+    calls[r] = {.request = request(cluster->caller(r), given, got, root, options), .fast_path = {}};
   }
   OperationRequest request(const Caller& caller, ConstTensor in, Tensor out, Rank root, const CallOptions& options) {
     switch (GetParam().collective) {
@@ -55,10 +55,10 @@ class ExpressBlocks : public ExpressCalls, public ::testing::WithParamInterface<
   std::vector<Floats> inputs, outputs;  // by rank
 };
 
-class ExpressSums : public ExpressBlocks {};   // those that add
-class ExpressGifts : public ExpressBlocks {};  // those that have a block for each other rank
+class FastPathSums : public FastPathBlocks {};   // those that add
+class FastPathGifts : public FastPathBlocks {};  // those that have a block for each other rank
 
-TEST_P(ExpressBlocks, gives_the_executors_values_and_the_executors_report) {
+TEST_P(FastPathBlocks, gives_the_executors_values_and_the_executors_report) {
   for (const uint32_t world : {2u, 3u, 8u, 32u}) {
     for (const Rank root : {0u, world - 1}) {
       for (const size_t count : {1, 7, 1025, 2048}) {
@@ -70,7 +70,7 @@ TEST_P(ExpressBlocks, gives_the_executors_values_and_the_executors_report) {
         make(world, count, root);
         for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world << " ranks, " << count;
         for (Rank r = 0; r < world; ++r) {
-          ASSERT_EQ(look(r), Express::Found::all);
+          ASSERT_EQ(look(r), FastPath::Found::all);
           ASSERT_EQ(outputs[r], expected[r]) << "rank " << r << " of " << world << ", " << count;
           auto ours = report(r);
           if (waits(r, root) && world > 2) ours.last_rank = done[r]->report.last_rank;  // of several, a matter of time
@@ -82,7 +82,7 @@ TEST_P(ExpressBlocks, gives_the_executors_values_and_the_executors_report) {
   }
 }
 
-TEST_P(ExpressBlocks, is_written_down_as_the_executors_is) {
+TEST_P(FastPathBlocks, is_written_down_as_the_executors_is) {
   for (const Rank root : {0u, 2u}) {
     const auto call = [&] { make(3, 100, root); };
     const auto ours = written(true, call), theirs = written(false, call);
@@ -93,12 +93,12 @@ TEST_P(ExpressBlocks, is_written_down_as_the_executors_is) {
   }
 }
 
-TEST_P(ExpressBlocks, the_executor_takes_over_what_was_sent_and_what_is_there) {
+TEST_P(FastPathBlocks, the_executor_takes_over_what_was_sent_and_what_is_there) {
   for (const Rank root : {0u, 1u}) {
     for (const bool some_there : {false, true}) {
       make(3, 500, root);
       for (Rank r = 0; r < 3; ++r) ASSERT_TRUE(begin(r));
-      for (Rank r = 0; r < 3; ++r) ASSERT_EQ(look(r), Express::Found::all);
+      for (Rank r = 0; r < 3; ++r) ASSERT_EQ(look(r), FastPath::Found::all);
       const auto expected = outputs;
 
       make(3, 500, root);
@@ -107,8 +107,8 @@ TEST_P(ExpressBlocks, the_executor_takes_over_what_was_sent_and_what_is_there) {
       if (some_there) done.push_back(by_executor(2));
       ASSERT_TRUE(begin(0));
       if (!first_waits) {
-        EXPECT_EQ(look(0), Express::Found::all);
-      } else if (look(0) == Express::Found::nothing_yet) {
+        EXPECT_EQ(look(0), FastPath::Found::all);
+      } else if (look(0) == FastPath::Found::nothing_yet) {
         done.push_back(take_over(0));
         EXPECT_FALSE(done.back()->done);
       } else {
@@ -125,7 +125,7 @@ TEST_P(ExpressBlocks, the_executor_takes_over_what_was_sent_and_what_is_there) {
   }
 }
 
-TEST_P(ExpressBlocks, what_was_found_out_for_one_serves_only_its_like) {
+TEST_P(FastPathBlocks, what_was_found_out_for_one_serves_only_its_like) {
   make(2, 20);
   Rank turn = 0;
   for (const size_t count : {20, 20, 7}) {
@@ -134,7 +134,7 @@ TEST_P(ExpressBlocks, what_was_found_out_for_one_serves_only_its_like) {
       again(r, count, root);
       ASSERT_TRUE(begin(r));
     }
-    for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), Express::Found::all);
+    for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), FastPath::Found::all);
     const auto got = outputs;
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < 2; ++r) {
@@ -147,8 +147,8 @@ TEST_P(ExpressBlocks, what_was_found_out_for_one_serves_only_its_like) {
 }
 
 // Rounded once, from sums in more bits, as the executor rounds.
-TEST_P(ExpressSums, averages_of_16_bit_floats_are_the_executors) {
-  const auto averages = [&](bool express) {
+TEST_P(FastPathSums, averages_of_16_bit_floats_are_the_executors) {
+  const auto averages = [&](bool fast_path) {
     make(3, 600, 1, {.op = ReduceOp::avg, .schedule = ScheduleKind::direct});
     for (Rank r = 0; r < 3; ++r) {
       auto& words = GetParam().in_place ? outputs[r] : inputs[r];
@@ -158,18 +158,18 @@ TEST_P(ExpressSums, averages_of_16_bit_floats_are_the_executors) {
     }
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < 3; ++r) {
-      if (express) EXPECT_TRUE(begin(r));
+      if (fast_path) EXPECT_TRUE(begin(r));
       else done.push_back(by_executor(r));
     }
-    if (!express) cluster->finish(done);
-    for (Rank r = 0; r < 3 && express; ++r) EXPECT_EQ(look(r), Express::Found::all);
+    if (!fast_path) cluster->finish(done);
+    for (Rank r = 0; r < 3 && fast_path; ++r) EXPECT_EQ(look(r), FastPath::Found::all);
     return outputs;
   };
   const auto ours = averages(true), theirs = averages(false);
   for (Rank r = 0; r < 3; ++r) EXPECT_EQ(std::memcmp(ours[r].data(), theirs[r].data(), ours[r].size() * sizeof(float)), 0) << r;
 }
 
-TEST_P(ExpressGifts, where_there_is_no_room_for_all_nothing_is_sent) {
+TEST_P(FastPathGifts, where_there_is_no_credit_for_all_nothing_is_sent) {
   make(3, 100);
   std::vector<Slot> taken;
   const PeerIndex one[] = {1};
@@ -186,7 +186,7 @@ TEST_P(ExpressGifts, where_there_is_no_room_for_all_nothing_is_sent) {
   EXPECT_TRUE(begin(0));
 }
 
-TEST_P(ExpressBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_lost) {
+TEST_P(FastPathBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_lost) {
   const bool to_root = rooted() && GetParam().collective != Collective::scatter;
   const Rank root = to_root ? 0 : 1;
   make(2, 100, root);
@@ -198,25 +198,25 @@ TEST_P(ExpressBlocks, a_call_that_differs_is_named_and_so_is_a_rank_that_is_lost
   expect_death_is_named(0, to_root ? 2 : 1);
 }
 
-TEST_P(ExpressBlocks, a_message_of_another_block_or_another_length_is_something_else) {
+TEST_P(FastPathBlocks, a_message_of_another_block_or_another_length_is_something_else) {
   const auto collective = GetParam().collective;
   const Rank root = collective == Collective::scatter ? 1 : 0;
   const uint32_t right = collective == Collective::all_to_all ? 3 : collective == Collective::gather ? 1 : 0;  // from rank 1 to rank 0 of 3
   for (const int wrong : {0, 1, 2}) {
     make(3, 100, root);
     ASSERT_TRUE(begin(0));
-    auto header = calls[0].express.header;
+    auto header = calls[0].fast_path.header;
     header.sender = 1;
     header.chunk = wrong == 1 ? right + 1 : right;
     header.payload_bytes = wrong == 2 ? 396 : 400;
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(inputs[1])).first(header.payload_bytes), 0);
     const auto found = look(0);
-    if (wrong == 0) EXPECT_NE(found, Express::Found::something_else);
-    else EXPECT_EQ(found, Express::Found::something_else) << wrong;
+    if (wrong == 0) EXPECT_NE(found, FastPath::Found::something_else);
+    else EXPECT_EQ(found, FastPath::Found::something_else) << wrong;
   }
 }
 
-TEST_P(ExpressBlocks, is_only_for_short_even_blocks_in_one_round) {
+TEST_P(FastPathBlocks, is_only_for_short_even_blocks_in_one_round) {
   const bool blocks = GetParam().collective != Collective::reduce;
   make(2, (256 << 10) / 4 / (blocks ? 2 : 1) + 1);
   EXPECT_FALSE(begin(0)) << "too long";
@@ -230,7 +230,7 @@ TEST_P(ExpressBlocks, is_only_for_short_even_blocks_in_one_round) {
   }
   make(2, 10);
   for (Rank r = 0; r < 2; ++r) ASSERT_TRUE(begin(r));
-  for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), Express::Found::all);
+  for (Rank r = 0; r < 2; ++r) ASSERT_EQ(look(r), FastPath::Found::all);
   if (!blocks || GetParam().in_place) return;
   // Though what was found out would serve as many elements.
   again(0, 10);
@@ -241,7 +241,7 @@ TEST_P(ExpressBlocks, is_only_for_short_even_blocks_in_one_round) {
 }
 
 // The root's own values lie where those of rank 0 will: a rank that is late makes the executor begin where these have come already.
-TEST_F(ExpressCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
+TEST_F(FastPathCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
   for (const bool all : {false, true}) {
     make_cluster(3);
     std::vector<Floats> memory(3, Floats(300, -1));
@@ -250,12 +250,12 @@ TEST_F(ExpressCalls, what_gathers_into_its_own_input_has_it_put_away_first) {
       const ConstTensor in(memory[r].data(), 100, DType::f32);
       const Tensor out(memory[r].data(), 300, DType::f32);
       const CallOptions direct{.schedule = ScheduleKind::direct};
-      calls[r] = {.request = (all ? all_gather_call(cluster->caller(r), in, out, {}, false, direct) : gather_call(cluster->caller(r), in, out, 1, {}, direct)).value(), .express = {}};
+      calls[r] = {.request = (all ? all_gather_call(cluster->caller(r), in, out, {}, false, direct) : gather_call(cluster->caller(r), in, out, 1, {}, direct)).value(), .fast_path = {}};
     };
     for (Rank r = 0; r < 3; ++r) call(r);
     std::vector<std::shared_ptr<Completion>> done = {by_executor(0)};
     ASSERT_TRUE(begin(1));
-    EXPECT_EQ(look(1), Express::Found::nothing_yet);
+    EXPECT_EQ(look(1), FastPath::Found::nothing_yet);
     EXPECT_EQ(memory[1][0], 1) << "of rank 0";
     done.push_back(take_over(1));
     done.push_back(by_executor(2));
@@ -271,10 +271,10 @@ const Kind scatters{Collective::reduce_scatter}, scatters_in_place{Collective::r
 const Kind exchanges{Collective::all_to_all}, exchanges_in_place{Collective::all_to_all, true};
 std::string title(const ::testing::TestParamInfo<Kind>& info) { return ::testing::PrintToString(info.param); }
 
-class ExpressUneven : public ExpressCalls {};
+class FastPathUneven : public FastPathCalls {};
 
 // What a rank gives and gets is all of one size; what the others exchange is not, and goes by the executor.
-TEST_F(ExpressUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_differ) {
+TEST_F(FastPathUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_differ) {
   constexpr uint32_t world = 3;
   const auto size = [](Rank from, Rank to) -> size_t { return from == 0 || to == 0 ? 200 : 100 * (from + 2 * to) - 200; };
   const auto value = [](Rank from, Rank to, size_t i) { return static_cast<float>(10000 * from + 1000 * to + i); };
@@ -295,15 +295,15 @@ TEST_F(ExpressUneven, a_rank_of_equal_blocks_is_beside_others_whose_blocks_diffe
   EXPECT_FALSE(begin(1));
   const std::vector<std::shared_ptr<Completion>> done{by_executor(1), by_executor(2)};
   for (int turn = 0; turn < 3; ++turn) cluster->engine(1).poll(cluster->now()), cluster->engine(2).poll(cluster->now());
-  ASSERT_EQ(look(0), Express::Found::all);
+  ASSERT_EQ(look(0), FastPath::Found::all);
   cluster->finish(done);
   for (const auto& completion : done) EXPECT_TRUE(completion->status.ok()) << completion->status.to_string();
   EXPECT_EQ(out, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ExpressBlocks, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}, Kind{Collective::gather}, reduces, reduces_in_place), title);
-INSTANTIATE_TEST_SUITE_P(All, ExpressSums, ::testing::Values(scatters, scatters_in_place, reduces, reduces_in_place), title);
-INSTANTIATE_TEST_SUITE_P(All, ExpressGifts, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}), title);
+INSTANTIATE_TEST_SUITE_P(All, FastPathBlocks, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}, Kind{Collective::gather}, reduces, reduces_in_place), title);
+INSTANTIATE_TEST_SUITE_P(All, FastPathSums, ::testing::Values(scatters, scatters_in_place, reduces, reduces_in_place), title);
+INSTANTIATE_TEST_SUITE_P(All, FastPathGifts, ::testing::Values(scatters, scatters_in_place, exchanges, exchanges_in_place, Kind{Collective::scatter}), title);
 
 }  // namespace
 }  // namespace unisono

@@ -8,7 +8,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-class ExpressBroadcast : public ExpressCalls {
+class FastPathBroadcast : public FastPathCalls {
  protected:
   void make(uint32_t world, size_t count, Rank root) {
     make_cluster(world);
@@ -19,7 +19,7 @@ class ExpressBroadcast : public ExpressCalls {
   void again(Rank r, size_t count, Rank root, int32_t first = 100, ScheduleKind schedule = ScheduleKind::direct) {
     data[r].assign(count, -1);
     if (r == root) std::iota(data[r].begin(), data[r].end(), first);
-    calls[r] = {.request = broadcast_call(cluster->caller(r), std::span<int32_t>(data[r]), root, {.schedule = schedule}).value(), .express = {}};
+    calls[r] = {.request = broadcast_call(cluster->caller(r), std::span<int32_t>(data[r]), root, {.schedule = schedule}).value(), .fast_path = {}};
   }
   void expect_received(Rank r, int32_t first = 100) {
     Ints expected(data[r].size());
@@ -30,7 +30,7 @@ class ExpressBroadcast : public ExpressCalls {
   std::vector<Ints> data;  // by rank
 };
 
-TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
+TEST_F(FastPathBroadcast, gives_the_executors_values_and_the_executors_report) {
   for (const uint32_t world : {2u, 3u, 8u, 32u}) {
     for (const Rank root : {0u, world - 1}) {
       for (const size_t count : {1, 7, 1024, 1025, 65536}) {
@@ -41,7 +41,7 @@ TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
         make(world, count, root);
         for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world << " ranks, " << count;
         for (Rank r = 0; r < world; ++r) {
-          ASSERT_EQ(look(r), Express::Found::all);
+          ASSERT_EQ(look(r), FastPath::Found::all);
           expect_received(r);
           expect_alike(report(r), done[r]->report);
         }
@@ -50,38 +50,38 @@ TEST_F(ExpressBroadcast, gives_the_executors_values_and_the_executors_report) {
   }
 }
 
-TEST_F(ExpressBroadcast, the_root_waits_for_nobody_and_the_others_for_it_alone) {
+TEST_F(FastPathBroadcast, the_root_waits_for_nobody_and_the_others_for_it_alone) {
   make(3, 100, 1);
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(1), Express::Found::all);
+  EXPECT_EQ(look(1), FastPath::Found::all);
   EXPECT_EQ(report(1).wait_us, 0);
-  EXPECT_EQ(look(0), Express::Found::all);
+  EXPECT_EQ(look(0), FastPath::Found::all);
   expect_received(0);
   ASSERT_TRUE(begin(2));
-  EXPECT_EQ(look(2), Express::Found::all);
+  EXPECT_EQ(look(2), FastPath::Found::all);
   expect_received(2);
 }
 
 // As far as there is room; then the executor waits for it.
-TEST_F(ExpressBroadcast, a_root_that_is_ahead_is_heard_in_order) {
+TEST_F(FastPathBroadcast, a_root_that_is_ahead_is_heard_in_order) {
   make(2, 2000, 0);
   int32_t sent = 0;
   for (; sent < 3; ++sent) {
     again(0, 2000, 0, 10 * sent);
     ASSERT_TRUE(begin(0));
-    ASSERT_EQ(look(0), Express::Found::all);
+    ASSERT_EQ(look(0), FastPath::Found::all);
   }
   for (int32_t i = 0; i < sent; ++i) {
     again(1, 2000, 0);
     ASSERT_TRUE(begin(1));
-    ASSERT_EQ(look(1), Express::Found::all);
+    ASSERT_EQ(look(1), FastPath::Found::all);
     expect_received(1, 10 * i);
   }
 }
 
-TEST_F(ExpressBroadcast, roots_may_change) {
+TEST_F(FastPathBroadcast, roots_may_change) {
   make(3, 100, 0);
   for (int turn = 0; turn < 6; ++turn) {
     const Rank root = turn % 3;
@@ -90,24 +90,24 @@ TEST_F(ExpressBroadcast, roots_may_change) {
       ASSERT_TRUE(begin(r));
     }
     for (Rank r = 0; r < 3; ++r) {
-      ASSERT_EQ(look(r), Express::Found::all);
+      ASSERT_EQ(look(r), FastPath::Found::all);
       expect_received(r, turn);
     }
   }
 }
 
-TEST_F(ExpressBroadcast, the_executor_takes_over_from_who_waits) {
+TEST_F(FastPathBroadcast, the_executor_takes_over_from_who_waits) {
   for (const bool root_by_executor : {false, true}) {
     make(3, 500, 2);
     ASSERT_TRUE(begin(0));
-    EXPECT_EQ(look(0), Express::Found::nothing_yet);
+    EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
     std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
     EXPECT_FALSE(done[0]->done);
     if (root_by_executor) {
       done.push_back(by_executor(2));
     } else {
       ASSERT_TRUE(begin(2));
-      ASSERT_EQ(look(2), Express::Found::all);
+      ASSERT_EQ(look(2), FastPath::Found::all);
     }
     done.push_back(by_executor(1));
     cluster->finish(done);
@@ -121,12 +121,12 @@ TEST_F(ExpressBroadcast, the_executor_takes_over_from_who_waits) {
   }
 }
 
-TEST_F(ExpressBroadcast, a_call_that_differs_is_named_and_so_is_a_root_that_is_lost) {
+TEST_F(FastPathBroadcast, a_call_that_differs_is_named_and_so_is_a_root_that_is_lost) {
   make(2, 100, 0);
   ASSERT_TRUE(begin(0));
   again(1, 101, 0);
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(1), Express::Found::something_else);
+  EXPECT_EQ(look(1), FastPath::Found::something_else);
   const auto other = take_over(1);
   cluster->finish({other});
   EXPECT_EQ(other->status.code(), Code::invalid);
@@ -137,7 +137,7 @@ TEST_F(ExpressBroadcast, a_call_that_differs_is_named_and_so_is_a_root_that_is_l
   expect_death_is_named(0, 2);
 }
 
-TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
+TEST_F(FastPathBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
   make(2, (256 << 10) / 4 + 1, 0);
   EXPECT_FALSE(begin(0)) << "too long";
   make(2, 0, 0);
@@ -149,12 +149,12 @@ TEST_F(ExpressBroadcast, is_only_for_what_is_short_and_goes_in_one_round) {
   EXPECT_FALSE(begin(0)) << "another schedule";
 }
 
-TEST_F(ExpressBroadcast, is_written_down_as_the_executors_is) {
+TEST_F(FastPathBroadcast, is_written_down_as_the_executors_is) {
   const auto call = [&] { make(3, 100, 1); };
   const auto ours = written(true, call), theirs = written(false, call);
   for (Rank r = 0; r < 3; ++r) {
     expect_written_alike(ours[r], theirs[r]);
-    EXPECT_EQ(ours[r].operations[0].awaited, r == 1 ? -1 : 1) << "the root";
+    EXPECT_EQ(ours[r].operations[0].pending, r == 1 ? -1 : 1) << "the root";
   }
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using Ints = std::vector<int32_t>;
 
-class ExpressGather : public ExpressCalls {
+class FastPathGather : public FastPathCalls {
  protected:
   // In place: every rank's block is in `all` already.
   void make(uint32_t world, size_t count, bool in_place = false, const CallOptions& options = {.schedule = ScheduleKind::direct}) {
@@ -24,7 +24,7 @@ class ExpressGather : public ExpressCalls {
     all.assign(count * blocks.size(), -1);
     if (in_place) std::copy(block.begin(), block.end(), all.begin() + static_cast<ptrdiff_t>(r * count));
     const std::span<const int32_t> given(in_place ? all : block);
-    calls[r] = {.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(all), {}, in_place, options).value(), .express = {}};
+    calls[r] = {.request = all_gather_call(cluster->caller(r), given, std::span<int32_t>(all), {}, in_place, options).value(), .fast_path = {}};
   }
   void expect_gathered(Rank r) {
     Ints expected;
@@ -35,7 +35,7 @@ class ExpressGather : public ExpressCalls {
   std::vector<Ints> blocks, gathered;  // by rank
 };
 
-TEST_F(ExpressGather, gives_the_executors_blocks_and_the_executors_report) {
+TEST_F(FastPathGather, gives_the_executors_blocks_and_the_executors_report) {
   for (const bool in_place : {false, true}) {
     for (const uint32_t world : {2u, 3u, 8u, 32u}) {
       for (const size_t count : {1, 7, 1024, 1025, 2048}) {
@@ -48,7 +48,7 @@ TEST_F(ExpressGather, gives_the_executors_blocks_and_the_executors_report) {
         make(world, count, in_place);
         for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world << " ranks, " << count;
         for (Rank r = 0; r < world; ++r) {
-          ASSERT_EQ(look(r), Express::Found::all);
+          ASSERT_EQ(look(r), FastPath::Found::all);
           expect_gathered(r);
         }
         expect_alike(report(0), theirs);
@@ -57,19 +57,19 @@ TEST_F(ExpressGather, gives_the_executors_blocks_and_the_executors_report) {
   }
 }
 
-TEST_F(ExpressGather, is_done_when_the_last_block_is_there) {
+TEST_F(FastPathGather, is_done_when_the_last_block_is_there) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   ASSERT_TRUE(begin(2));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(0), Express::Found::all);
-  EXPECT_EQ(calls[0].express.last_rank, 1u);
+  EXPECT_EQ(look(0), FastPath::Found::all);
+  EXPECT_EQ(calls[0].fast_path.last_rank, 1u);
   expect_gathered(0);
 }
 
-TEST_F(ExpressGather, the_executor_takes_over_what_was_sent_and_what_is_there) {
+TEST_F(FastPathGather, the_executor_takes_over_what_was_sent_and_what_is_there) {
   for (const bool some_there : {false, true}) {
     for (const Rank first : {0u, 1u, 2u}) {
       make(3, 500);
@@ -77,7 +77,7 @@ TEST_F(ExpressGather, the_executor_takes_over_what_was_sent_and_what_is_there) {
       std::vector<std::shared_ptr<Completion>> done;
       ASSERT_TRUE(begin(first));
       if (some_there) done.push_back(by_executor(third));
-      EXPECT_EQ(look(first), Express::Found::nothing_yet);
+      EXPECT_EQ(look(first), FastPath::Found::nothing_yet);
       done.push_back(take_over(first));
       EXPECT_FALSE(done.back()->done);
       done.push_back(by_executor(second));
@@ -98,37 +98,37 @@ TEST_F(ExpressGather, the_executor_takes_over_what_was_sent_and_what_is_there) {
   }
 }
 
-TEST_F(ExpressGather, a_block_that_is_another_ranks_is_something_else) {
+TEST_F(FastPathGather, a_block_that_is_another_ranks_is_something_else) {
   for (const bool right : {false, true}) {
     make(3, 100);
     ASSERT_TRUE(begin(0));
-    auto header = calls[0].express.header;
+    auto header = calls[0].fast_path.header;
     header.sender = 1;
     header.chunk = right ? 1 : 2;
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(blocks[1])), 0);
-    EXPECT_EQ(look(0), right ? Express::Found::nothing_yet : Express::Found::something_else);
+    EXPECT_EQ(look(0), right ? FastPath::Found::nothing_yet : FastPath::Found::something_else);
   }
 }
 
-TEST_F(ExpressGather, a_rank_that_gathers_more_is_named_by_the_executor) {
+TEST_F(FastPathGather, a_rank_that_gathers_more_is_named_by_the_executor) {
   make(2, 100);
   ASSERT_TRUE(begin(0));
   again(1, 101);
   const auto other = by_executor(1);
-  EXPECT_EQ(look(0), Express::Found::something_else);
+  EXPECT_EQ(look(0), FastPath::Found::something_else);
   const auto done = take_over(0);
   cluster->finish({done, other});
   EXPECT_EQ(done->status.code(), Code::invalid);
   EXPECT_NE(done->status.message().find("rank 1"), std::string::npos) << done->status.to_string();
 }
 
-TEST_F(ExpressGather, a_death_is_found_by_the_executor) {
+TEST_F(FastPathGather, a_death_is_found_by_the_executor) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
   expect_death_is_named(0, 2);
 }
 
-TEST_F(ExpressGather, what_was_found_out_for_one_serves_only_its_like) {
+TEST_F(FastPathGather, what_was_found_out_for_one_serves_only_its_like) {
   make(2, 20);
   for (int turn = 0; turn < 2; ++turn) {
     for (const bool in_place : {false, true}) {
@@ -138,7 +138,7 @@ TEST_F(ExpressGather, what_was_found_out_for_one_serves_only_its_like) {
           ASSERT_TRUE(begin(r));
         }
         for (Rank r = 0; r < 2; ++r) {
-          ASSERT_EQ(look(r), Express::Found::all);
+          ASSERT_EQ(look(r), FastPath::Found::all);
           expect_gathered(r);
         }
       }
@@ -146,7 +146,7 @@ TEST_F(ExpressGather, what_was_found_out_for_one_serves_only_its_like) {
   }
 }
 
-TEST_F(ExpressGather, is_only_for_short_even_blocks_in_one_round) {
+TEST_F(FastPathGather, is_only_for_short_even_blocks_in_one_round) {
   make(2, (128 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
   make(33, 10);
@@ -158,7 +158,7 @@ TEST_F(ExpressGather, is_only_for_short_even_blocks_in_one_round) {
   make(2, 10);
   ASSERT_TRUE(begin(0));
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(0), Express::Found::all);
+  EXPECT_EQ(look(0), FastPath::Found::all);
   const std::vector<size_t> uneven = {10, 5};
   Ints all(15);
   calls[0].request = all_gather_call(cluster->caller(0), std::span<const int32_t>(blocks[0]), std::span<int32_t>(all), uneven, false, {.schedule = ScheduleKind::direct}).value();

@@ -19,7 +19,7 @@ Floats made(Rank rank, size_t count) {
   return values;
 }
 
-class ExpressTest : public ExpressCalls {
+class FastPathTest : public FastPathCalls {
  protected:
   void make(uint32_t world, size_t count) {
     make_cluster(world);
@@ -34,7 +34,7 @@ class ExpressTest : public ExpressCalls {
   std::vector<Floats> data;
 };
 
-TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
+TEST_F(FastPathTest, gives_the_executors_bits_and_the_executors_report) {
   for (const uint32_t world : {2u, 3u, 8u, 32u}) {
     for (const size_t count : {1, 7, 256, 1024, 1025, 65536}) {
       make(world, count);
@@ -46,7 +46,7 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
       make(world, count);
       for (Rank r = 0; r < world; ++r) ASSERT_TRUE(begin(r)) << world;
       for (Rank r = 0; r < world; ++r) {
-        ASSERT_EQ(look(r), Express::Found::all);
+        ASSERT_EQ(look(r), FastPath::Found::all);
         EXPECT_EQ(std::memcmp(data[r].data(), expected.data(), count * sizeof(float)), 0) << "rank " << r << " of " << world;
       }
       expect_alike(report(0), theirs);
@@ -54,16 +54,16 @@ TEST_F(ExpressTest, gives_the_executors_bits_and_the_executors_report) {
   }
 }
 
-TEST_F(ExpressTest, a_barrier_waits_for_all_and_is_the_executors) {
+TEST_F(FastPathTest, a_barrier_waits_for_all_and_is_the_executors) {
   for (const uint32_t world : {2u, 3u, 32u}) {
     make(world, 10);
     for (Rank r = 0; r < world; ++r) calls[r].request = barrier_call(cluster->caller(r), {.schedule = ScheduleKind::one_shot}).value();
     for (Rank r = 0; r + 1 < world; ++r) ASSERT_TRUE(begin(r)) << world;
-    EXPECT_EQ(look(0), Express::Found::nothing_yet) << "rank " << world - 1 << " has not come";
+    EXPECT_EQ(look(0), FastPath::Found::nothing_yet) << "rank " << world - 1 << " has not come";
     const auto last = cluster->submit(world - 1, barrier_call(cluster->caller(world - 1), {.schedule = ScheduleKind::one_shot}));
-    for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), Express::Found::all) << r;
+    for (Rank r = 0; r + 1 < world; ++r) EXPECT_EQ(look(r), FastPath::Found::all) << r;
     cluster->finish({last});
-    const auto ours = cluster->engine(0).report(calls[0].express, cluster->now()).value(), theirs = last->report;
+    const auto ours = cluster->engine(0).report(calls[0].fast_path, cluster->now()).value(), theirs = last->report;
     EXPECT_EQ(ours.operation, "barrier");
     EXPECT_EQ(std::tuple(ours.schedule, ours.number, ours.contributors, ours.sent_bytes, ours.received_bytes, ours.sent_messages, ours.received_messages),
               std::tuple(theirs.schedule, theirs.number, theirs.contributors, theirs.sent_bytes, theirs.received_bytes, theirs.sent_messages, theirs.received_messages));
@@ -72,11 +72,11 @@ TEST_F(ExpressTest, a_barrier_waits_for_all_and_is_the_executors) {
   }
 }
 
-TEST_F(ExpressTest, the_executor_takes_over_a_barrier) {
+TEST_F(FastPathTest, the_executor_takes_over_a_barrier) {
   make(3, 10);
   for (Rank r = 0; r < 3; ++r) calls[r].request = barrier_call(cluster->caller(r), {}).value();
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   std::vector<std::shared_ptr<Completion>> done = {take_over(0)};
   cluster->settle();
   EXPECT_FALSE(done[0]->done);
@@ -86,18 +86,18 @@ TEST_F(ExpressTest, the_executor_takes_over_a_barrier) {
   EXPECT_EQ(done[0]->report.sent_messages, 2u);
 }
 
-TEST_F(ExpressTest, averages) {
+TEST_F(FastPathTest, averages) {
   make(3, 10);
   for (Rank r = 0; r < 3; ++r) {
     data[r] = Floats(10, static_cast<float>(r));
     calls[r].request = request(r, {.op = ReduceOp::avg, .schedule = ScheduleKind::one_shot});
     ASSERT_TRUE(begin(r));
   }
-  EXPECT_EQ(look(1), Express::Found::all);
+  EXPECT_EQ(look(1), FastPath::Found::all);
   EXPECT_EQ(data[1], Floats(10, 1.0f));
 }
 
-TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
+TEST_F(FastPathTest, what_was_found_out_for_one_sum_serves_only_its_like) {
   make(2, 20);
   const auto both = [&](size_t count, const CallOptions& options) {
     for (Rank r = 0; r < 2; ++r) {
@@ -105,8 +105,8 @@ TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
       calls[r].request = request(r, options);
       EXPECT_TRUE(begin(r));
     }
-    EXPECT_EQ(look(0), Express::Found::all);
-    EXPECT_EQ(look(1), Express::Found::all);
+    EXPECT_EQ(look(0), FastPath::Found::all);
+    EXPECT_EQ(look(1), FastPath::Found::all);
     EXPECT_EQ(data[0], data[1]);
     return data[0];
   };
@@ -121,28 +121,28 @@ TEST_F(ExpressTest, what_was_found_out_for_one_sum_serves_only_its_like) {
   calls[0].request = request(0, {.op = ReduceOp::max, .schedule = one_shot});
   ASSERT_TRUE(begin(0));
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(1), Express::Found::something_else) << "rank 0 asks for the maximum";
+  EXPECT_EQ(look(1), FastPath::Found::something_else) << "rank 0 asks for the maximum";
 }
 
-TEST_F(ExpressTest, nothing_is_taken_before_all_is_there) {
+TEST_F(FastPathTest, nothing_is_taken_before_all_is_there) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   ASSERT_TRUE(begin(2));
-  EXPECT_EQ(look(0), Express::Found::nothing_yet);
+  EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
   EXPECT_EQ(data[0], made(0, 100));
   ASSERT_TRUE(begin(1));
-  EXPECT_EQ(look(0), Express::Found::all);
-  EXPECT_EQ(calls[0].express.last_rank, 1u);
+  EXPECT_EQ(look(0), FastPath::Found::all);
+  EXPECT_EQ(calls[0].fast_path.last_rank, 1u);
 }
 
-TEST_F(ExpressTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
+TEST_F(FastPathTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
   for (const bool some_there : {false, true}) {
     make(3, 500);
     std::vector<std::shared_ptr<Completion>> done;
     ASSERT_TRUE(begin(0));
     if (some_there) done.push_back(by_executor(2));
-    EXPECT_EQ(look(0), Express::Found::nothing_yet);
+    EXPECT_EQ(look(0), FastPath::Found::nothing_yet);
     done.push_back(take_over(0));
     EXPECT_FALSE(done.back()->done);
     done.push_back(by_executor(1));
@@ -160,13 +160,13 @@ TEST_F(ExpressTest, the_executor_takes_over_what_was_sent_and_what_is_there) {
   }
 }
 
-TEST_F(ExpressTest, a_call_that_differs_is_something_else_and_the_executor_names_it) {
+TEST_F(FastPathTest, a_call_that_differs_is_something_else_and_the_executor_names_it) {
   make(2, 100);
   ASSERT_TRUE(begin(0));
   expect_difference_is_named(0, 1);
 }
 
-TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {
+TEST_F(FastPathTest, a_frame_that_differs_in_any_field_is_something_else) {
   const std::vector<std::function<void(FrameHeader&)>> changes = {
       [](FrameHeader& h) { h.sender = 0; },    [](FrameHeader& h) { h.kind = FrameKind::failed; }, [](FrameHeader& h) { h.codec = 1; },
       [](FrameHeader& h) { ++h.epoch; },       [](FrameHeader& h) { ++h.group; },                  [](FrameHeader& h) { ++h.operation; },
@@ -175,21 +175,21 @@ TEST_F(ExpressTest, a_frame_that_differs_in_any_field_is_something_else) {
   for (size_t i = 0; i <= changes.size(); ++i) {
     make(2, 100);
     ASSERT_TRUE(begin(0));
-    auto header = calls[0].express.header;
+    auto header = calls[0].fast_path.header;
     header.sender = 1;
     if (i < changes.size()) changes[i](header);
     cluster->hub().at(1).send(0, header, std::as_bytes(std::span(data[1])), 0);
-    EXPECT_EQ(look(0), i < changes.size() ? Express::Found::something_else : Express::Found::all) << "change " << i;
+    EXPECT_EQ(look(0), i < changes.size() ? FastPath::Found::something_else : FastPath::Found::all) << "change " << i;
   }
 }
 
-TEST_F(ExpressTest, a_death_is_found_by_the_executor) {
+TEST_F(FastPathTest, a_death_is_found_by_the_executor) {
   make(3, 100);
   ASSERT_TRUE(begin(0));
   expect_death_is_named(0, 2);
 }
 
-TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) {
+TEST_F(FastPathTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) {
   make(2, 100);
   calls[0].request.timeout = 50 * millisecond;
   ASSERT_TRUE(begin(0));
@@ -200,7 +200,7 @@ TEST_F(ExpressTest, a_rank_that_stays_away_is_late_by_the_deadline_of_the_call) 
   EXPECT_LE(done->report.total_us, 50'000 + inquiry_time / microsecond + 2'000);
 }
 
-TEST_F(ExpressTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
+TEST_F(FastPathTest, is_only_for_short_sums_of_few_when_nothing_else_is_going_on) {
   make(2, (256 << 10) / 4 + 1);
   EXPECT_FALSE(begin(0)) << "too long";
   make(33, 10);

@@ -11,26 +11,26 @@
 
 namespace unisono {
 
-class ExpressCalls : public ::testing::Test {
+class FastPathCalls : public ::testing::Test {
  protected:
   struct Call {
     OperationRequest request;
-    Express express;
+    FastPath fast_path;
   };
   void make_cluster(uint32_t world) {
     cluster = std::make_unique<TestCluster>(world, FaultPlan{}, EngineLimits{}, world);
     calls = std::vector<Call>(world);
   }
-  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_express(calls[r].express, cluster->group(r), calls[r].request, id, cluster->now()); }
-  Express::Found look(Rank r) { return cluster->engine(r).look(calls[r].express); }
-  Report report(Rank r) { return cluster->engine(r).report(calls[r].express, cluster->now()).value(); }
-  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].express, cluster->now()); }
+  bool begin(Rank r, uint64_t id = 0) { return cluster->engine(r).begin_fast_path(calls[r].fast_path, cluster->group(r), calls[r].request, id, cluster->now()); }
+  FastPath::Found look(Rank r) { return cluster->engine(r).look(calls[r].fast_path); }
+  Report report(Rank r) { return cluster->engine(r).report(calls[r].fast_path, cluster->now()).value(); }
+  std::shared_ptr<Completion> take_over(Rank r) { return cluster->engine(r).take_over(calls[r].fast_path, cluster->now()); }
   std::shared_ptr<Completion> by_executor(Rank r) { return cluster->submit(r, calls[r].request); }
 
   // `waits` has begun, and needs what never comes from `dead`.
   void expect_death_is_named(Rank waits, Rank dead) {
     cluster->hub().kill(dead);
-    EXPECT_EQ(look(waits), Express::Found::nothing_yet);
+    EXPECT_EQ(look(waits), FastPath::Found::nothing_yet);
     const auto done = take_over(waits);
     cluster->settle();
     EXPECT_EQ(done->status.code(), Code::peer_lost);
@@ -39,7 +39,7 @@ class ExpressCalls : public ::testing::Test {
   // `waits` has begun, and `differs`, whose message it needs, calls a barrier instead.
   void expect_difference_is_named(Rank waits, Rank differs) {
     const auto other = cluster->submit(differs, barrier_call(cluster->caller(differs), {}));
-    EXPECT_EQ(look(waits), Express::Found::something_else);
+    EXPECT_EQ(look(waits), FastPath::Found::something_else);
     const auto done = take_over(waits);
     cluster->finish({done, other});
     EXPECT_EQ(done->status.code(), Code::invalid);
@@ -56,7 +56,7 @@ class ExpressCalls : public ::testing::Test {
 
   // The records of all ranks after one call of each, which `make` has made.
   template <typename Make>
-  std::vector<record::Snapshot> written(bool express, const Make& make) {
+  std::vector<record::Snapshot> written(bool fast_path, const Make& make) {
     make();
     cluster->pass(second);
     cluster->settle();
@@ -67,12 +67,12 @@ class ExpressCalls : public ::testing::Test {
     }
     std::vector<std::shared_ptr<Completion>> done;
     for (Rank r = 0; r < world; ++r) {
-      if (express) EXPECT_TRUE(begin(r));
+      if (fast_path) EXPECT_TRUE(begin(r));
       else done.push_back(by_executor(r));
     }
-    if (!express) cluster->finish(done);
-    for (Rank r = 0; r < world && express; ++r) {
-      EXPECT_EQ(look(r), Express::Found::all);
+    if (!fast_path) cluster->finish(done);
+    for (Rank r = 0; r < world && fast_path; ++r) {
+      EXPECT_EQ(look(r), FastPath::Found::all);
       (void)report(r);
     }
     std::vector<record::Snapshot> records;
@@ -87,17 +87,17 @@ class ExpressCalls : public ::testing::Test {
     EXPECT_EQ(our.name.to_string(), their.name.to_string());
     EXPECT_EQ(our.name.bytes, their.name.bytes);
     EXPECT_TRUE(our.name.kind == their.name.kind);
-    EXPECT_EQ(our.awaited >= 0, their.awaited >= 0);
+    EXPECT_EQ(our.pending >= 0, their.pending >= 0);
     uint64_t waited = 0;
     for (Rank other = 0; other < ours.links.size(); ++other) {
       const auto &a = ours.links[other], &b = theirs.links[other];
       EXPECT_EQ(std::tuple(a.sent_bytes, a.sent_messages, a.received_bytes, a.received_messages), std::tuple(b.sent_bytes, b.sent_messages, b.received_bytes, b.received_messages)) << other;
       waited += a.waited;
       if (a.waited > 0) {
-        EXPECT_EQ(our.awaited, static_cast<int32_t>(other));
+        EXPECT_EQ(our.pending, static_cast<int32_t>(other));
       }
     }
-    EXPECT_EQ(waited, their.awaited >= 0 ? 1u : 0u);
+    EXPECT_EQ(waited, their.pending >= 0 ? 1u : 0u);
   }
 
   std::unique_ptr<TestCluster> cluster;

@@ -108,9 +108,9 @@ bool Engine::step_lossy(Nanos now) {
   return progress;
 }
 
-bool Engine::owes() const {
-  if (std::any_of(transports_.begin(), transports_.end(), [](const auto* transport) { return transport->owes(); })) return true;
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second->ended.ok() && entry.second->lossy != nullptr && entry.second->lossy->owes(); });
+bool Engine::has_pending() const {
+  if (std::any_of(transports_.begin(), transports_.end(), [](const auto* transport) { return transport->has_pending(); })) return true;
+  return std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) { return entry.second->ended.ok() && entry.second->lossy != nullptr && entry.second->lossy->has_pending(); });
 }
 
 size_t Engine::active() const {

@@ -327,7 +327,7 @@ void LossyGroup::peer_lost(Rank rank, const Status& why, Nanos now) {
   if (running_) current().peer_lost(rank, why, now);
 }
 
-bool LossyGroup::owes() const {
+bool LossyGroup::has_pending() const {
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank == setup_.datagrams.self || !lost_[rank].ok()) continue;
     for (uint32_t back = 1; back <= 2; ++back) {

@@ -80,7 +80,7 @@ class LossyGroup final : public DatagramSink, public StreamPort {
   // Ends everything. without_reports: where there is no memory for them.
   void fail_all(const Status& why, Nanos now, bool without_reports = false);
   // Others may still ask for what this rank sent in its last operations: it should not leave yet.
-  bool owes() const;
+  bool has_pending() const;
   // How many more datagrams than counted as stale or foreign could not be kept until their operation began.
   uint64_t early_dropped() const { return early_dropped_; }
 

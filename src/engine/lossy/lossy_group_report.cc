@@ -12,14 +12,14 @@ void LossyGroup::count_silence(const Status& status) {
   if (!status.ok() && (status.code() != Code::late || operation.behind() > 0)) return;
   for (Rank rank = 0; rank < world(); ++rank) {
     if (rank == setup_.datagrams.self) continue;
-    bool heard = present(rank), awaited = false;
+    bool heard = present(rank), pending = false;
     for (uint32_t number = 0; number < lossy_phases; ++number) {
       const auto& stream = operation.phase(number).streams[rank];
       if (!operation.phase(number).runs || stream.arrivals.ranges() == 0) continue;
-      awaited = true;
+      pending = true;
       heard |= stream.clock.heard() || stream.arrivals.arrived_count() > 0;
     }
-    if (awaited) silent_[rank] = heard ? 0 : silent_[rank] + 1;
+    if (pending) silent_[rank] = heard ? 0 : silent_[rank] + 1;
   }
 }
 

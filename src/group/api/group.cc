@@ -81,14 +81,14 @@ std::string LinkSpeeds::to_string() const {
 namespace {
 
 // Re-forming has begun since this group was made, however it ended or will end; its core is gone. Under the mutex.
-bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.node->formation(); }
+bool ended(const GroupState& group) { return group.core == nullptr || group.formation != group.runtime->formation(); }
 
 Status why_ended(const GroupState& group, const char* what) {
-  auto& node = *group.node;
+  auto& runtime = *group.runtime;
   const auto says = [&](Code code, const std::string& why) { return Status(code, std::string(what) + ": " + why); };
-  if (!node.removed().ok()) return says(node.removed().code(), node.removed().message());
-  if (group.epoch == node.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
-  return says(Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch));
+  if (!runtime.removed().ok()) return says(runtime.removed().code(), runtime.removed().message());
+  if (group.epoch == runtime.roster().epoch) return says(Code::peer_lost, "the group is being re-formed");
+  return says(Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch));
 }
 
 std::shared_ptr<WorkState> failed_work(Status why) {
@@ -109,20 +109,20 @@ Status refusal(const Call& call) { return {call.request.status().code(), std::st
 
 std::shared_ptr<WorkState> start(GroupState& group, Call call) {
   if (!call.request) return failed_work(refusal(call));
-  return group.node->locked([&] {
+  return group.runtime->locked([&] {
     if (ended(group)) return failed_work(why_ended(group, call.what));
     const auto now = monotonic_now();
-    const auto overdue = now + call.request->timeout + Node::overdue_by;
+    const auto overdue = now + call.request->timeout + Runtime::overdue_by;
     // All memory first: nobody could wait for an operation that is under way without it.
-    auto work = std::make_shared<WorkState>(WorkState{group.node, nullptr, overdue});
-    work->completion = group.node->engine().submit(*group.core, std::move(*call.request), call.id, now);
+    auto work = std::make_shared<WorkState>(WorkState{group.runtime, nullptr, overdue});
+    work->completion = group.runtime->engine().submit(*group.core, std::move(*call.request), call.id, now);
     return work;
   });
 }
 
 Result<Report> run(GroupState& group, Call call) {
   if (!call.request) return refusal(call);
-  return group.node->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
+  return group.runtime->run(group.core, std::move(*call.request), call.id, [&] { return ended(group) ? why_ended(group, call.what) : Status(); });
 }
 
 Caller caller_of(const GroupState& group) { return {group.self, group.world, group.timeout, &group.codec}; }
@@ -164,15 +164,15 @@ Result<Report> run_measured(GroupState& group, ConstTensor in, Tensor out, const
 Result<Report> Work::wait() {
   if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
   auto& s = *state_;
-  if (s.node == nullptr) return s.completion->outcome();
-  return s.node->outcome(s.completion, s.overdue);
+  if (s.runtime == nullptr) return s.completion->outcome();
+  return s.runtime->outcome(s.completion, s.overdue);
 }
 
 Result<Report> Work::wait_for(Milliseconds time) {
   if (state_ == nullptr) return Status(Code::invalid, "an empty Work");
   auto& s = *state_;
   const auto until = std::min(s.overdue, after(monotonic_now(), time.count()));
-  if (s.node != nullptr && !s.node->wait(*s.completion, until)) {
+  if (s.runtime != nullptr && !s.runtime->wait(*s.completion, until)) {
     return Status(Code::late, "still running after waiting " + std::to_string(time.count()) + " ms");
   }
   return s.completion->outcome();
@@ -180,48 +180,48 @@ Result<Report> Work::wait_for(Milliseconds time) {
 
 bool Work::done() const {
   if (state_ == nullptr) return true;
-  if (state_->node == nullptr) return state_->completion->done;
-  return state_->node->locked([&] { return state_->completion->done; });
+  if (state_->runtime == nullptr) return state_->completion->done;
+  return state_->runtime->locked([&] { return state_->completion->done; });
 }
 
 void Work::notify(std::function<void()> notice) const {
-  if (state_ == nullptr || state_->node == nullptr) return notice();
-  state_->node->watch(state_->completion, std::move(notice));
+  if (state_ == nullptr || state_->runtime == nullptr) return notice();
+  state_->runtime->watch(state_->completion, std::move(notice));
 }
 
 Report Work::report() const {
   if (state_ == nullptr) return {};
-  if (state_->node == nullptr) return state_->completion->report;
-  return state_->node->locked([&] { return state_->node->engine().report(*state_->completion, monotonic_now()); });
+  if (state_->runtime == nullptr) return state_->completion->report;
+  return state_->runtime->locked([&] { return state_->runtime->engine().report(*state_->completion, monotonic_now()); });
 }
 
-static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Node>& node) {
-  return node->locked([&] {
+static std::shared_ptr<GroupState> world_group(const std::shared_ptr<Runtime>& runtime) {
+  return runtime->locked([&] {
     auto state = std::make_shared<GroupState>();
-    state->node = node;
-    form_world_group(*node, *state);
+    state->runtime = runtime;
+    form_world_group(*runtime, *state);
     return state;
   });
 }
 
-void form_world_group(Node& node, GroupState& state) {
-  const auto& roster = node.roster();
+void form_world_group(Runtime& runtime, GroupState& state) {
+  const auto& roster = runtime.roster();
   const auto hosts = hosts_of(roster);
-  std::vector<uint32_t> islands;
+  std::vector<uint32_t> host_groups;
   for (const auto& member : roster.members) {
-    islands.push_back(static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), member.host) - hosts.begin()));
+    host_groups.push_back(static_cast<uint32_t>(std::find(hosts.begin(), hosts.end(), member.host) - hosts.begin()));
   }
   state.number = world_group_number;
-  state.core = &node.engine().make_group(state.number, wire_epoch(roster), node.peers(), std::move(islands));
-  keep_record(node, *state.core);
+  state.core = &runtime.engine().make_group(state.number, wire_epoch(roster), runtime.peers(), std::move(host_groups));
+  keep_record(runtime, *state.core);
   state.self = state.core->self;
   state.world = state.core->world();
   state.epoch = roster.epoch;
-  state.formation = node.formation();
+  state.formation = runtime.formation();
   state.subgroups.clear();
-  state.timeout = node.options().timeout.count() * millisecond;
-  state.codec = node.options().codec;
-  node.engine().set_epoch(state.core->epoch);
+  state.timeout = runtime.options().timeout.count() * millisecond;
+  state.codec = runtime.options().codec;
+  runtime.engine().set_epoch(state.core->epoch);
 }
 
 Result<Group> Group::join(const Options& options) {
@@ -233,9 +233,9 @@ Result<Group> Group::join(const Options& options) {
     if (!met) return met.status();
     listening = std::move(*met);
   }
-  auto node = join_node(*resolved);
-  if (!node) return node.status();
-  return Group(world_group(*node));
+  auto runtime = join_runtime(*resolved);
+  if (!runtime) return runtime.status();
+  return Group(world_group(*runtime));
 }
 
 uint32_t Group::rank() const { return state_->self; }
@@ -243,16 +243,16 @@ uint32_t Group::world_size() const { return state_->world; }
 uint32_t Group::epoch() const { return state_->epoch; }
 
 std::vector<Member> Group::members() const {
-  return state_->node->locked([&] {
+  return state_->runtime->locked([&] {
     std::vector<Member> members;
     if (ended(*state_)) return members;
-    auto& node = *state_->node;
+    auto& runtime = *state_->runtime;
     for (Rank rank = 0; rank < state_->world; ++rank) {
       const auto peer = state_->core->members[rank];
-      const auto at = std::find(node.peers().begin(), node.peers().end(), peer);
-      if (at == node.peers().end()) continue;
-      const auto& record = node.roster().members[static_cast<size_t>(at - node.peers().begin())];
-      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : node.engine().describe_link(peer)});
+      const auto at = std::find(runtime.peers().begin(), runtime.peers().end(), peer);
+      if (at == runtime.peers().end()) continue;
+      const auto& record = runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())];
+      members.push_back({rank, record.host, record.pid, peer == self_peer ? "self" : runtime.engine().describe_link(peer)});
     }
     return members;
   });
@@ -260,8 +260,8 @@ std::vector<Member> Group::members() const {
 
 LinkSpeeds Group::link_speeds() const {
   // While a group is being re-formed, or if that has failed, what is known is of hosts by the numbers of the former roster.
-  const auto [topology, hosts, known] = state_->node->locked([&] {
-    return std::tuple(state_->node->engine().topology(), hosts_of(state_->node->roster()), state_->node->topology_known());
+  const auto [topology, hosts, known] = state_->runtime->locked([&] {
+    return std::tuple(state_->runtime->engine().topology(), hosts_of(state_->runtime->roster()), state_->runtime->topology_known());
   });
   const auto kind = [](const LinkProfile& link, bool measured) {
     const auto speed = speed_of(link);
@@ -331,7 +331,7 @@ Result<ShardLayout> Group::shard_layout(ConstTensor tensor, const StepCodec& cod
   return shard_layout_of(state_->world, tensor, codec, unit, datagram_bytes());
 }
 uint32_t Group::datagram_bytes() const {
-  return state_->node->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
+  return state_->runtime->locked([&] { return ended(*state_) || state_->core->lossy == nullptr ? 0u : state_->core->lossy->datagram_bytes(); });
 }
 Work Group::broadcast_async(Tensor t, uint32_t root, const CallOptions& o) {
   return Work(start(*state_, {broadcast_call(caller_of(*state_), t, root, o), o.id, "broadcast"}));
@@ -385,9 +385,9 @@ Work Group::recv_any_async(Tensor out, uint32_t tag, const CallOptions& o) { ret
 Result<Report> Group::recv_any(Tensor out, uint32_t tag, const CallOptions& o) { return recv(out, any_source, tag, o); }
 
 void Group::abort(const std::string& reason) {
-  state_->node->locked([&] {
+  state_->runtime->locked([&] {
     if (ended(*state_)) return;
-    state_->node->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)}, monotonic_now());
+    state_->runtime->engine().abort_group(*state_->core, {Code::unavailable, "aborted" + (reason.empty() ? "" : ": " + reason)}, monotonic_now());
   });
 }
 
@@ -403,20 +403,20 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
     hash = mix64(hash ^ rank);
   }
   if (!seen[state_->self]) return fail("this rank (" + std::to_string(state_->self) + ") is not in the list; only members call split");
-  return state_->node->locked([&]() -> Result<Group> {
-    auto& node = *state_->node;
+  return state_->runtime->locked([&]() -> Result<Group> {
+    auto& runtime = *state_->runtime;
     if (ended(*state_)) return why_ended(*state_, "split");
     auto state = std::make_shared<GroupState>(*state_);
     std::vector<PeerIndex> members;
-    std::vector<uint32_t> islands;
+    std::vector<uint32_t> host_groups;
     for (const auto rank : ranks) {
       members.push_back(state_->core->members[rank]);
-      islands.push_back(state_->core->islands[rank]);
+      host_groups.push_back(state_->core->host_groups[rank]);
     }
     // Never the world group's number; the same list again gives another group.
     state->number = static_cast<uint32_t>(mix64(hash ^ state_->subgroups[hash]++)) | 2;
-    state->core = &node.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(islands));
-    keep_record(node, *state->core);
+    state->core = &runtime.engine().make_group(state->number, state_->core->epoch, std::move(members), std::move(host_groups));
+    keep_record(runtime, *state->core);
     state->self = state->core->self;
     state->world = state->core->world();
     state->subgroups.clear();
@@ -426,7 +426,7 @@ Result<Group> Group::split(std::span<const uint32_t> ranks) {
 
 Result<Reformed> Group::reform() {
   if (state_->number != world_group_number) return Status(Code::invalid, "reform: only the group that was joined can be re-formed, not a sub-group");
-  return reform_world(*state_->node, *state_);
+  return reform_world(*state_->runtime, *state_);
 }
 
 }  // namespace unisono

@@ -14,8 +14,8 @@ namespace {
 
 // A copy, taken between two operations' changes.
 Bytes record_of(const internal::GroupState& group) {
-  return group.node->locked([&] {
-    const bool has_one = group.core != nullptr && group.formation == group.node->formation() && group.core->record != nullptr;
+  return group.runtime->locked([&] {
+    const bool has_one = group.core != nullptr && group.formation == group.runtime->formation() && group.core->record != nullptr;
     const auto bytes = has_one ? group.core->record->bytes() : ByteView();
     return Bytes(bytes.begin(), bytes.end());
   });

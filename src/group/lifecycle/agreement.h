@@ -14,15 +14,15 @@ namespace unisono {
 // Where nobody has joined since the links were measured, rank 0 (an old member, perhaps a new rank 0) passes on what it knows.
 enum class Measuring : uint8_t { always, not_again };
 
-Status agree_on_topology(Node& node, Nanos deadline, Measuring measuring);
+Status agree_on_topology(Runtime& runtime, Nanos deadline, Measuring measuring);
 
 // Any control message; those that are not about this are left alone. Under the mutex.
-void hear_agreement(Node& node, PeerIndex from, ByteView message);
+void hear_agreement(Runtime& runtime, PeerIndex from, ByteView message);
 
 // Why the members cannot come together as they are: the first one whose link is gone, or that re-forms already. Under the mutex.
 // They are looked at from rank `first` on.
-Status trouble(Node& node, Rank first = 0);
+Status trouble(Runtime& runtime, Rank first = 0);
 // Likewise, but for lost links.
-Status own_trouble(Node& node);
+Status own_trouble(Runtime& runtime);
 
 }  // namespace unisono

@@ -12,13 +12,13 @@ namespace unisono {
 namespace internal {
 
 struct WorkState {
-  std::shared_ptr<Node> node;
+  std::shared_ptr<Runtime> runtime;
   std::shared_ptr<Completion> completion;
   Nanos overdue = never;  // a little after the operation's own deadline
 };
 
 struct GroupState {
-  std::shared_ptr<Node> node;
+  std::shared_ptr<Runtime> runtime;
   GroupCore* core = nullptr;        // owned by the engine, which forgets it when re-forming begins
   uint32_t number = 0;
   uint32_t epoch = 0;               // of the roster it was made under

@@ -89,105 +89,105 @@ std::vector<std::string> usable(const Connector& connector, const std::vector<st
   return result;
 }
 
-Status start_link(Node& node, const MemberRecord& member, PeerIndex peer, Nanos deadline) {
+Status start_link(Runtime& runtime, const MemberRecord& member, PeerIndex peer, Nanos deadline) {
   std::string known;
   for (const auto& endpoint : member.endpoints) known += (known.empty() ? "" : ", ") + endpoint;
-  for (auto& link : node.links()) {
+  for (auto& link : runtime.links()) {
     auto endpoints = usable(*link.connector, member.endpoints);
     if (endpoints.empty()) continue;
-    node.engine().add_peer(peer, *link.transport, place_of(member));
-    return link.connector->add_peer({.peer = peer, .id = member.id, .label = place_of(member), .endpoints = std::move(endpoints), .dial = node.self() > member.id, .deadline = deadline});
+    runtime.engine().add_peer(peer, *link.transport, place_of(member));
+    return link.connector->add_peer({.peer = peer, .id = member.id, .label = place_of(member), .endpoints = std::move(endpoints), .dial = runtime.self() > member.id, .deadline = deadline});
   }
   return {Code::unavailable, label(member) + " cannot be reached: it offers " + (known.empty() ? "no endpoints" : known) +
-                                 "; this process uses transport " + node.options().transport};
+                                 "; this process uses transport " + runtime.options().transport};
 }
 
-bool is_up(Node& node, PeerIndex peer) {
-  return std::any_of(node.links().begin(), node.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
+bool is_up(Runtime& runtime, PeerIndex peer) {
+  return std::any_of(runtime.links().begin(), runtime.links().end(), [&](Link& link) { return link.connector->state(peer) == LinkState::up; });
 }
 
-void on_reform(Node& node, PeerIndex from, ByteView bytes) {
-  auto& reform = *node.reform();
+void on_reform(Runtime& runtime, PeerIndex from, ByteView bytes) {
+  auto& reform = *runtime.reform();
   // A malformed message changes nothing and is counted by the state machine.
-  (void)reform.message(node.process_ids()[from], bytes, monotonic_now());
-  flush_reform_sends(node);  // answers and relayed rosters are due even while nothing runs here
-  const bool idle = node.topology_known();
+  (void)reform.message(runtime.process_ids()[from], bytes, monotonic_now());
+  flush_reform_sends(runtime);  // answers and relayed rosters are due even while nothing runs here
+  const bool idle = runtime.topology_known();
   if (idle) {
     auto result = reform.take_result();
     if (result && !result->ok()) {
-      node.removed() = result->status();
-      node.engine().stop_all_groups(node.removed(), monotonic_now());
+      runtime.removed() = result->status();
+      runtime.engine().stop_all_groups(runtime.removed(), monotonic_now());
     }
   }
-  if (reform.wanted() && node.removed().ok()) {
+  if (reform.wanted() && runtime.removed().ok()) {
     // What all have nearly done may end well: who was quicker has sent all its part before it began to re-form.
     // Where a link has several streams, or is of datagrams, this news may have overtaken that part, so all may wait for it, but not as long.
     const auto now = monotonic_now();
-    const auto patience = node.options().reform_timeout.count() * millisecond;
-    const auto link = std::ranges::find_if(node.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
-    const bool in_order = node.options().streams_per_link <= 1 && link != node.links().end() && link->transport->datagrams() == nullptr;
-    node.engine().wind_down(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
+    const auto patience = runtime.options().reform_timeout.count() * millisecond;
+    const auto link = std::ranges::find_if(runtime.links(), [&](const Link& each) { return each.connector->state(from) == LinkState::up; });
+    const bool in_order = runtime.options().streams_per_link <= 1 && link != runtime.links().end() && link->transport->datagrams() == nullptr;
+    runtime.engine().wind_down(in_order ? from : self_peer, {Code::peer_lost, "another member re-forms the group; call reform()"},
                             now + (in_order ? patience / 2 : patience / 4), now);
   }
 }
 
-void install_handlers(Node& node) {
-  auto& engine = node.engine();
-  engine.on_control([&node](PeerIndex from, ByteView message) {
-    if (message.empty() || from >= node.process_ids().size()) return;
+void install_handlers(Runtime& runtime) {
+  auto& engine = runtime.engine();
+  engine.on_control([&runtime](PeerIndex from, ByteView message) {
+    if (message.empty() || from >= runtime.process_ids().size()) return;
     const auto kind = static_cast<ControlKind>(message.front());
-    hear_agreement(node, from, message);
-    if (kind == ControlKind::reform && node.reform() != nullptr) on_reform(node, from, message.subspan(1));
+    hear_agreement(runtime, from, message);
+    if (kind == ControlKind::reform && runtime.reform() != nullptr) on_reform(runtime, from, message.subspan(1));
   });
-  engine.on_lost([&node](PeerIndex peer, const Status&) {
-    if (node.reform() != nullptr) node.reform()->peer_lost(node.process_ids()[peer], monotonic_now());
+  engine.on_lost([&runtime](PeerIndex peer, const Status&) {
+    if (runtime.reform() != nullptr) runtime.reform()->peer_lost(runtime.process_ids()[peer], monotonic_now());
   });
-  engine.on_removed([&node](PeerIndex by) {
-    const auto at = std::find(node.peers().begin(), node.peers().end(), by);
-    const auto who = at == node.peers().end() ? std::string("a member") : label(node.roster().members[static_cast<size_t>(at - node.peers().begin())]);
-    node.removed() = Status(Code::peer_lost, "this process was removed from the group: " + who + " and others re-formed it without this rank, which had not answered in time");
-    node.engine().stop_all_groups(node.removed(), monotonic_now());
+  engine.on_removed([&runtime](PeerIndex by) {
+    const auto at = std::find(runtime.peers().begin(), runtime.peers().end(), by);
+    const auto who = at == runtime.peers().end() ? std::string("a member") : label(runtime.roster().members[static_cast<size_t>(at - runtime.peers().begin())]);
+    runtime.removed() = Status(Code::peer_lost, "this process was removed from the group: " + who + " and others re-formed it without this rank, which had not answered in time");
+    runtime.engine().stop_all_groups(runtime.removed(), monotonic_now());
   });
 }
 
 }  // namespace
 
-Status link_up(Node& node, Nanos deadline) {
-  return node.locked([&]() -> Status {
-    auto& roster = node.roster();
+Status link_up(Runtime& runtime, Nanos deadline) {
+  return runtime.locked([&]() -> Status {
+    auto& roster = runtime.roster();
     std::vector<PeerIndex> peers;
     for (const auto& member : roster.members) {
-      if (member.id == node.self()) {
+      if (member.id == runtime.self()) {
         peers.push_back(self_peer);
         continue;
       }
-      const auto& ids = node.process_ids();
+      const auto& ids = runtime.process_ids();
       const auto known = std::find(ids.begin(), ids.end(), member.id);
       if (known != ids.end()) {
         peers.push_back(static_cast<PeerIndex>(known - ids.begin()));
         continue;
       }
-      peers.push_back(node.add_process(member.id));
-      auto status = start_link(node, member, peers.back(), deadline);
+      peers.push_back(runtime.add_process(member.id));
+      auto status = start_link(runtime, member, peers.back(), deadline);
       if (!status.ok()) return status;
     }
-    node.peers() = peers;
+    runtime.peers() = peers;
     return {};
   });
 }
 
-Status wait_for_links(Node& node, Nanos deadline) {
+Status wait_for_links(Runtime& runtime, Nanos deadline) {
   Status failed;
   const auto ready = [&] {
-    failed = trouble(node);
+    failed = trouble(runtime);
     if (!failed.ok()) return true;
-    return std::all_of(node.peers().begin(), node.peers().end(), [&](PeerIndex peer) { return peer == self_peer || is_up(node, peer); });
+    return std::all_of(runtime.peers().begin(), runtime.peers().end(), [&](PeerIndex peer) { return peer == self_peer || is_up(runtime, peer); });
   };
-  if (node.wait(ready, deadline + second) || !failed.ok()) return failed;
+  if (runtime.wait(ready, deadline + second) || !failed.ok()) return failed;
   return {Code::late, "links to the other members are not up in time"};
 }
 
-Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& given) {
+Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& given) {
   const auto deadline = monotonic_now() + given.join_timeout.count() * millisecond;
   const auto with_tuning = tuned(given);
   if (!with_tuning) return with_tuning.status();
@@ -207,21 +207,21 @@ Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& given) {
   const auto rank = roster->rank_of(*self);
   if (!rank) return Status(Code::internal, "the rendezvous gave a roster without this process");
   for (auto& link : *links) link.connector->set_job(roster->key);
-  auto made = Node::make(options, *self, std::move(*links));
+  auto made = Runtime::make(options, *self, std::move(*links));
   if (!made) return made.status();
-  auto& node = **made;
-  node.locked([&] {
-    node.set_session(std::move(*session));
-    node.roster() = *roster;
-    node.reform() = std::make_unique<Reform>(*roster, *self);
-    node.set_local_world(ranks_beside(*roster, *rank));
-    install_handlers(node);
+  auto& runtime = **made;
+  runtime.locked([&] {
+    runtime.set_session(std::move(*session));
+    runtime.roster() = *roster;
+    runtime.reform() = std::make_unique<Reform>(*roster, *self);
+    runtime.set_local_world(ranks_beside(*roster, *rank));
+    install_handlers(runtime);
   });
-  auto status = link_up(node, deadline);
-  if (status.ok()) status = wait_for_links(node, deadline);
-  if (status.ok()) status = agree_on_topology(node, deadline, Measuring::always);
+  auto status = link_up(runtime, deadline);
+  if (status.ok()) status = wait_for_links(runtime, deadline);
+  if (status.ok()) status = agree_on_topology(runtime, deadline, Measuring::always);
   if (!status.ok()) return status;
-  node.start_background();
+  runtime.start_background();
   return made;
 }
 

@@ -10,11 +10,11 @@
 namespace unisono {
 
 // Makes transports, meets the others, links up. The node knows its roster and peers; its world group is not made yet.
-Result<std::shared_ptr<Node>> join_node(const ResolvedOptions& options);
+Result<std::shared_ptr<Runtime>> join_runtime(const ResolvedOptions& options);
 
 // Starts links to those members of the roster that this process did not know, and fills in the node's peers.
-Status link_up(Node& node, Nanos deadline);
+Status link_up(Runtime& runtime, Nanos deadline);
 // Blocks until the links to all members are up. On failure: the first link's error.
-Status wait_for_links(Node& node, Nanos deadline);
+Status wait_for_links(Runtime& runtime, Nanos deadline);
 
 }  // namespace unisono

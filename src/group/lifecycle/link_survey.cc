@@ -15,65 +15,65 @@ constexpr Nanos survey_time_max = 10 * second;
 constexpr Nanos round_time_max = second;  // a probe ends sooner by itself
 
 // Starting points by the kind of links (docs/design/schedules.md).
-Topology initial_topology(Node& node) {
+Topology initial_topology(Runtime& runtime) {
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
-  Topology topology{.inside = node.options().transport == "tcp" || node.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
+  Topology topology{.inside = runtime.options().transport == "tcp" || runtime.options().transport == "udp" ? loopback_tcp_profile(cores) : shared_memory_profile(cores),
                     .between = network_tcp_profile(cores)};
   // Of a file that this process has read, or the rank 0 before it.
-  topology.tuning = node.options().tuning.groups.empty() ? node.engine().topology().tuning : node.options().tuning;
-  topology.inside.islands_sharing = topology.between.islands_sharing = hosts_per_machine(node.roster());
+  topology.tuning = runtime.options().tuning.groups.empty() ? runtime.engine().topology().tuning : runtime.options().tuning;
+  topology.inside.host_groups_sharing = topology.between.host_groups_sharing = hosts_per_machine(runtime.roster());
   return topology;
 }
 
-void flush_probe(Node& node) {
-  auto& open = *node.survey().probe;
+void flush_probe(Runtime& runtime) {
+  auto& open = *runtime.survey().probe;
   while (auto question = open.probe.take_question()) {
-    for (uint32_t i = 0; i < question->times; ++i) node.engine().send_control(open.peer, question->message);
+    for (uint32_t i = 0; i < question->times; ++i) runtime.engine().send_control(open.peer, question->message);
   }
 }
 
-void begin_probe(Node& node, PeerIndex peer, uint32_t order, LinkSpan span, Nanos until) {
-  auto& survey = node.survey();
+void begin_probe(Runtime& runtime, PeerIndex peer, uint32_t order, LinkSpan span, Nanos until) {
+  auto& survey = runtime.survey();
   survey.probe.emplace(ProbedLink{.peer = peer, .order = order, .probe = LinkProbe(++survey.probes, span, monotonic_now(), until)});
-  flush_probe(node);
+  flush_probe(runtime);
 }
 
 // A probe that has ended is told to rank 0.
-void advance_probe(Node& node) {
-  auto& survey = node.survey();
+void advance_probe(Runtime& runtime) {
+  auto& survey = runtime.survey();
   if (!survey.probe) return;
   survey.probe->probe.woke(monotonic_now());
   if (!survey.probe->probe.done()) return;
   const auto order = survey.probe->order;
   const auto found = survey.probe->probe.result();
   survey.probe.reset();
-  if (node.peers()[0] == self_peer) {
+  if (runtime.peers()[0] == self_peer) {
     survey.results[order] = found;
     return;
   }
   ByteWriter message;
   message.write(ControlKind::measured).write(order).write(static_cast<uint8_t>(found.measured)).write(found.latency_us).write(found.bytes_per_us);
-  node.engine().send_control(node.peers()[0], std::move(message).take());
+  runtime.engine().send_control(runtime.peers()[0], std::move(message).take());
 }
 
-void on_measure(Node& node, PeerIndex from, ByteReader& reader) {
+void on_measure(Runtime& runtime, PeerIndex from, ByteReader& reader) {
   const auto order = reader.read<uint32_t>();
   const auto rank = reader.read<uint32_t>();
   const auto time = reader.read<int64_t>();
-  const auto& peers = node.peers();
+  const auto& peers = runtime.peers();
   const bool sound = reader.done() && rank < peers.size() && peers[rank] != self_peer && time > 0;
-  if (!sound || from != peers[0] || node.topology_known()) return;
-  begin_probe(node, peers[rank], order, LinkSpan::between_hosts, monotonic_now() + std::min<Nanos>(time, round_time_max));
+  if (!sound || from != peers[0] || runtime.topology_known()) return;
+  begin_probe(runtime, peers[rank], order, LinkSpan::between_hosts, monotonic_now() + std::min<Nanos>(time, round_time_max));
 }
 
-void on_measured(Node& node, ByteReader& reader) {
+void on_measured(Runtime& runtime, ByteReader& reader) {
   const auto order = reader.read<uint32_t>();
   LinkMeasurement found;
   found.measured = reader.read<uint8_t>() != 0;
   found.latency_us = reader.read<double>();
   found.bytes_per_us = reader.read<double>();
   const bool sound = std::isfinite(found.latency_us) && found.latency_us >= 0 && std::isfinite(found.bytes_per_us) && found.bytes_per_us > 0;
-  auto& survey = node.survey();
+  auto& survey = runtime.survey();
   if (!reader.done() || order < survey.first_order || order - survey.first_order >= survey.orders) return;
   survey.results[order] = sound ? found : LinkMeasurement{};
 }
@@ -118,48 +118,48 @@ void expect(Survey& survey, uint32_t orders) {
   survey.orders = orders;
 }
 
-void ask(Node& node, const std::vector<Pair>& pairs, Nanos until) {
-  expect(node.survey(), static_cast<uint32_t>(pairs.size()));
-  auto order = node.survey().first_order;
+void ask(Runtime& runtime, const std::vector<Pair>& pairs, Nanos until) {
+  expect(runtime.survey(), static_cast<uint32_t>(pairs.size()));
+  auto order = runtime.survey().first_order;
   for (const auto& [a, b, from, to] : pairs) {
-    const auto peer = node.peers()[from];
+    const auto peer = runtime.peers()[from];
     if (peer == self_peer) {
-      begin_probe(node, node.peers()[to], order++, LinkSpan::between_hosts, until);
+      begin_probe(runtime, runtime.peers()[to], order++, LinkSpan::between_hosts, until);
       continue;
     }
     ByteWriter message;
     message.write(ControlKind::measure).write(order++).write(uint32_t{to}).write(int64_t{until - monotonic_now()});
-    node.engine().send_control(peer, std::move(message).take());
+    runtime.engine().send_control(peer, std::move(message).take());
   }
 }
 
 // Until all that was asked for is known, or it is too late.
-void await_results(Node& node, Nanos until) {
-  auto& survey = node.survey();
-  serve_survey(node, [&] { return survey.results.size() == survey.orders || !trouble(node).ok(); }, until);
+void await_results(Runtime& runtime, Nanos until) {
+  auto& survey = runtime.survey();
+  serve_survey(runtime, [&] { return survey.results.size() == survey.orders || !trouble(runtime).ok(); }, until);
 }
 
-void measure_inside(Node& node, Topology& topology, Nanos deadline) {
+void measure_inside(Runtime& runtime, Topology& topology, Nanos deadline) {
   const auto until = std::min(deadline, monotonic_now() + round_time_max);
-  const bool asked = node.locked([&] {
-    const auto& members = node.roster().members;
+  const bool asked = runtime.locked([&] {
+    const auto& members = runtime.roster().members;
     for (Rank rank = 1; rank < members.size(); ++rank) {
       if (members[rank].host != members[0].host) continue;
-      expect(node.survey(), 1);
-      begin_probe(node, node.peers()[rank], node.survey().first_order, LinkSpan::inside_host, until);
+      expect(runtime.survey(), 1);
+      begin_probe(runtime, runtime.peers()[rank], runtime.survey().first_order, LinkSpan::inside_host, until);
       return true;
     }
     return false;
   });
   if (!asked) return;
-  await_results(node, until);
-  const auto found = node.locked([&] { return node.survey().results[node.survey().first_order]; });
+  await_results(runtime, until);
+  const auto found = runtime.locked([&] { return runtime.survey().results[runtime.survey().first_order]; });
   topology.inside_measured = found.measured;
   if (found.measured) topology.inside = measured_profile(topology.inside, {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us});
 }
 
-void measure_between(Node& node, Topology& topology, Nanos deadline) {
-  const auto leaders = node.locked([&] { return leaders_of(node.roster()); });
+void measure_between(Runtime& runtime, Topology& topology, Nanos deadline) {
+  const auto leaders = runtime.locked([&] { return leaders_of(runtime.roster()); });
   const bool all = leaders.size() <= linked_hosts_max;
   auto rounds = rounds_of(leaders);
   if (!all) rounds = {{{.a = 0, .b = 1, .from = leaders[0], .to = leaders[1]}}};
@@ -168,14 +168,14 @@ void measure_between(Node& node, Topology& topology, Nanos deadline) {
   for (const auto& pairs : rounds) {
     const auto until = std::min(deadline, monotonic_now() + round_time_max);
     if (pairs.empty() || monotonic_now() >= deadline) continue;
-    node.locked([&] { ask(node, pairs, until); });
-    await_results(node, until);
-    node.locked([&] {
-      for (const auto& [order, found] : node.survey().results) {
+    runtime.locked([&] { ask(runtime, pairs, until); });
+    await_results(runtime, until);
+    runtime.locked([&] {
+      for (const auto& [order, found] : runtime.survey().results) {
         if (!found.measured) continue;
         latencies.push_back(found.latency_us);
         rates.push_back(found.bytes_per_us);
-        const auto& pair = pairs[order - node.survey().first_order];
+        const auto& pair = pairs[order - runtime.survey().first_order];
         if (all) topology.links.between(pair.a, pair.b) = {.latency_us = found.latency_us, .bytes_per_us = found.bytes_per_us};
       }
     });
@@ -186,45 +186,45 @@ void measure_between(Node& node, Topology& topology, Nanos deadline) {
 
 }  // namespace
 
-bool serve_survey(Node& node, const std::function<bool()>& over, Nanos deadline) {
+bool serve_survey(Runtime& runtime, const std::function<bool()>& over, Nanos deadline) {
   const auto next = [&] {
-    const auto& open = node.survey().probe;
+    const auto& open = runtime.survey().probe;
     return open ? std::min(deadline, open->probe.next_deadline()) : deadline;
   };
   while (true) {
     Nanos wake = deadline;
-    const bool done = node.locked([&] {
-      advance_probe(node);
+    const bool done = runtime.locked([&] {
+      advance_probe(runtime);
       wake = next();
       return over();
     });
     if (done) return true;
     if (monotonic_now() >= deadline) return false;
-    node.wait([&] { return over() || next() != wake || (node.survey().probe && node.survey().probe->probe.done()); }, wake);
+    runtime.wait([&] { return over() || next() != wake || (runtime.survey().probe && runtime.survey().probe->probe.done()); }, wake);
   }
 }
 
-Topology survey_links(Node& node, Nanos deadline) {
+Topology survey_links(Runtime& runtime, Nanos deadline) {
   const auto until = std::min(deadline, monotonic_now() + survey_time_max);
-  auto topology = node.locked([&] { return initial_topology(node); });
-  measure_inside(node, topology, until);
-  measure_between(node, topology, until);
-  node.locked([&] { expect(node.survey(), 0); });
+  auto topology = runtime.locked([&] { return initial_topology(runtime); });
+  measure_inside(runtime, topology, until);
+  measure_between(runtime, topology, until);
+  runtime.locked([&] { expect(runtime.survey(), 0); });
   return topology;
 }
 
-void hear_survey(Node& node, PeerIndex from, ByteView message) {
+void hear_survey(Runtime& runtime, PeerIndex from, ByteView message) {
   ByteReader reader(message);
   const auto kind = reader.read<ControlKind>();
-  if (kind == ControlKind::measure) on_measure(node, from, reader);
-  if (kind == ControlKind::measured) on_measured(node, reader);
+  if (kind == ControlKind::measure) on_measure(runtime, from, reader);
+  if (kind == ControlKind::measured) on_measured(runtime, reader);
   if (kind == ControlKind::probe) {
-    if (auto answer = LinkProbe::answer(message); !answer.empty()) node.engine().send_control(from, std::move(answer));
+    if (auto answer = LinkProbe::answer(message); !answer.empty()) runtime.engine().send_control(from, std::move(answer));
   }
-  auto& open = node.survey().probe;
+  auto& open = runtime.survey().probe;
   if (kind == ControlKind::probe_answer && open && open->peer == from) {
     open->probe.answered(message, monotonic_now());
-    flush_probe(node);
+    flush_probe(runtime);
   }
 }
 

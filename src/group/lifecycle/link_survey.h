@@ -12,12 +12,12 @@
 namespace unisono {
 
 // Rank 0. Until the deadline at the latest.
-Topology survey_links(Node& node, Nanos deadline);
+Topology survey_links(Runtime& runtime, Nanos deadline);
 
 // The others: measure what rank 0 asks for, until over() holds, which is called under the mutex. False if the deadline passed first.
-bool serve_survey(Node& node, const std::function<bool()>& over, Nanos deadline);
+bool serve_survey(Runtime& runtime, const std::function<bool()>& over, Nanos deadline);
 
 // Any control message; those that are not about this are left alone. Under the mutex.
-void hear_survey(Node& node, PeerIndex from, ByteView message);
+void hear_survey(Runtime& runtime, PeerIndex from, ByteView message);
 
 }  // namespace unisono

@@ -48,23 +48,23 @@ Clocks clocks_now() {
 }
 
 // The peers are those of an earlier roster where a re-forming found no links to all of the new one.
-const MemberRecord* member_of(Node& node, PeerIndex peer) {
-  const auto rank = static_cast<size_t>(std::find(node.peers().begin(), node.peers().end(), peer) - node.peers().begin());
-  return rank < std::min(node.peers().size(), node.roster().members.size()) ? &node.roster().members[rank] : nullptr;
+const MemberRecord* member_of(Runtime& runtime, PeerIndex peer) {
+  const auto rank = static_cast<size_t>(std::find(runtime.peers().begin(), runtime.peers().end(), peer) - runtime.peers().begin());
+  return rank < std::min(runtime.peers().size(), runtime.roster().members.size()) ? &runtime.roster().members[rank] : nullptr;
 }
 
 }  // namespace
 
-void keep_record(Node& node, GroupCore& group) {
-  const auto& options = node.options();
-  if (options.record_operations == 0 || node.engine().group_count() > recorded_groups_max) return;
-  const auto* self = member_of(node, self_peer);
+void keep_record(Runtime& runtime, GroupCore& group) {
+  const auto& options = runtime.options();
+  if (options.record_operations == 0 || runtime.engine().group_count() > recorded_groups_max) return;
+  const auto* self = member_of(runtime, self_peer);
   if (self == nullptr) return;  // removed from the group: nothing runs in it
   const auto process = record::process_state(::getpid());
   const auto clocks = clocks_now();
-  record::Identity identity{.run = run_of(node.roster().key),
+  record::Identity identity{.run = run_of(runtime.roster().key),
                             .group = group.number,
-                            .epoch = node.roster().epoch,
+                            .epoch = runtime.roster().epoch,
                             .rank = group.self,
                             .host = self->host,
                             .pid = ::getpid(),
@@ -73,8 +73,8 @@ void keep_record(Node& node, GroupCore& group) {
                             .monotonic_start = clocks.monotonic,
                             .links = {}};
   for (const auto peer : group.members) {
-    const auto* member = member_of(node, peer);
-    const auto link = peer == self_peer ? std::string("self") : node.engine().describe_link(peer);
+    const auto* member = member_of(runtime, peer);
+    const auto link = peer == self_peer ? std::string("self") : runtime.engine().describe_link(peer);
     identity.links.push_back({.transport = link.substr(0, link.find(' ')), .place = member == nullptr ? std::string() : place_of(*member)});
   }
   auto made = record::Recorder::make(identity, {.operations = options.record_operations, .folder = options.record_folder});

@@ -6,6 +6,6 @@
 namespace unisono {
 
 // Under the mutex, when all its members are in the node's roster. A group whose record cannot be had works without.
-void keep_record(Node& node, GroupCore& group);
+void keep_record(Runtime& runtime, GroupCore& group);
 
 }  // namespace unisono

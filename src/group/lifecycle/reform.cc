@@ -87,7 +87,7 @@ Status Reform::dispatch(const PeerId& from, ReformMessage& message, ByteView byt
     return {};
   }
   if (found == ranks_.end()) {
-    ++counters_.strangers;
+    ++counters_.unauthenticated;
     return {};
   }
   const Rank rank = found->second;
@@ -188,7 +188,7 @@ void Reform::answer_old_proposal(const PeerId& from, const EpochName& base, Nano
   }
   const auto note = removals_.find(from);
   if (note == removals_.end()) {
-    ++counters_.strangers;
+    ++counters_.unauthenticated;
     return;
   }
   Removed removed = note->second.removed;

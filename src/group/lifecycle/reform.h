@@ -52,7 +52,7 @@ struct ReformSend {
 
 struct ReformCounters {
   uint64_t malformed = 0;  // messages that no member sends
-  uint64_t strangers = 0;  // from processes that were never members, or about epochs that nobody here knows
+  uint64_t unauthenticated = 0;  // from processes that were never members, or about epochs that nobody here knows
 };
 
 class Reform {

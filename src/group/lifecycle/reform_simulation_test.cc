@@ -39,7 +39,7 @@ class Simulation {
         faults_(faults),
         world_(static_cast<uint32_t>(1 + random_.below(8))),
         roster_(test::make_roster(world_)) {
-    for (const auto& each : roster_.members) nodes_.emplace_back(Node{Reform(roster_, each.id)});
+    for (const auto& each : roster_.members) nodes_.emplace_back(Runtime{Reform(roster_, each.id)});
     lost_.assign(world_, std::vector<bool>(world_, false));
     for (Rank rank = 0; rank < world_; ++rank) {
       if (world_ > 1 && random_.chance(0.15)) kill(rank);  // the reason why the group is re-formed
@@ -75,8 +75,8 @@ class Simulation {
 
   void expect_safe() const {
     std::map<std::pair<uint32_t, uint32_t>, Roster> by_epoch;
-    for (const auto& node : nodes_) {
-      for (const auto& roster : node.taken) {
+    for (const auto& runtime : nodes_) {
+      for (const auto& roster : runtime.taken) {
         const auto [it, fresh] = by_epoch.emplace(std::pair(roster.epoch, wire_epoch(roster)), roster);
         EXPECT_TRUE(fresh || it->second == roster) << "two rosters under one epoch";
       }
@@ -84,35 +84,35 @@ class Simulation {
   }
   void expect_all_finished() const {
     for (Rank rank = 0; rank < world_; ++rank) {
-      const auto& node = nodes_[rank];
-      if (!node.alive) continue;
-      EXPECT_FALSE(node.machine.running()) << "rank " << rank << " never finished";
-      EXPECT_LE(node.finished, last_fault_ + faults_.patience + 20 * delay_max) << "rank " << rank << " took too long";
+      const auto& runtime = nodes_[rank];
+      if (!runtime.alive) continue;
+      EXPECT_FALSE(runtime.machine.running()) << "rank " << rank << " never finished";
+      EXPECT_LE(runtime.finished, last_fault_ + faults_.patience + 20 * delay_max) << "rank " << rank << " took too long";
     }
   }
   void expect_one_group() const {
     std::optional<uint64_t> group;
     std::set<PeerId> members;
-    for (const auto& node : nodes_) {
-      if (!node.alive || node.ended) continue;
-      if (!group) group = digest(node.machine.roster());
-      EXPECT_EQ(digest(node.machine.roster()), *group) << "two groups are left";
-      for (const auto& member : node.machine.roster().members) members.insert(member.id);
+    for (const auto& runtime : nodes_) {
+      if (!runtime.alive || runtime.ended) continue;
+      if (!group) group = digest(runtime.machine.roster());
+      EXPECT_EQ(digest(runtime.machine.roster()), *group) << "two groups are left";
+      for (const auto& member : runtime.machine.roster().members) members.insert(member.id);
     }
     for (Rank rank = 0; rank < world_; ++rank) {
-      const auto& node = nodes_[rank];
-      if (!node.alive || !group) continue;
-      EXPECT_EQ(members.contains(roster_.members[rank].id), !node.ended)
+      const auto& runtime = nodes_[rank];
+      if (!runtime.alive || !group) continue;
+      EXPECT_EQ(members.contains(roster_.members[rank].id), !runtime.ended)
           << "rank " << rank << " is in the roster but was removed, or the other way round";
     }
     bool any_alive = false;
-    for (const auto& node : nodes_) any_alive = any_alive || node.alive;
+    for (const auto& runtime : nodes_) any_alive = any_alive || runtime.alive;
     // Who removed the others may have died since; without deaths somebody must be left.
     EXPECT_TRUE(group || !any_alive || faults_.deaths_max > 0) << "everybody who lives was removed";
   }
 
  private:
-  struct Node {
+  struct Runtime {
     Reform machine;
     bool alive = true;
     bool ended = false;
@@ -164,30 +164,30 @@ class Simulation {
   }
   // What happens to a stopped member happens when it continues.
   bool postpone(Rank rank, std::function<void()> act) {
-    const auto& node = nodes_[rank];
-    if (now_ >= node.stopped_until) return false;
-    at(node.stopped_until + (node.timers_first ? microsecond : 0), std::move(act));
+    const auto& runtime = nodes_[rank];
+    if (now_ >= runtime.stopped_until) return false;
+    at(runtime.stopped_until + (runtime.timers_first ? microsecond : 0), std::move(act));
     return true;
   }
 
   void start(Rank rank) {
-    auto& node = nodes_[rank];
-    if (!node.alive || node.ended) return;
+    auto& runtime = nodes_[rank];
+    if (!runtime.alive || runtime.ended) return;
     if (postpone(rank, [this, rank] { start(rank); })) return;
     ReformRequest request;
     request.timeout = reform_timeout;
-    if (!node.machine.start(request, now_).ok()) return;  // removed meanwhile
+    if (!runtime.machine.start(request, now_).ok()) return;  // removed meanwhile
     last_fault_ = std::max(last_fault_, now_);
     settle(rank);
   }
   void wake(Rank rank) {
-    auto& node = nodes_[rank];
-    if (!node.alive || now_ < node.stopped_until || node.machine.next_deadline() > now_) return;
+    auto& runtime = nodes_[rank];
+    if (!runtime.alive || now_ < runtime.stopped_until || runtime.machine.next_deadline() > now_) return;
     // Messages are to be fed first; a machine notices a driver that does not only if it is late by this much.
-    if (now_ == node.stopped_until && node.timers_first && now_ - node.machine.next_deadline() < 5 * millisecond) {
+    if (now_ == runtime.stopped_until && runtime.timers_first && now_ - runtime.machine.next_deadline() < 5 * millisecond) {
       return after(2 * microsecond, [this, rank] { wake(rank); });
     }
-    node.machine.woke(now_);
+    runtime.machine.woke(now_);
     settle(rank);
   }
   void receive(Rank to, Rank from, const Bytes& bytes) {
@@ -199,24 +199,24 @@ class Simulation {
 
   // Carries out what a machine asked for.
   void settle(Rank rank) {
-    auto& node = nodes_[rank];
-    for (auto& send : node.machine.take_sends()) {
+    auto& runtime = nodes_[rank];
+    for (auto& send : runtime.machine.take_sends()) {
       const auto [first, last] = dies_at_message_.equal_range(message_number_++);
       for (auto it = first; it != last; ++it) kill(it->second);
-      if (!node.alive) return;
+      if (!runtime.alive) return;
       const auto to = *roster_.rank_of(send.to);
       after(delay(), [this, to, rank, bytes = std::move(send.bytes)] { receive(to, rank, bytes); });
     }
-    if (auto result = node.machine.take_result()) {
-      node.finished = now_;
-      node.ended = node.ended || !result->ok();
+    if (auto result = runtime.machine.take_result()) {
+      runtime.finished = now_;
+      runtime.ended = runtime.ended || !result->ok();
       if (result->ok()) {
         EXPECT_EQ(digest(result->value().roster), result->value().digest);
         EXPECT_EQ(result->value().roster.rank_of(roster_.members[rank].id), result->value().self);
-        node.taken.push_back(result->value().roster);
+        runtime.taken.push_back(result->value().roster);
       }
     }
-    const Nanos deadline = node.machine.next_deadline();
+    const Nanos deadline = runtime.machine.next_deadline();
     if (deadline != never) at(std::max(deadline, now_), [this, rank] { wake(rank); });
   }
 
@@ -224,7 +224,7 @@ class Simulation {
   const Faults faults_;
   const uint32_t world_;
   const Roster roster_;
-  std::vector<Node> nodes_;
+  std::vector<Runtime> nodes_;
   std::vector<std::vector<bool>> lost_;
   std::priority_queue<Event> events_;
   uint64_t event_number_ = 0;

@@ -16,8 +16,8 @@ using test::reform_timeout;
 constexpr Nanos start_time = 10 * second;
 
 // Members in one room: bytes are carried by hand.
-struct Room {
-  explicit Room(uint32_t world) : roster(make_roster(world)) {
+struct Credit {
+  explicit Credit(uint32_t world) : roster(make_roster(world)) {
     for (const auto& each : roster.members) members.emplace_back(roster, each.id);
   }
   void start(Rank rank, std::vector<Rank> dead, ReformRequest request = {}) {
@@ -65,173 +65,173 @@ struct Room {
 };
 
 TEST(Reform, living_members_agree_at_once_when_all_know_the_dead) {
-  Room room(4);
-  for (const Rank rank : {0u, 1u, 3u}) room.start(rank, {2});
-  room.deliver({2});
-  const auto expected = room.result(0);
+  Credit credit(4);
+  for (const Rank rank : {0u, 1u, 3u}) credit.start(rank, {2});
+  credit.deliver({2});
+  const auto expected = credit.result(0);
   EXPECT_EQ(expected.roster.epoch, 2u);
   ASSERT_EQ(expected.roster.members.size(), 3u);
-  EXPECT_EQ(expected.roster.members[2].id, room.roster.members[3].id);
+  EXPECT_EQ(expected.roster.members[2].id, credit.roster.members[3].id);
   EXPECT_EQ(expected.roster.members[2].rank, 2u);
-  EXPECT_EQ(expected.roster.key, room.roster.key);
+  EXPECT_EQ(expected.roster.key, credit.roster.key);
   for (const Rank rank : {1u, 3u}) {
-    const auto result = room.result(rank);
+    const auto result = credit.result(rank);
     EXPECT_EQ(result.roster, expected.roster);
     EXPECT_EQ(result.digest, digest(expected.roster));
     EXPECT_EQ(result.self, rank == 3 ? 2u : rank);
     ASSERT_EQ(result.lost.size(), 1u);
-    EXPECT_EQ(result.lost[0], room.roster.members[2]);
+    EXPECT_EQ(result.lost[0], credit.roster.members[2]);
   }
 }
 
 TEST(Reform, nobody_lost_gives_the_same_members_under_the_next_epoch) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
-  room.deliver();
-  EXPECT_EQ(room.result(1).roster.members, room.roster.members);
-  EXPECT_EQ(room.result(2).roster.epoch, 2u);
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {});
+  credit.deliver();
+  EXPECT_EQ(credit.result(1).roster.members, credit.roster.members);
+  EXPECT_EQ(credit.result(2).roster.epoch, 2u);
 }
 
 TEST(Reform, one_is_enough_to_know_who_died) {
-  Room room(4);
-  room.start(0, {});
-  room.start(1, {});
-  room.start(2, {3});
-  room.deliver({3});
-  EXPECT_EQ(room.result(0).roster.members.size(), 3u);
+  Credit credit(4);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.start(2, {3});
+  credit.deliver({3});
+  EXPECT_EQ(credit.result(0).roster.members.size(), 3u);
 }
 
 TEST(Reform, the_last_one_left_goes_on_alone) {
-  Room room(3);
-  room.start(1, {0, 2});
-  EXPECT_EQ(room.result(1).self, 0u);
+  Credit credit(3);
+  credit.start(1, {0, 2});
+  EXPECT_EQ(credit.result(1).self, 0u);
 }
 
 TEST(Reform, who_stays_silent_is_left_out_after_the_timeout_and_not_before) {
-  Room room(3);
-  room.start(0, {});
-  room.start(1, {});
-  room.deliver({2});
-  room.pass(reform_timeout - millisecond, {2});
-  EXPECT_TRUE(room.members[0].running());
-  room.pass(millisecond, {2});
-  const auto result = room.result(0);
+  Credit credit(3);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.deliver({2});
+  credit.pass(reform_timeout - millisecond, {2});
+  EXPECT_TRUE(credit.members[0].running());
+  credit.pass(millisecond, {2});
+  const auto result = credit.result(0);
   EXPECT_EQ(result.roster.members.size(), 2u);
   ASSERT_EQ(result.lost_why.size(), 1u);
   EXPECT_NE(result.lost_why[0].find("did not answer rank 0 for 200 ms"), std::string::npos) << result.lost_why[0];
 }
 
 TEST(Reform, who_was_left_out_is_told_when_it_wakes) {
-  Room room(3);
-  room.start(0, {});
-  room.start(1, {});
-  room.deliver({2});
-  room.pass(reform_timeout, {2});
-  ASSERT_FALSE(room.members[0].running());
-  room.now += 10 * second;
-  room.start(2, {});  // its own turn at last
-  room.deliver();
-  const auto status = room.failure(2);
+  Credit credit(3);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.deliver({2});
+  credit.pass(reform_timeout, {2});
+  ASSERT_FALSE(credit.members[0].running());
+  credit.now += 10 * second;
+  credit.start(2, {});  // its own turn at last
+  credit.deliver();
+  const auto status = credit.failure(2);
   EXPECT_EQ(status.code(), Code::peer_lost);
   EXPECT_NE(status.message().find("rank 2 (host h2, pid 102), was removed from the group at epoch 2 by ranks 0, 1: it did not "
                                   "answer rank 0 for 200 ms"),
             std::string::npos)
       << status.message();
-  EXPECT_EQ(room.members[2].start({}, room.now), status);
+  EXPECT_EQ(credit.members[2].start({}, credit.now), status);
 }
 
 TEST(Reform, who_never_started_is_told_that_it_was_left_out) {
-  Room room(3);
-  room.start(0, {});
-  room.start(1, {});
-  room.deliver();
-  EXPECT_TRUE(room.members[2].wanted());
-  room.pass(reform_timeout);
-  EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
+  Credit credit(3);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.deliver();
+  EXPECT_TRUE(credit.members[2].wanted());
+  credit.pass(reform_timeout);
+  EXPECT_EQ(credit.failure(2).code(), Code::peer_lost);
 }
 
 TEST(Reform, a_stopped_member_asks_again_before_it_judges_others) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
-  room.members[2].take_sends();  // stopped before a byte left it
-  room.deliver({2});
-  room.pass(reform_timeout, {2});
-  ASSERT_FALSE(room.members[0].running());
-  room.pass(10 * second);  // now it wakes, and its timers come first
-  EXPECT_EQ(room.failure(2).code(), Code::peer_lost) << "it must not go on alone";
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {});
+  credit.members[2].take_sends();  // stopped before a byte left it
+  credit.deliver({2});
+  credit.pass(reform_timeout, {2});
+  ASSERT_FALSE(credit.members[0].running());
+  credit.pass(10 * second);  // now it wakes, and its timers come first
+  EXPECT_EQ(credit.failure(2).code(), Code::peer_lost) << "it must not go on alone";
 }
 
 TEST(Reform, those_who_start_late_are_waited_for) {
-  Room room(3);
-  room.start(0, {});
-  room.deliver();
-  room.now += reform_timeout - 10 * millisecond;
-  room.start(1, {});
-  room.start(2, {});
-  room.deliver();
-  EXPECT_EQ(room.result(0).roster.members.size(), 3u);
-  EXPECT_EQ(room.result(2).roster.members.size(), 3u);
+  Credit credit(3);
+  credit.start(0, {});
+  credit.deliver();
+  credit.now += reform_timeout - 10 * millisecond;
+  credit.start(1, {});
+  credit.start(2, {});
+  credit.deliver();
+  EXPECT_EQ(credit.result(0).roster.members.size(), 3u);
+  EXPECT_EQ(credit.result(2).roster.members.size(), 3u);
 }
 
 TEST(Reform, a_member_lost_before_the_start_is_remembered) {
-  Room room(2);
-  room.members[0].peer_lost(room.roster.members[1].id, room.now);
-  room.start(0, {});
-  EXPECT_EQ(room.result(0).roster.members.size(), 1u);
+  Credit credit(2);
+  credit.members[0].peer_lost(credit.roster.members[1].id, credit.now);
+  credit.start(0, {});
+  EXPECT_EQ(credit.result(0).roster.members.size(), 1u);
 }
 
 TEST(Reform, a_member_lost_meanwhile_is_left_out) {
-  Room room(3);
-  room.start(0, {});
-  room.start(1, {});
-  room.deliver();
-  room.members[1].peer_lost(room.roster.members[2].id, room.now);
-  room.deliver();
-  EXPECT_EQ(room.result(0).roster.members.size(), 2u);
+  Credit credit(3);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.deliver();
+  credit.members[1].peer_lost(credit.roster.members[2].id, credit.now);
+  credit.deliver();
+  EXPECT_EQ(credit.result(0).roster.members.size(), 2u);
 }
 
 TEST(Reform, goes_on_without_its_lowest_rank) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
-  room.deliver({0});
-  for (const Rank rank : {1u, 2u}) room.members[rank].peer_lost(room.roster.members[0].id, room.now);
-  room.deliver({0});
-  EXPECT_EQ(room.result(1).roster.members.size(), 2u);
-  EXPECT_EQ(room.result(2).self, 1u);
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {});
+  credit.deliver({0});
+  for (const Rank rank : {1u, 2u}) credit.members[rank].peer_lost(credit.roster.members[0].id, credit.now);
+  credit.deliver({0});
+  EXPECT_EQ(credit.result(1).roster.members.size(), 2u);
+  EXPECT_EQ(credit.result(2).self, 1u);
 }
 
 TEST(Reform, a_roster_that_reached_one_member_reaches_all) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {});
   // Rank 0 hears all, makes the roster, tells rank 1 and dies.
   for (const Rank from : {1u, 2u}) {
-    for (auto& send : room.members[from].take_sends()) {
-      const auto to = *room.roster.rank_of(send.to);
-      ASSERT_TRUE(room.members[to].message(room.roster.members[from].id, send.bytes, room.now).ok());
+    for (auto& send : credit.members[from].take_sends()) {
+      const auto to = *credit.roster.rank_of(send.to);
+      ASSERT_TRUE(credit.members[to].message(credit.roster.members[from].id, send.bytes, credit.now).ok());
     }
   }
-  for (auto& send : room.members[0].take_sends()) {
-    if (*room.roster.rank_of(send.to) != 1) continue;
-    ASSERT_TRUE(room.members[1].message(room.roster.members[0].id, send.bytes, room.now).ok());
+  for (auto& send : credit.members[0].take_sends()) {
+    if (*credit.roster.rank_of(send.to) != 1) continue;
+    ASSERT_TRUE(credit.members[1].message(credit.roster.members[0].id, send.bytes, credit.now).ok());
   }
-  ASSERT_EQ(room.result(1).roster.members.size(), 3u);
-  room.members[2].peer_lost(room.roster.members[0].id, room.now);
-  room.deliver({0});
-  const auto result = room.result(2);
+  ASSERT_EQ(credit.result(1).roster.members.size(), 3u);
+  credit.members[2].peer_lost(credit.roster.members[0].id, credit.now);
+  credit.deliver({0});
+  const auto result = credit.result(2);
   EXPECT_EQ(result.roster.members.size(), 3u) << "rank 2 must take the roster that rank 1 has";
-  EXPECT_EQ(result.digest, digest(room.members[1].roster()));
+  EXPECT_EQ(result.digest, digest(credit.members[1].roster()));
 }
 
 TEST(Reform, joiners_known_anywhere_come_last) {
-  Room room(3);
+  Credit credit(3);
   ReformRequest knows;
   knows.joiners = {member(7, 2), member(8, 2)};
   knows.joiners[0].rank = 4000;  // says nothing
-  room.start(0, {});
-  room.start(1, {});
-  room.start(2, {}, knows);
-  room.deliver();
-  const auto result = room.result(1);
+  credit.start(0, {});
+  credit.start(1, {});
+  credit.start(2, {}, knows);
+  credit.deliver();
+  const auto result = credit.result(1);
   ASSERT_EQ(result.roster.members.size(), 5u);
   EXPECT_EQ(result.roster.members[3].id, knows.joiners[0].id);
   EXPECT_EQ(result.roster.members[4].rank, 4u);
@@ -240,24 +240,24 @@ TEST(Reform, joiners_known_anywhere_come_last) {
 }
 
 TEST(Reform, a_joiner_that_two_know_joins_once_and_a_member_never_again) {
-  Room room(2);
+  Credit credit(2);
   ReformRequest knows;
-  knows.joiners = {member(7, 2), room.roster.members[0]};
-  room.start(0, {}, knows);
-  room.start(1, {}, knows);
-  room.deliver();
-  EXPECT_EQ(room.result(0).roster.members.size(), 3u);
+  knows.joiners = {member(7, 2), credit.roster.members[0]};
+  credit.start(0, {}, knows);
+  credit.start(1, {}, knows);
+  credit.deliver();
+  EXPECT_EQ(credit.result(0).roster.members.size(), 3u);
 }
 
 TEST(Reform, several_in_a_row_shrink_the_group_to_one) {
-  Room room(4);
+  Credit credit(4);
   std::vector<Rank> gone;
   for (Rank victim = 0; victim < 3; ++victim) {
     gone.push_back(victim);
-    for (Rank rank = victim + 1; rank < 4; ++rank) room.start(rank, {victim});
-    room.deliver(gone);
+    for (Rank rank = victim + 1; rank < 4; ++rank) credit.start(rank, {victim});
+    credit.deliver(gone);
     for (Rank rank = victim + 1; rank < 4; ++rank) {
-      const auto result = room.result(rank);
+      const auto result = credit.result(rank);
       EXPECT_EQ(result.roster.epoch, victim + 2);
       EXPECT_EQ(result.self, rank - victim - 1);
       EXPECT_EQ(result.roster.members.size(), 3 - victim);
@@ -266,11 +266,11 @@ TEST(Reform, several_in_a_row_shrink_the_group_to_one) {
 }
 
 TEST(Reform, min_world_refuses_a_group_too_small_and_names_the_lost) {
-  Room room(3);
+  Credit credit(3);
   ReformRequest request;
   request.min_world = 2;
-  room.start(0, {1, 2}, request);
-  const auto status = room.failure(0);
+  credit.start(0, {1, 2}, request);
+  const auto status = credit.failure(0);
   EXPECT_EQ(status.code(), Code::unavailable);
   EXPECT_NE(status.message().find(
                 "1 of 3 ranks left, at least 2 are required; rank 1 (host h1, pid 101): rank 0 lost the link to it"),
@@ -279,140 +279,140 @@ TEST(Reform, min_world_refuses_a_group_too_small_and_names_the_lost) {
 }
 
 TEST(Reform, a_majority_goes_on_and_a_minority_does_not) {
-  Room room(5);
+  Credit credit(5);
   ReformRequest request;
   request.require_majority = true;
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {3, 4}, request);
-  for (const Rank rank : {3u, 4u}) room.start(rank, {0, 1, 2}, request);
-  room.deliver({3, 4});
-  EXPECT_EQ(room.result(0).roster.members.size(), 3u);
-  EXPECT_EQ(room.failure(3).code(), Code::unavailable);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {3, 4}, request);
+  for (const Rank rank : {3u, 4u}) credit.start(rank, {0, 1, 2}, request);
+  credit.deliver({3, 4});
+  EXPECT_EQ(credit.result(0).roster.members.size(), 3u);
+  EXPECT_EQ(credit.failure(3).code(), Code::unavailable);
 }
 
 TEST(Reform, of_two_equal_halves_the_one_with_rank_0_goes_on) {
-  Room room(2);
+  Credit credit(2);
   ReformRequest request;
   request.require_majority = true;
-  room.start(0, {1}, request);
-  room.start(1, {0}, request);
-  EXPECT_EQ(room.result(0).roster.members.size(), 1u);
-  EXPECT_EQ(room.failure(1).code(), Code::unavailable);
+  credit.start(0, {1}, request);
+  credit.start(1, {0}, request);
+  EXPECT_EQ(credit.result(0).roster.members.size(), 1u);
+  EXPECT_EQ(credit.failure(1).code(), Code::unavailable);
 }
 
 TEST(Reform, two_halves_never_share_an_epoch) {
-  Room room(4);
-  for (const Rank rank : {0u, 1u}) room.start(rank, {2, 3});
-  room.deliver({2, 3});
-  for (const Rank rank : {2u, 3u}) room.start(rank, {0, 1});
-  room.deliver({0, 1});
-  const auto left = room.result(0);
-  const auto right = room.result(2);
+  Credit credit(4);
+  for (const Rank rank : {0u, 1u}) credit.start(rank, {2, 3});
+  credit.deliver({2, 3});
+  for (const Rank rank : {2u, 3u}) credit.start(rank, {0, 1});
+  credit.deliver({0, 1});
+  const auto left = credit.result(0);
+  const auto right = credit.result(2);
   EXPECT_EQ(left.roster.epoch, right.roster.epoch);
   EXPECT_NE(left.digest, right.digest);
   EXPECT_NE(wire_epoch(left.roster), wire_epoch(right.roster));
 }
 
 TEST(Reform, of_two_halves_that_hear_of_each_other_at_once_one_gives_way) {
-  Room room(4);
-  for (const Rank rank : {0u, 1u}) room.start(rank, {2, 3});
-  for (const Rank rank : {2u, 3u}) room.start(rank, {0, 1});
-  room.deliver();
-  EXPECT_EQ(room.result(0).roster, room.result(1).roster);
-  EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
-  EXPECT_EQ(room.failure(3).code(), Code::peer_lost);
+  Credit credit(4);
+  for (const Rank rank : {0u, 1u}) credit.start(rank, {2, 3});
+  for (const Rank rank : {2u, 3u}) credit.start(rank, {0, 1});
+  credit.deliver();
+  EXPECT_EQ(credit.result(0).roster, credit.result(1).roster);
+  EXPECT_EQ(credit.failure(2).code(), Code::peer_lost);
+  EXPECT_EQ(credit.failure(3).code(), Code::peer_lost);
 }
 
 TEST(Reform, many_that_were_awake_do_not_end_because_of_one_that_judged_too_early) {
-  Room room(4);
-  for (const Rank rank : {0u, 1u, 2u, 3u}) room.start(rank, {});
-  room.deliver({0});
-  room.now += reform_timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
-  ASSERT_TRUE(room.members[1].running());
-  room.now += microsecond;
+  Credit credit(4);
+  for (const Rank rank : {0u, 1u, 2u, 3u}) credit.start(rank, {});
+  credit.deliver({0});
+  credit.now += reform_timeout - microsecond;  // they wait for rank 0, which waits for nobody: it was stopped, and takes all for dead
+  ASSERT_TRUE(credit.members[1].running());
+  credit.now += microsecond;
   for (const Rank rank : {1u, 2u, 3u}) {
     const Removed removed{2, {rank, Departure::Cause::silent, 0, 200}, {0}, 1, 0};
-    const Bytes bytes = encode(ReformMessage{name_of(room.roster), removed});
-    ASSERT_TRUE(room.members[rank].message(room.roster.members[0].id, bytes, room.now).ok());
+    const Bytes bytes = encode(ReformMessage{name_of(credit.roster), removed});
+    ASSERT_TRUE(credit.members[rank].message(credit.roster.members[0].id, bytes, credit.now).ok());
   }
-  room.deliver({0});
-  EXPECT_EQ(room.result(1).roster.members.size(), 3u);
-  EXPECT_EQ(room.result(3).lost_why.at(0), "it had gone on without rank 1");
+  credit.deliver({0});
+  EXPECT_EQ(credit.result(1).roster.members.size(), 3u);
+  EXPECT_EQ(credit.result(3).lost_why.at(0), "it had gone on without rank 1");
 }
 
 TEST(Reform, a_lowest_rank_that_says_nothing_after_all_agreed_is_waited_for_and_then_left_out) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u, 2u}) room.start(rank, {});
-  for (auto& send : room.members[0].take_sends()) {  // the last that is heard of rank 0
-    const auto to = *room.roster.rank_of(send.to);
-    ASSERT_TRUE(room.members[to].message(room.roster.members[0].id, send.bytes, room.now).ok());
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u, 2u}) credit.start(rank, {});
+  for (auto& send : credit.members[0].take_sends()) {  // the last that is heard of rank 0
+    const auto to = *credit.roster.rank_of(send.to);
+    ASSERT_TRUE(credit.members[to].message(credit.roster.members[0].id, send.bytes, credit.now).ok());
   }
-  room.deliver({0});
-  room.pass(reform_timeout, {0});
-  EXPECT_TRUE(room.members[1].running()) << "it may be waiting for somebody whom we have heard";
-  room.pass(reform_timeout / 4, {0});
-  EXPECT_EQ(room.result(1).roster.members.size(), 2u);
-  EXPECT_EQ(room.result(2).roster.members.size(), 2u);
+  credit.deliver({0});
+  credit.pass(reform_timeout, {0});
+  EXPECT_TRUE(credit.members[1].running()) << "it may be waiting for somebody whom we have heard";
+  credit.pass(reform_timeout / 4, {0});
+  EXPECT_EQ(credit.result(1).roster.members.size(), 2u);
+  EXPECT_EQ(credit.result(2).roster.members.size(), 2u);
 }
 
 TEST(Reform, a_proposal_overtaken_by_a_later_one_says_nothing) {
-  Room room(3);
-  room.start(1, {});
-  const auto from = room.roster.members[0].id;
-  const EpochName base = name_of(room.roster);
-  ASSERT_TRUE(room.members[1].message(from, encode(ReformMessage{base, Propose{2, {}, {}}}), room.now).ok());
-  room.members[1].take_sends();
+  Credit credit(3);
+  credit.start(1, {});
+  const auto from = credit.roster.members[0].id;
+  const EpochName base = name_of(credit.roster);
+  ASSERT_TRUE(credit.members[1].message(from, encode(ReformMessage{base, Propose{2, {}, {}}}), credit.now).ok());
+  credit.members[1].take_sends();
   const Propose older{1, {{2, Departure::Cause::lost, 0, 0}}, {}};
-  ASSERT_TRUE(room.members[1].message(from, encode(ReformMessage{base, older}), room.now).ok());
-  EXPECT_TRUE(room.members[1].take_sends().empty()) << "nothing changed, so there is nothing to say";
+  ASSERT_TRUE(credit.members[1].message(from, encode(ReformMessage{base, older}), credit.now).ok());
+  EXPECT_TRUE(credit.members[1].take_sends().empty()) << "nothing changed, so there is nothing to say";
 }
 
 TEST(Reform, a_message_about_the_next_epoch_is_kept_until_its_roster_has_come) {
-  Room room(2);
-  room.start(0, {});
-  room.start(1, {});
-  for (auto& send : room.members[1].take_sends())
-    ASSERT_TRUE(room.members[0].message(room.roster.members[1].id, send.bytes, room.now).ok());
-  const auto first = room.members[0].take_sends();  // a proposal, and the next roster
-  ASSERT_TRUE(room.members[0].take_result()->ok());
-  room.start(0, {});
-  const auto next = room.members[0].take_sends();
+  Credit credit(2);
+  credit.start(0, {});
+  credit.start(1, {});
+  for (auto& send : credit.members[1].take_sends())
+    ASSERT_TRUE(credit.members[0].message(credit.roster.members[1].id, send.bytes, credit.now).ok());
+  const auto first = credit.members[0].take_sends();  // a proposal, and the next roster
+  ASSERT_TRUE(credit.members[0].take_result()->ok());
+  credit.start(0, {});
+  const auto next = credit.members[0].take_sends();
   for (const auto* sends : {&next, &first}) {  // overtaking
-    for (const auto& send : *sends) ASSERT_TRUE(room.members[1].message(room.roster.members[0].id, send.bytes, room.now).ok());
+    for (const auto& send : *sends) ASSERT_TRUE(credit.members[1].message(credit.roster.members[0].id, send.bytes, credit.now).ok());
   }
-  EXPECT_EQ(room.result(1).roster.epoch, 2u);
-  EXPECT_TRUE(room.members[1].wanted()) << "rank 0 waits for it already";
-  room.start(1, {});
-  room.deliver();
-  EXPECT_EQ(room.result(0).roster.epoch, 3u);
-  EXPECT_EQ(room.result(1).roster.epoch, 3u);
+  EXPECT_EQ(credit.result(1).roster.epoch, 2u);
+  EXPECT_TRUE(credit.members[1].wanted()) << "rank 0 waits for it already";
+  credit.start(1, {});
+  credit.deliver();
+  EXPECT_EQ(credit.result(0).roster.epoch, 3u);
+  EXPECT_EQ(credit.result(1).roster.epoch, 3u);
 }
 
 TEST(Reform, a_smaller_half_that_speaks_to_a_larger_one_at_once_is_told_to_give_way) {
-  Room room(3);
-  for (const Rank rank : {0u, 1u}) room.start(rank, {2});
-  room.deliver({2});
-  room.start(2, {0, 1});
-  const auto said = room.members[2].take_sends();
-  ASSERT_TRUE(room.members[2].take_result()->ok());
+  Credit credit(3);
+  for (const Rank rank : {0u, 1u}) credit.start(rank, {2});
+  credit.deliver({2});
+  credit.start(2, {0, 1});
+  const auto said = credit.members[2].take_sends();
+  ASSERT_TRUE(credit.members[2].take_result()->ok());
   for (const auto& send : said)
-    ASSERT_TRUE(room.members[*room.roster.rank_of(send.to)].message(room.roster.members[2].id, send.bytes, room.now).ok());
-  room.deliver();
-  EXPECT_EQ(room.failure(2).code(), Code::peer_lost);
-  EXPECT_EQ(room.members[0].roster().members.size(), 2u);
+    ASSERT_TRUE(credit.members[*credit.roster.rank_of(send.to)].message(credit.roster.members[2].id, send.bytes, credit.now).ok());
+  credit.deliver();
+  EXPECT_EQ(credit.failure(2).code(), Code::peer_lost);
+  EXPECT_EQ(credit.members[0].roster().members.size(), 2u);
 }
 
 TEST(Reform, cannot_start_twice) {
-  Room room(2);
-  room.start(0, {});
-  EXPECT_EQ(room.members[0].start({}, room.now).code(), Code::invalid);
+  Credit credit(2);
+  credit.start(0, {});
+  EXPECT_EQ(credit.members[0].start({}, credit.now).code(), Code::invalid);
 }
 
 TEST(Reform, malformed_messages_change_nothing_and_are_counted) {
-  Room room(3);
-  room.start(0, {});
-  const auto from = room.roster.members[1].id;
-  const EpochName base = name_of(room.roster);
-  const auto deadline = room.members[0].next_deadline();
+  Credit credit(3);
+  credit.start(0, {});
+  const auto from = credit.roster.members[1].id;
+  const EpochName base = name_of(credit.roster);
+  const auto deadline = credit.members[0].next_deadline();
   Commit foreign{make_roster(3, 9), {}};
   Commit smaller{make_roster(3, 2), {{2, Departure::Cause::lost, 1, 0}}};
   smaller.roster.members[1].host = "forged";
@@ -430,26 +430,26 @@ TEST(Reform, malformed_messages_change_nothing_and_are_counted) {
       encode(ReformMessage{base, other_key}),
   };
   uint64_t count = 0;
-  room.members[0].take_sends();
+  credit.members[0].take_sends();
   for (const auto& bytes : cases) {
-    EXPECT_EQ(room.members[0].message(from, bytes, room.now).code(), Code::corrupt) << "case " << count;
-    EXPECT_EQ(room.members[0].counters().malformed, ++count);
-    EXPECT_TRUE(room.members[0].running());
-    EXPECT_TRUE(room.members[0].take_sends().empty());
-    EXPECT_EQ(room.members[0].next_deadline(), deadline);
+    EXPECT_EQ(credit.members[0].message(from, bytes, credit.now).code(), Code::corrupt) << "case " << count;
+    EXPECT_EQ(credit.members[0].counters().malformed, ++count);
+    EXPECT_TRUE(credit.members[0].running());
+    EXPECT_TRUE(credit.members[0].take_sends().empty());
+    EXPECT_EQ(credit.members[0].next_deadline(), deadline);
   }
 }
 
-TEST(Reform, strangers_are_counted_and_not_answered) {
-  Room room(2);
-  room.start(0, {});
-  room.members[0].take_sends();
-  const Bytes bytes = encode(ReformMessage{name_of(room.roster), Propose{1, {}, {}}});
-  EXPECT_TRUE(room.members[0].message({99, 99}, bytes, room.now).ok());
+TEST(Reform, unauthenticated_are_counted_and_not_answered) {
+  Credit credit(2);
+  credit.start(0, {});
+  credit.members[0].take_sends();
+  const Bytes bytes = encode(ReformMessage{name_of(credit.roster), Propose{1, {}, {}}});
+  EXPECT_TRUE(credit.members[0].message({99, 99}, bytes, credit.now).ok());
   const Bytes old = encode(ReformMessage{{0, 5}, Propose{1, {}, {}}});
-  EXPECT_TRUE(room.members[0].message({99, 99}, old, room.now).ok());
-  EXPECT_EQ(room.members[0].counters().strangers, 2u);
-  EXPECT_TRUE(room.members[0].take_sends().empty());
+  EXPECT_TRUE(credit.members[0].message({99, 99}, old, credit.now).ok());
+  EXPECT_EQ(credit.members[0].counters().unauthenticated, 2u);
+  EXPECT_TRUE(credit.members[0].take_sends().empty());
 }
 
 }  // namespace

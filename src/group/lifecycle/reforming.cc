@@ -15,122 +15,122 @@ constexpr int reform_timeouts_max = 10;
 constexpr Nanos settle_time_min = second;    // for links to who joined, and for all members to say that they are ready
 constexpr int attempts_max = 4;              // each loses a member, or one that joined
 
-PeerIndex index_of(const Node& node, const PeerId& id) {
-  const auto& ids = node.process_ids();
+PeerIndex index_of(const Runtime& runtime, const PeerId& id) {
+  const auto& ids = runtime.process_ids();
   const auto at = std::find(ids.begin(), ids.end(), id);
   return at == ids.end() ? self_peer : static_cast<PeerIndex>(at - ids.begin());
 }
 
 Member member_of(const MemberRecord& record) { return {.rank = record.rank, .host = record.host, .pid = record.pid, .link = {}}; }
 
-Status begin(Node& node, const internal::GroupState& state) {
-  return node.locked([&]() -> Status {
-    if (!node.removed().ok()) return node.removed();
-    if (state.epoch != node.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(node.roster().epoch)};
+Status begin(Runtime& runtime, const internal::GroupState& state) {
+  return runtime.locked([&]() -> Status {
+    if (!runtime.removed().ok()) return runtime.removed();
+    if (state.epoch != runtime.roster().epoch) return {Code::peer_lost, "this group ended when the roster changed to epoch " + std::to_string(runtime.roster().epoch)};
     const auto now = monotonic_now();
-    node.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
-    ++node.formation();
-    node.forget_topology();
-    const auto& options = node.options();
+    runtime.engine().end_all_groups({Code::peer_lost, "the group is being re-formed"}, now);
+    ++runtime.formation();
+    runtime.forget_topology();
+    const auto& options = runtime.options();
     ReformRequest request{.dead = {},
                           .joiners = {},
                           .timeout = options.reform_timeout.count() * millisecond,
                           .min_world = options.min_world,
                           .require_majority = options.require_majority};
-    for (size_t rank = 0; rank < node.peers().size(); ++rank) {
-      const auto peer = node.peers()[rank];
-      if (peer != self_peer && !node.engine().peer_status(peer).ok()) request.dead.push_back(node.roster().members[rank].id);
+    for (size_t rank = 0; rank < runtime.peers().size(); ++rank) {
+      const auto peer = runtime.peers()[rank];
+      if (peer != self_peer && !runtime.engine().peer_status(peer).ok()) request.dead.push_back(runtime.roster().members[rank].id);
     }
-    if (node.session()->attending()) request.joiners = node.session()->poll_joiners();
-    auto status = node.reform()->start(request, now);
-    flush_reform_sends(node);
+    if (runtime.session()->attending()) request.joiners = runtime.session()->poll_joiners();
+    auto status = runtime.reform()->start(request, now);
+    flush_reform_sends(runtime);
     return status;
   });
 }
 
 // Runs the state machine until it has an outcome.
-Result<ReformResult> agree(Node& node) {
+Result<ReformResult> agree(Runtime& runtime) {
   std::optional<Result<ReformResult>> result;
-  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond, reform_timeouts_max * node.options().reform_timeout.count()));
+  const auto until = after(monotonic_now(), std::max<int64_t>(reform_bound / millisecond, reform_timeouts_max * runtime.options().reform_timeout.count()));
   while (monotonic_now() < until) {
     Nanos wake = never;
-    node.locked([&] {
-      node.engine().poll(monotonic_now());  // news before judgement
-      node.reform()->woke(monotonic_now());
-      flush_reform_sends(node);
-      result = node.reform()->take_result();
-      wake = node.reform()->next_deadline();
+    runtime.locked([&] {
+      runtime.engine().poll(monotonic_now());  // news before judgement
+      runtime.reform()->woke(monotonic_now());
+      flush_reform_sends(runtime);
+      result = runtime.reform()->take_result();
+      wake = runtime.reform()->next_deadline();
     });
     if (result) return std::move(*result);
-    node.wait([&] {
-      flush_reform_sends(node);
-      if (!result) result = node.reform()->take_result();
-      return result.has_value() || !node.removed().ok() || node.reform()->next_deadline() < wake;
+    runtime.wait([&] {
+      flush_reform_sends(runtime);
+      if (!result) result = runtime.reform()->take_result();
+      return result.has_value() || !runtime.removed().ok() || runtime.reform()->next_deadline() < wake;
     }, std::min(wake, until));
     if (result) {
-      node.locked([&] { flush_reform_sends(node); });
+      runtime.locked([&] { flush_reform_sends(runtime); });
       return std::move(*result);
     }
-    if (const auto removed = node.locked([&] { return node.removed(); }); !removed.ok()) return removed;
+    if (const auto removed = runtime.locked([&] { return runtime.removed(); }); !removed.ok()) return removed;
   }
   return Status(Code::internal, "re-forming found no end");
 }
 
 // Links to those who are gone are closed, after telling them; the new roster takes effect.
-void adopt(Node& node, const ReformResult& result) {
-  node.locked([&] {
+void adopt(Runtime& runtime, const ReformResult& result) {
+  runtime.locked([&] {
     for (const auto& lost : result.lost) {
-      const auto peer = index_of(node, lost.id);
-      if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
-      node.engine().send_removed(peer);
-      for (auto& link : node.links()) {
+      const auto peer = index_of(runtime, lost.id);
+      if (peer == self_peer || !runtime.engine().peer_status(peer).ok()) continue;
+      runtime.engine().send_removed(peer);
+      for (auto& link : runtime.links()) {
         if (link.connector->state(peer) != LinkState::unknown) link.transport->close(peer);
       }
-      node.engine().remove_peer(peer);
+      runtime.engine().remove_peer(peer);
     }
-    node.roster() = result.roster;
-    node.set_local_world(ranks_beside(result.roster, result.self));
-    if (node.session()->attending()) {
-      for (const auto& joined : result.joined) node.session()->answer_joiner(joined.id, result.roster);
+    runtime.roster() = result.roster;
+    runtime.set_local_world(ranks_beside(result.roster, result.self));
+    if (runtime.session()->attending()) {
+      for (const auto& joined : result.joined) runtime.session()->answer_joiner(joined.id, result.roster);
     }
-    if (result.self == 0) node.session()->attend(result.roster);
+    if (result.self == 0) runtime.session()->attend(result.roster);
   });
 }
 
 }  // namespace
 
-void flush_reform_sends(Node& node) {
-  for (auto& send : node.reform()->take_sends()) {
-    const auto peer = index_of(node, send.to);
-    if (peer == self_peer || !node.engine().peer_status(peer).ok()) continue;
+void flush_reform_sends(Runtime& runtime) {
+  for (auto& send : runtime.reform()->take_sends()) {
+    const auto peer = index_of(runtime, send.to);
+    if (peer == self_peer || !runtime.engine().peer_status(peer).ok()) continue;
     Bytes message{static_cast<std::byte>(ControlKind::reform)};
     message.insert(message.end(), send.bytes.begin(), send.bytes.end());
-    node.engine().send_control(peer, std::move(message));
+    runtime.engine().send_control(peer, std::move(message));
   }
 }
 
 // One re-forming, up to the new group being made; how it went after that is in `settled`: a member, or one that joined, may be lost
 // again before all are linked up.
-static Status reform_once(Node& node, internal::GroupState& state, Measuring& measuring, Status& settled) {
-  auto status = begin(node, state);
+static Status reform_once(Runtime& runtime, internal::GroupState& state, Measuring& measuring, Status& settled) {
+  auto status = begin(runtime, state);
   if (!status.ok()) return status;
-  auto result = agree(node);
+  auto result = agree(runtime);
   if (!result) {
-    node.locked([&] {
-      if (node.removed().ok()) node.removed() = result.status();
+    runtime.locked([&] {
+      if (runtime.removed().ok()) runtime.removed() = result.status();
     });
     return result.status();
   }
-  adopt(node, *result);
-  const auto patience = std::max<Nanos>(settle_time_min, node.options().reform_timeout.count() * millisecond * 5);
+  adopt(runtime, *result);
+  const auto patience = std::max<Nanos>(settle_time_min, runtime.options().reform_timeout.count() * millisecond * 5);
   const auto deadline = monotonic_now() + patience;
-  settled = link_up(node, deadline);
-  if (settled.ok() && !result->joined.empty()) settled = wait_for_links(node, deadline);
+  settled = link_up(runtime, deadline);
+  if (settled.ok() && !result->joined.empty()) settled = wait_for_links(runtime, deadline);
   if (!result->joined.empty()) measuring = Measuring::always;
-  if (settled.ok()) settled = agree_on_topology(node, deadline, measuring);
-  return node.locked([&] {
-    form_world_group(node, state);
-    return node.removed();
+  if (settled.ok()) settled = agree_on_topology(runtime, deadline, measuring);
+  return runtime.locked([&] {
+    form_world_group(runtime, state);
+    return runtime.removed();
   });
 }
 
@@ -143,15 +143,15 @@ static std::vector<Member> only_in(const Roster& roster, const Roster& other) {
   return members;
 }
 
-Result<Reformed> reform_world(Node& node, internal::GroupState& state) {
+Result<Reformed> reform_world(Runtime& runtime, internal::GroupState& state) {
   const auto started = monotonic_now();
-  const auto before = node.locked([&] { return node.roster(); });
+  const auto before = runtime.locked([&] { return runtime.roster(); });
   Status settled;
   auto measuring = Measuring::not_again;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    if (auto status = reform_once(node, state, measuring, settled); !status.ok()) return status;
+    if (auto status = reform_once(runtime, state, measuring, settled); !status.ok()) return status;
     if (!settled.ok()) continue;
-    const auto after = node.locked([&] { return node.roster(); });
+    const auto after = runtime.locked([&] { return runtime.roster(); });
     return Reformed{.epoch = state.epoch,
                     .rank = state.self,
                     .world_size = state.world,

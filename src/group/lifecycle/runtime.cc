@@ -30,8 +30,8 @@ void drain(int fd) {
 }
 
 constexpr int polls_per_reading = 16;
-constexpr int express_looks_max = 1000, express_yields_max = 50;  // some 20 us
-constexpr Nanos express_time_max = 1000 * microsecond;
+constexpr int fast_path_looks_max = 1000, fast_path_yields_max = 50;  // some 20 us
+constexpr Nanos fast_path_time_max = 1000 * microsecond;
 
 void set_timer(int fd, Nanos after) {
   const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = after / second, .tv_nsec = after % second}};
@@ -40,10 +40,10 @@ void set_timer(int fd, Nanos after) {
 
 }  // namespace
 
-Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
+Result<std::shared_ptr<Runtime>> Runtime::make(const ResolvedOptions& options, PeerId self, std::vector<Link> links) {
   const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const int rest_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Node>(new Node(options, self, std::move(links), wake_fd, rest_fd), let_go);
+  if (wake_fd >= 0 && rest_fd >= 0) return std::shared_ptr<Runtime>(new Runtime(options, self, std::move(links), wake_fd, rest_fd), let_go);
   const std::string why = std::strerror(errno);
   for (const int fd : {wake_fd, rest_fd}) {
     if (fd >= 0) ::close(fd);
@@ -51,21 +51,21 @@ Result<std::shared_ptr<Node>> Node::make(const ResolvedOptions& options, PeerId 
   return Status(Code::unavailable, "eventfd or timerfd: " + why);
 }
 
-Node::Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
+Runtime::Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd)
     : options_(options), self_(self), links_(std::move(links)), engine_(EngineLimits{}, compute_), wake_fd_(wake_fd), rest_fd_(rest_fd) {
   for (auto& link : links_) engine_.add_transport(*link.transport);
 }
 
 // The background thread may be the last to need it, where a notice held what had been let go of before: it goes on until it needs no more, too.
-void Node::let_go(Node* node) {
-  if (node->background_.get_id() != std::this_thread::get_id()) delete node;
-  else node->orphaned_ = true;
+void Runtime::let_go(Runtime* runtime) {
+  if (runtime->background_.get_id() != std::this_thread::get_id()) delete runtime;
+  else runtime->orphaned_ = true;
 }
 
-Node::~Node() {
+Runtime::~Runtime() {
   // Who leaves takes along what others may still lack: they may be in the last collective yet, and wait for what was lost on its way.
-  const auto until = monotonic_now() + farewell_time;
-  const auto settled = [this] { return !engine_.owes(); };
+  const auto until = monotonic_now() + drain_time;
+  const auto settled = [this] { return !engine_.has_pending(); };
   (void)wait(settled, until);
   locked([this] { part(); });
   (void)wait(settled, std::max(until, monotonic_now() + last_words_time));
@@ -80,7 +80,7 @@ Node::~Node() {
   ::close(rest_fd_);
 }
 
-void Node::part() {
+void Runtime::part() {
   // What the others sent last is read before the links close, so that no reset overtakes our own last bytes.
   engine_.poll(monotonic_now());
   engine_.leave(monotonic_now());
@@ -92,24 +92,24 @@ void Node::part() {
   }
 }
 
-Node::Entry::~Entry() {
-  const bool undriven = node_.engine_.active() > 0 && !node_.driving_ && node_.waiters_ == 0;
-  if ((undriven && node_.resting_) || node_.forgets_links()) node_.call_background();
+Runtime::Entry::~Entry() {
+  const bool undriven = runtime_.engine_.active() > 0 && !runtime_.driving_ && runtime_.waiters_ == 0;
+  if ((undriven && runtime_.resting_) || runtime_.forgets_links()) runtime_.call_background();
   // A sleeping driver must learn of an earlier deadline, of what the kernel did not take at once, and of what ended in a poll of somebody else.
-  const bool earlier = node_.sleeping_ && (node_.engine_.next_deadline() < node_.sleeps_until_ || node_.lingers() || node_.ended() != node_.ended_before_sleep_);
-  node_.announce();
-  const auto notices = node_.take_notices();
+  const bool earlier = runtime_.sleeping_ && (runtime_.engine_.next_deadline() < runtime_.sleeps_until_ || runtime_.draining() || runtime_.ended() != runtime_.ended_before_sleep_);
+  runtime_.announce();
+  const auto notices = runtime_.take_notices();
   lock_.unlock();
-  if (earlier) node_.wake();
+  if (earlier) runtime_.wake();
   for (const auto& notice : notices) notice();
 }
 
-void Node::watch(std::shared_ptr<Completion> completion, std::function<void()> notice) {
+void Runtime::watch(std::shared_ptr<Completion> completion, std::function<void()> notice) {
   Entry entry(*this);
   watched_.emplace_back(std::move(completion), std::move(notice));
 }
 
-std::vector<std::function<void()>> Node::take_notices() {
+std::vector<std::function<void()>> Runtime::take_notices() {
   std::vector<std::function<void()>> notices;
   std::erase_if(watched_, [&](auto& watched) {
     if (watched.first->done) notices.push_back(std::move(watched.second));
@@ -118,7 +118,7 @@ std::vector<std::function<void()>> Node::take_notices() {
   return notices;
 }
 
-void Node::run_notices(std::unique_lock<std::mutex>& lock) {
+void Runtime::run_notices(std::unique_lock<std::mutex>& lock) {
   if (watched_.empty()) return;
   {
     const auto notices = take_notices();
@@ -130,7 +130,7 @@ void Node::run_notices(std::unique_lock<std::mutex>& lock) {
 }
 
 // Of those whose link it is.
-std::vector<PeerIndex> Node::served_by(const Link& link) const {
+std::vector<PeerIndex> Runtime::served_by(const Link& link) const {
   std::vector<PeerIndex> served;
   for (const auto peer : peers_) {
     if (peer != self_peer && link.connector->state(peer) == LinkState::up) served.push_back(peer);
@@ -138,7 +138,7 @@ std::vector<PeerIndex> Node::served_by(const Link& link) const {
   return served;
 }
 
-uint32_t Node::datagram_bytes() {
+uint32_t Runtime::datagram_bytes() {
   uint32_t bytes = UINT32_MAX;
   for (const auto& link : links_) {
     const auto served = served_by(link);
@@ -149,14 +149,14 @@ uint32_t Node::datagram_bytes() {
   return bytes == UINT32_MAX ? 0 : bytes;
 }
 
-bool Node::datagram_bytes_known() {
+bool Runtime::datagram_bytes_known() {
   return std::ranges::all_of(links_, [this](const auto& link) {
     const auto* datagrams = link.transport->datagrams();
     return datagrams == nullptr || datagrams->datagram_bytes_known(served_by(link));
   });
 }
 
-void Node::know_topology(const Topology& topology) {
+void Runtime::know_topology(const Topology& topology) {
   engine_.set_topology(topology);
   linked_hosts_ = hosts_of(roster_);
   const auto thin = [](const LinkProfile& link, bool measured) { return measured && packet_bytes / speed_of(link).bytes_per_us > thin_packet_us; };
@@ -167,7 +167,7 @@ void Node::know_topology(const Topology& topology) {
   topology_known_ = true;
 }
 
-HostLinks Node::known_links() const {
+HostLinks Runtime::known_links() const {
   const auto& links = engine_.topology().links;
   const auto hosts = hosts_of(roster_);
   HostLinks result(links.hosts == 0 ? 0 : static_cast<uint32_t>(hosts.size()));
@@ -183,7 +183,7 @@ HostLinks Node::known_links() const {
   return result;
 }
 
-void Node::set_local_world(uint32_t processes) {
+void Runtime::set_local_world(uint32_t processes) {
   const auto cores = static_cast<uint32_t>(std::max(1u, std::thread::hardware_concurrency()));
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -196,17 +196,17 @@ void Node::set_local_world(uint32_t processes) {
   compute_.hire((options_.compute_threads != 0 ? options_.compute_threads : automatic) - 1);
 }
 
-void Node::wake() { notify(wake_fd_); }
+void Runtime::wake() { notify(wake_fd_); }
 
-uint64_t Node::ended() const { return engine_.counters().operations_ok + engine_.counters().operations_failed; }
+uint64_t Runtime::ended() const { return engine_.counters().operations_ok + engine_.counters().operations_failed; }
 
-bool Node::lingers() const {
-  return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->lingers(); });
+bool Runtime::draining() const {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.transport->draining(); });
 }
 
-bool Node::forgets_links() const { return resting_ && !rests_on_links_ && lingers(); }
+bool Runtime::forgets_links() const { return resting_ && !rests_on_links_ && draining(); }
 
-void Node::call_background() {
+void Runtime::call_background() {
   const auto now = monotonic_now();
   if (now < called_for_) return;
   called_for_ = now + call_delay_;
@@ -214,7 +214,7 @@ void Node::call_background() {
 }
 
 // rest: how long news of links may lie meanwhile.
-void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
+void Runtime::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
   std::array<pollfd, wait_handles_max> fds;
   nfds_t count = 0;
   fds[count++] = {wake_fd_, POLLIN, 0};
@@ -224,7 +224,7 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
   for (auto& link : links_) {
     if (link.transport->wait_handle() >= 0 && count < wait_handles_max) fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
-  const auto meeting = count;
+  const auto rendezvous = count;
   if (!resting_ && session_ != nullptr && count < wait_handles_max) fds[count++] = {session_->wait_handle(), POLLIN, 0};
   if (idle && entering_.load(std::memory_order_relaxed) == 0) {
     const auto now = monotonic_now();
@@ -245,14 +245,14 @@ void Node::sleep(std::unique_lock<std::mutex>& lock, Nanos until, Nanos rest) {
     lock.lock();
     sleeping_ = false;
     if (fds[0].revents != 0) drain(wake_fd_);
-    if (meeting < count && fds[meeting].revents != 0 && !stop_) (void)session_->poll_joiners();
+    if (rendezvous < count && fds[rendezvous].revents != 0 && !stop_) (void)session_->poll_joiners();
   }
   for (size_t i = 0; i < armed; ++i) links_[i].transport->disarm();
 }
 
 // Polls until done, `until`, or another caller's turn to look; sleeps when nothing has happened for a while.
 template <typename Done>
-void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+void Runtime::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
   const auto began = now;
   const auto spin = thin_ ? 0 : yield_ ? 100 * microsecond : 60 * microsecond;
   auto last_progress = now;
@@ -281,14 +281,14 @@ void Node::drive(std::unique_lock<std::mutex>& lock, const Done& done, Nanos unt
 }
 
 // A caller may want to begin another operation: it waits for a message or so to be worked on, not until there is nothing to do.
-void Node::give_way(std::unique_lock<std::mutex>& lock) {
+void Runtime::give_way(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   gate_.lock();  // until who is there has the mutex
   gate_.unlock();
   lock.lock();
 }
 
-std::unique_lock<std::mutex> Node::enter() {
+std::unique_lock<std::mutex> Runtime::enter() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) return lock;
   calling_.fetch_add(1, std::memory_order_relaxed);
@@ -297,7 +297,7 @@ std::unique_lock<std::mutex> Node::enter() {
   return lock;
 }
 
-void Node::pass_gate(std::unique_lock<std::mutex>& lock) {
+void Runtime::pass_gate(std::unique_lock<std::mutex>& lock) {
   entering_.fetch_add(1, std::memory_order_relaxed);
   gate_.lock();
   lock.lock();
@@ -305,12 +305,12 @@ void Node::pass_gate(std::unique_lock<std::mutex>& lock) {
   entering_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Node::announce() {
+void Runtime::announce() {
   if (driving_ || waiters_ > 0) free_.notify_all();
 }
 
 template <typename Done>
-bool Node::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
+bool Runtime::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now) {
   ++waiters_;
   while (!done() && !stop_ && now < until) {
     if (!driving_) {
@@ -334,49 +334,49 @@ bool Node::wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nan
   return done();
 }
 
-bool Node::wait(const std::function<bool()>& done, Nanos until) {
+bool Runtime::wait(const std::function<bool()>& done, Nanos until) {
   auto lock = enter();
   return wait_locked(lock, done, until, monotonic_now());
 }
 
-bool Node::wait(const Completion& completion, Nanos until) {
+bool Runtime::wait(const Completion& completion, Nanos until) {
   auto lock = enter();
   return wait_locked(lock, [&] { return completion.done; }, until, monotonic_now());
 }
 
-Result<Report> Node::outcome(std::shared_ptr<Completion> completion, Nanos overdue) {
+Result<Report> Runtime::outcome(std::shared_ptr<Completion> completion, Nanos overdue) {
   auto lock = enter();
   return outcome(lock, std::move(completion), overdue, monotonic_now());
 }
 
 // Looks while that is likely to be enough; true if it was.
-bool Node::look_for(Express& express) {
-  for (int looks = 0; looks < (yield_ ? express_yields_max : express_looks_max); ++looks) {
-    const auto found = engine_.look(express);
-    if (found != Express::Found::nothing_yet) return found == Express::Found::all;
+bool Runtime::look_for(FastPath& fast_path) {
+  for (int looks = 0; looks < (yield_ ? fast_path_yields_max : fast_path_looks_max); ++looks) {
+    const auto found = engine_.look(fast_path);
+    if (found != FastPath::Found::nothing_yet) return found == FastPath::Found::all;
     if (entering_.load(std::memory_order_relaxed) > 0) return false;
     if (!yield_) continue;
     sched_yield();
     // One turn of the others may have taken longer than all looks should.
-    if (monotonic_now() - express.started > express_time_max) return false;
+    if (monotonic_now() - fast_path.started > fast_path_time_max) return false;
   }
   return false;
 }
 
-Result<Report> Node::run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id) {
+Result<Report> Runtime::run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id) {
   const auto now = monotonic_now();
   const auto overdue = now + request.timeout + overdue_by;
-  Express express;
+  FastPath fast_path;
   const bool alone = !driving_ && waiters_ == 0;
-  if (!alone || !engine_.begin_express(express, group, request, id, now)) {
+  if (!alone || !engine_.begin_fast_path(fast_path, group, request, id, now)) {
     return outcome(lock, engine_.submit(group, std::move(request), id, now), overdue, now);
   }
-  if (look_for(express)) return engine_.report(express, monotonic_now());
+  if (look_for(fast_path)) return engine_.report(fast_path, monotonic_now());
   const auto later = monotonic_now();
-  return outcome(lock, engine_.take_over(express, later), overdue, later);
+  return outcome(lock, engine_.take_over(fast_path, later), overdue, later);
 }
 
-Result<Report> Node::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
+Result<Report> Runtime::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now) {
   const auto done = [&] { return completion->done; };
   if (done()) {
     announce();
@@ -390,7 +390,7 @@ Result<Report> Node::outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr
   return outcome;
 }
 
-void Node::start_background() {
+void Runtime::start_background() {
   if (background_.joinable()) return;
   background_ = std::thread([this] { background(); });
   pthread_setname_np(background_.native_handle(), "unisono");
@@ -398,18 +398,18 @@ void Node::start_background() {
 
 // Until there is something to drive; meanwhile what is still to be written is written, and the rendezvous is served, so that who wants to
 // join is known at the next re-forming.
-void Node::rest(std::unique_lock<std::mutex>& lock) {
+void Runtime::rest(std::unique_lock<std::mutex>& lock) {
   std::array<pollfd, wait_handles_max> fds{{{rest_fd_, POLLIN, 0}, {session_ != nullptr ? session_->wait_handle() : -1, POLLIN, 0}}};
   nfds_t count = 2;
   bool idle = true;
   auto until = never;
-  std::array<Transport*, wait_handles_max> lingering{};
+  std::array<Transport*, wait_handles_max> draining{};
   for (auto& link : links_) {
     // While somebody drives, that is his to do.
-    if (driving_ || waiters_ > 0 || !link.transport->lingers() || count == wait_handles_max) continue;
+    if (driving_ || waiters_ > 0 || !link.transport->draining() || count == wait_handles_max) continue;
     idle &= link.transport->arm();
     until = std::min(until, link.transport->next_deadline());
-    lingering[count] = link.transport.get();
+    draining[count] = link.transport.get();
     fds[count++] = {link.transport->wait_handle(), POLLIN, 0};
   }
   const auto left = std::clamp<Nanos>(idle ? until - monotonic_now() : 0, 0, second);
@@ -427,14 +427,14 @@ void Node::rest(std::unique_lock<std::mutex>& lock) {
     call_delay_ = needed ? call_delay_min : std::min(2 * call_delay_, call_delay_max);
   }
   if (on_links && !driving_ && !stop_) {
-    for (nfds_t i = 2; i < count; ++i) lingering[i]->disarm();
+    for (nfds_t i = 2; i < count; ++i) draining[i]->disarm();
     engine_.poll(monotonic_now());
     run_notices(lock);
   }
   if (fds[1].revents != 0 && !stop_) (void)session_->poll_joiners();
 }
 
-void Node::background() {
+void Runtime::background() {
   std::unique_lock lock(mutex_);
   while (!stop_ && !orphaned_) {
     if (engine_.active() == 0 || waiters_ > 0 || driving_) {

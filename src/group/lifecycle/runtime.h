@@ -49,18 +49,18 @@ struct Survey {
   std::map<uint32_t, LinkMeasurement> results;  // rank 0: what it has been told, by order
 };
 
-class Node {
+class Runtime {
  public:
   // A safety net: the engine itself ends an operation at its deadline; this much later it can only be a mistake of ours.
   static constexpr Nanos overdue_by = 10 * second;
   // How long who leaves stays for those who lack some of what it sent; and, of that or more, what it has for the farewell itself.
-  static constexpr Nanos farewell_time = 2 * second, last_words_time = 300 * millisecond;
+  static constexpr Nanos drain_time = 2 * second, last_words_time = 300 * millisecond;
 
   // The transports are made and listening; nobody is known yet.
-  static Result<std::shared_ptr<Node>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
+  static Result<std::shared_ptr<Runtime>> make(const ResolvedOptions& options, PeerId self, std::vector<Link> links);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   // Blocks until done() holds, driving if nobody else does. False if `until` passed first.
   bool wait(const std::function<bool()>& done, Nanos until);
@@ -133,15 +133,15 @@ class Node {
   // Holds the mutex for a caller; asks a polling driver to let go of it soon.
   class Entry {
    public:
-    explicit Entry(Node& node) : node_(node), lock_(node.enter()) {}
+    explicit Entry(Runtime& runtime) : runtime_(runtime), lock_(runtime.enter()) {}
     ~Entry();
    private:
-    Node& node_;
+    Runtime& runtime_;
     std::unique_lock<std::mutex> lock_;
   };
 
-  Node(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
-  static void let_go(Node* node);
+  Runtime(const ResolvedOptions& options, PeerId self, std::vector<Link> links, int wake_fd, int rest_fd);
+  static void let_go(Runtime* runtime);
   std::unique_lock<std::mutex> enter();
   // After a change under the mutex: whoever waits looks again.
   void announce();
@@ -149,7 +149,7 @@ class Node {
   // Runs the notices of operations that have ended; without the mutex meanwhile.
   void run_notices(std::unique_lock<std::mutex>& lock);
   Result<Report> run(std::unique_lock<std::mutex>& lock, GroupCore& group, OperationRequest&& request, uint64_t id);
-  bool look_for(Express& express);
+  bool look_for(FastPath& fast_path);
   Result<Report> outcome(std::unique_lock<std::mutex>& lock, std::shared_ptr<Completion> completion, Nanos overdue, Nanos now);
   template <typename Done>
   bool wait_locked(std::unique_lock<std::mutex>& lock, const Done& done, Nanos until, Nanos now);
@@ -161,7 +161,7 @@ class Node {
   void wake();
   uint64_t ended() const;  // operations so far
   void call_background();
-  bool lingers() const;  // links still have something to write
+  bool draining() const;  // links still have something to write
   // They have, and the background thread sleeps without looking at them.
   bool forgets_links() const;
   void background();

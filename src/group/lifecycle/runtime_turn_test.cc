@@ -17,7 +17,7 @@ class BusyTransport : public Transport {
  public:
   explicit BusyTransport(std::atomic<uint64_t>& polls) : polls_(polls) {}
   const char* name() const override { return "busy"; }
-  size_t room(PeerIndex) override { return 0; }
+  size_t credit(PeerIndex) override { return 0; }
   size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex>, size_t, bool) override { return {}; }
   void commit(const Slot&, const FrameHeader&) override {}
@@ -38,20 +38,20 @@ class BusyTransport : public Transport {
   std::atomic<uint64_t>& polls_;
 };
 
-TEST(NodeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_something_to_do) {
+TEST(RuntimeTurn, a_caller_gets_in_while_another_drives_and_there_is_always_something_to_do) {
   std::atomic<uint64_t> polls{0};
   std::vector<Link> links;
   links.push_back({std::make_unique<BusyTransport>(polls), nullptr});
-  auto node = Node::make({}, {.low = 1, .high = 0}, std::move(links));
-  ASSERT_TRUE(node.ok()) << node.status().to_string();
+  auto runtime = Runtime::make({}, {.low = 1, .high = 0}, std::move(links));
+  ASSERT_TRUE(runtime.ok()) << runtime.status().to_string();
   std::atomic<bool> enough{false}, ended{false};
   std::thread driver([&] {
-    (void)(*node)->wait([&] { return enough.load(); }, monotonic_now() + 5 * second);
+    (void)(*runtime)->wait([&] { return enough.load(); }, monotonic_now() + 5 * second);
     ended = true;
   });
   for (const auto before = polls.load(); polls.load() == before;) std::this_thread::yield();
   for (int turn = 0; turn < 20; ++turn) {
-    (*node)->locked([] {});
+    (*runtime)->locked([] {});
     EXPECT_FALSE(ended) << "turn " << turn << ": had to wait until the other was done";
   }
   enough = true;

@@ -12,7 +12,7 @@
 namespace unisono::sim {
 namespace {
 
-TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_sweep_only) {
+TEST(AveragingA33, full_groups_no_pair_twice_and_exact_in_the_last_round_of_a_step_only) {
   for (const auto& [base, axes] : {std::pair{2u, 3u}, {3u, 4u}, {4u, 5u}, {8u, 3u}, {32u, 2u}}) {
     SCOPED_TRACE("base " + std::to_string(base) + ", " + std::to_string(axes) + " axes, seed 5");
     const auto peers = static_cast<uint32_t>(std::lround(std::pow(base, axes)));

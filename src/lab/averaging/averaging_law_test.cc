@@ -144,8 +144,8 @@ void expect_full_grids_follow_the_law(uint32_t restarts) {
   }
 }
 
-TEST(AveragingA19, full_grids_follow_the_law_and_are_exact_after_a_sweep) { expect_full_grids_follow_the_law(100); }
-TEST(AveragingA19Long, full_grids_follow_the_law_and_are_exact_after_a_sweep) { expect_full_grids_follow_the_law(2000); }
+TEST(AveragingA19, full_grids_follow_the_law_and_are_exact_after_a_step) { expect_full_grids_follow_the_law(100); }
+TEST(AveragingA19Long, full_grids_follow_the_law_and_are_exact_after_a_step) { expect_full_grids_follow_the_law(2000); }
 
 TEST(AveragingA19, a_first_round_leaves_the_specified_variance) {
   constexpr double of_1024[] = {.03027, .03127, .03527, .04027}, of_768[] = {.04036, .04136, .04536, .05036};

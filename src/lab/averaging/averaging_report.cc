@@ -107,7 +107,7 @@ std::string notes_of(const AveragingResult& result) {
 std::string laws_of(const AveragingPlan& plan) {
   auto text = fmt::format("#\n# by formula: rounds of all-reduce, {} at most (F5); what one round of random groups leaves of the variance (F3); variance after\n"
                           "# the first round of fitted, and of published where its grid is full (F4); absence below which one all-reduce of all sends less than a\n"
-                          "# sweep of fitted (F7)\n#\n#{:>6} {:>7} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
+                          "# averaging step of fitted (F7)\n#\n#{:>6} {:>7} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
                           sim::averaging_rounds_cap, "peers", "absent", "all-reduce", "random", "fitted", "published", "break-even");
   for (const uint32_t peers : plan.peers) {
     for (const double absence : plan.absences) {

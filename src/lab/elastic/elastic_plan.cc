@@ -20,11 +20,11 @@ namespace unisono::cli {
 const CommandLineText elastic_text{
     .name = "unisono simulate elastic",
     .usage = "unisono simulate elastic [OPTIONS]",
-    .description = "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, sweep after sweep, while some are absent, or come\n"
-                   "and go. Every round of every group is done again from what its members gave, and compared with what each of them has afterwards. Prints how long sweeps\n"
+    .description = "Elastic runs in virtual time: peers, as they ship, that average by Moshpit All-Reduce over virtual links, averaging step after averaging step, while some are absent, or come\n"
+                   "and go. Every round of every group is done again from what its members gave, and compared with what each of them has afterwards. Prints how long averaging steps\n"
                    "took, how many were exact, what became of rounds, what was sent, and what was wrong.",
     .footer = R"(Examples:
-  unisono simulate elastic                                        64 peers, 20 sweeps, nobody absent
+  unisono simulate elastic                                        64 peers, 20 averaging steps, nobody absent
   unisono simulate elastic --peers 256 --absence 0.01 --plot elastic.svg
   unisono simulate elastic --churn period=5s,kill=1 --seeds 0-9   ten runs of 10 minutes, an event every 5 s; all that go are killed
   unisono simulate churn-trace --stop 0.2 | unisono simulate elastic --trace -
@@ -32,9 +32,9 @@ const CommandLineText elastic_text{
 
 --trace: a line for each event, with seconds, number of the peer, and join, leave, kill, stop or continue. --churn draws such a trace for each seed, by
 period=20s,min=N,duration=10m,law=regular|poisson,kill=0.5,stop=0, which mean what they do for 'unisono simulate churn-trace'. With either, a run goes on
-to the end of its trace, unless --sweeps says how many it makes.
+to the end of its trace, unless --averaging-steps says how many it makes.
 
-A sweep is exact if its mean lacks nobody's values. All times but that of --progress are virtual. The same seed and build give the same run.
+An averaging step is exact if its mean lacks nobody's values. All times but that of --progress are virtual. The same seed and build give the same run.
 
 Exit code: 0; 1 if a round was wrong, a peer could not join, a run did not come to its end within --limit, or a file cannot be read or written; 2 for a
 wrong command line or trace.)"};
@@ -42,7 +42,7 @@ wrong command line or trace.)"};
 namespace {
 
 constexpr uint32_t usual_peers = 64;
-constexpr uint64_t usual_sweeps = 20, sweeps_limit = 10'000'000, elements_limit = 16'777'216, seeds_limit = 10'000;
+constexpr uint64_t usual_steps = 20, steps_limit = 10'000'000, elements_limit = 16'777'216, seeds_limit = 10'000;
 constexpr uint64_t max_group_least = 4, max_group_limit = 128, rounds_limit = 64;
 
 const std::vector<std::string> grid_words{"fitted", "published", "chunk_keys"}, times_words{"lan", "wan"};
@@ -154,7 +154,7 @@ std::string command_of(const ElasticWords& words) {
     const char* name;
     std::string ElasticWords::*value;
   };
-  constexpr Given all[] = {{"--peers", &ElasticWords::peers},         {"--sweeps", &ElasticWords::sweeps},       {"--absence", &ElasticWords::absence},     {"--away", &ElasticWords::away},
+  constexpr Given all[] = {{"--peers", &ElasticWords::peers},         {"--averaging-steps", &ElasticWords::steps},       {"--absence", &ElasticWords::absence},     {"--away", &ElasticWords::away},
                            {"--trace", &ElasticWords::trace},         {"--churn", &ElasticWords::churn},         {"--max-group", &ElasticWords::max_group}, {"--rounds", &ElasticWords::rounds},
                            {"--grid", &ElasticWords::grid},           {"--times", &ElasticWords::times},         {"--min-peers", &ElasticWords::min_peers}, {"--max-peers", &ElasticWords::max_peers},
                            {"--elements", &ElasticWords::elements},   {"--compute", &ElasticWords::compute},     {"--compute-jitter", &ElasticWords::compute_jitter},
@@ -171,26 +171,26 @@ std::string command_of(const ElasticWords& words) {
 
 void add_elastic_options(CLI::App& app, ElasticWords& o) {
   app.add_option("-n,--peers", o.peers, "that begin, 1 to 4096 [64]")->type_name("N");
-  app.add_option("--sweeps", o.sweeps, "of the run [20; with a trace: until its end]")->type_name("N");
+  app.add_option("--averaging-steps", o.steps, "of the run [20; with a trace: until its end]")->type_name("N");
   app.add_option("-p,--absence", o.absence, "chance that a peer stands still in a round, from any moment of it on [0]")->type_name("SHARE");
   app.add_option("--away", o.away, "how long it does [3s]")->type_name("TIME");
   app.add_option("-t,--trace", o.trace, "who comes and goes, and when; - reads standard input")->type_name("FILE");
   app.add_option("-c,--churn", o.churn, "draw such a trace for each seed, as by period=20s,min=32,duration=10m,kill=0.5")->type_name("SETTINGS");
   app.add_option("-m,--max-group", o.max_group, "peers of a group, 4 to 128 [32]")->type_name("N");
-  app.add_option("--rounds", o.rounds, "of a sweep; 0: one along each axis of the grid [0]")->type_name("N");
+  app.add_option("--rounds", o.rounds, "of an averaging step; 0: one along each axis of the grid [0]")->type_name("N");
   add_choice(app, o.grid, {.names = "--grid", .value = "KIND", .meaning = "who meets whom", .words = grid_words, .fallback = "fitted"});
   add_choice(app, o.times, {.names = "--times", .value = "PROFILE", .meaning = "how long peers wait for each other", .words = times_words, .fallback = "lan"});
-  app.add_option("--min-peers", o.min_peers, "there before the first sweep [all; with a trace: as many as are at work at any time]")->type_name("N");
+  app.add_option("--min-peers", o.min_peers, "there before the first averaging step [all; with a trace: as many as are at work at any time]")->type_name("N");
   app.add_option("--max-peers", o.max_peers, "that the run takes [4096]")->type_name("N");
   app.add_option("-e,--elements", o.elements, "fp32 numbers that each peer has, up to 16777216 [1024]")->type_name("N");
-  app.add_option("--compute", o.compute, "a peer's time between two sweeps [100ms]")->type_name("TIME");
+  app.add_option("--compute", o.compute, "a peer's time between two averaging steps [100ms]")->type_name("TIME");
   app.add_option("--compute-jitter", o.compute_jitter, "and as much more by chance [0]")->type_name("TIME");
   app.add_option("--delay", o.delay, "of links, one way [100us]")->type_name("TIME");
   app.add_option("--jitter", o.jitter, "and as much more by chance [0]")->type_name("TIME");
   app.add_option("--rate", o.rate, "of each peer's line, each way, in bits/s, as 100M or 1G [unlimited]")->type_name("RATE");
   app.add_option("--limit", o.limit, "virtual time for the run, from the end of its trace on if it goes on so long [1h]")->type_name("TIME");
   app.add_option("-s,--seeds", o.seeds, "one seed or a range [0]")->type_name("N|A-B");
-  app.add_option("--plot", o.plot, "draw sweeps and peers over virtual time there, as SVG")->type_name("FILE");
+  app.add_option("--plot", o.plot, "draw averaging steps and peers over virtual time there, as SVG")->type_name("FILE");
   app.add_option("-J,--json", o.json, "write JSON lines there; - writes them instead of the table")->type_name("FILE");
   app.add_option("-j,--jobs", o.jobs, "seeds run at the same time [1]")->type_name("N");
   add_choice(app, o.progress, {.names = "--progress", .value = "STYLE", .meaning = "on standard error", .words = progress_names(), .fallback = "auto"});
@@ -220,11 +220,11 @@ Result<ElasticPlan> make_elastic_plan(const ElasticWords& words, std::string_vie
       !status.ok())
     return status;
   study.absence = *absence;
-  study.sweeps = usual_sweeps;
-  plan.whole_trace = words.sweeps.empty() && study.until > 0;
-  if (plan.whole_trace) study.sweeps = 1, study.limit += study.until;
+  study.steps = usual_steps;
+  plan.whole_trace = words.steps.empty() && study.until > 0;
+  if (plan.whole_trace) study.steps = 1, study.limit += study.until;
   else study.until = 0;
-  if (auto status = words.sweeps.empty() ? Status() : set_number(study.sweeps, "--sweeps", words.sweeps, 1, sweeps_limit); !status.ok()) return status;
+  if (auto status = words.steps.empty() ? Status() : set_number(study.steps, "--averaging-steps", words.steps, 1, steps_limit); !status.ok()) return status;
   if (auto status = sim::check(study); !status.ok()) return invalid(status.message());
   plan.grid = words.grid;
   plan.times = words.times;

@@ -16,7 +16,7 @@ extern const CommandLineText elastic_text;
 
 // As typed; parsed by make_elastic_plan. Empty: as --help says.
 struct ElasticWords {
-  std::string peers = {}, sweeps = {};
+  std::string peers = {}, steps = {};
   std::string absence = "0", away = "3s", trace = {}, churn = {};
   std::string max_group = "32", rounds = "0", grid = "fitted", times = "lan", min_peers = {}, max_peers = "4096";
   std::string elements = "1024", compute = "100ms", compute_jitter = "0";
@@ -31,7 +31,7 @@ void add_elastic_options(CLI::App& app, ElasticWords& words);
 struct ElasticPlan {
   sim::ElasticStudyOptions study;       // what all seeds have alike
   std::optional<sim::ChurnPlan> churn;  // each seed has its own trace by it
-  bool whole_trace = false;             // a run ends with its trace, not with a number of sweeps
+  bool whole_trace = false;             // a run ends with its trace, not with a number of averaging steps
   sim::SeedRange seeds;
   uint32_t jobs = 1;
   std::string grid, times;              // as they were named

@@ -29,7 +29,7 @@ void expect_elastic_refused(const std::vector<std::string>& words, const std::st
 TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
   const auto plan = elastic_plan_of({});
   EXPECT_EQ(plan.study.peers, 64u);
-  EXPECT_EQ(plan.study.sweeps, 20u);
+  EXPECT_EQ(plan.study.steps, 20u);
   EXPECT_EQ(plan.study.absence, 0);
   EXPECT_EQ(plan.study.until, 0);
   EXPECT_TRUE(plan.study.trace.events.empty());
@@ -42,12 +42,12 @@ TEST(ElasticPlan, without_options_is_64_peers_that_all_begin_and_stay) {
 }
 
 TEST(ElasticPlan, is_what_was_asked_for) {
-  const auto plan = elastic_plan_of({"--peers", "40", "--sweeps", "7", "--absence", "0.02", "--away", "500ms", "--max-group", "8", "--rounds", "3", "--grid", "published", "--times", "wan", "--min-peers", "30", "--max-peers", "50", "--elements", "99", "--compute", "1s",
+  const auto plan = elastic_plan_of({"--peers", "40", "--averaging-steps", "7", "--absence", "0.02", "--away", "500ms", "--max-group", "8", "--rounds", "3", "--grid", "published", "--times", "wan", "--min-peers", "30", "--max-peers", "50", "--elements", "99", "--compute", "1s",
                              "--compute-jitter", "2ms", "--delay", "20ms", "--jitter", "1ms", "--rate", "100M", "--limit", "2h", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs", "2", "--progress", "off"});
   const auto& study = plan.study;
   const auto& settings = study.cluster.settings;
   EXPECT_EQ(study.peers, 40u);
-  EXPECT_EQ(study.sweeps, 7u);
+  EXPECT_EQ(study.steps, 7u);
   EXPECT_EQ(study.absence, .02);
   EXPECT_EQ(study.away, 500 * millisecond);
   EXPECT_EQ(study.limit, 7200 * second);
@@ -71,7 +71,7 @@ TEST(ElasticPlan, is_what_was_asked_for) {
 
 TEST(ElasticPlan, the_command_is_told_again_without_what_changes_no_run) {
   EXPECT_EQ(elastic_plan_of({"--peers", "9", "--churn", "period=5s", "--seeds", "3-5", "--plot", "a", "--json", "b", "--jobs", "2", "--progress", "off", "--max-group", "32"}).again, "unisono simulate elastic --peers 9 --churn period=5s");
-  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--sweeps", "3"}, "0 0 join\n").again, "unisono simulate elastic --sweeps 3 --trace 'my churn.txt'");
+  EXPECT_EQ(elastic_plan_of({"--trace", "my churn.txt", "--averaging-steps", "3"}, "0 0 join\n").again, "unisono simulate elastic --averaging-steps 3 --trace 'my churn.txt'");
 }
 
 TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
@@ -80,15 +80,15 @@ TEST(ElasticPlan, a_trace_names_who_is_there_and_its_end_is_that_of_the_run) {
   EXPECT_TRUE(plan.whole_trace);
   EXPECT_EQ(plan.study.until, 30 * second);
   EXPECT_EQ(plan.study.limit, 3630 * second);
-  EXPECT_EQ(plan.study.sweeps, 1u);
+  EXPECT_EQ(plan.study.steps, 1u);
   EXPECT_EQ(plan.study.cluster.settings.min_peers, 2u) << "two were at work at any time";
-  const auto counted = elastic_plan_of({"--trace", "t", "--sweeps", "5", "--min-peers", "3"}, "0 0 join\n0 1 join\n5 2 join\n");
+  const auto counted = elastic_plan_of({"--trace", "t", "--averaging-steps", "5", "--min-peers", "3"}, "0 0 join\n0 1 join\n5 2 join\n");
   EXPECT_FALSE(counted.whole_trace);
   EXPECT_EQ(counted.study.until, 0);
-  EXPECT_EQ(counted.study.sweeps, 5u);
+  EXPECT_EQ(counted.study.steps, 5u);
   EXPECT_EQ(counted.study.cluster.settings.min_peers, 3u);
   EXPECT_EQ(elastic_plan_of({"--trace", "t"}, "4 7 join\n").study.cluster.settings.min_peers, 1u);
-  EXPECT_EQ(elastic_plan_of({"--trace", "t"}, "0 7 join\n").study.sweeps, 20u) << "it has no end to wait for";
+  EXPECT_EQ(elastic_plan_of({"--trace", "t"}, "0 7 join\n").study.steps, 20u) << "it has no end to wait for";
 }
 
 TEST(ElasticPlan, churn_is_drawn_for_each_seed) {
@@ -122,7 +122,7 @@ TEST(ElasticPlan, says_which_option_is_wrong_and_what_it_takes) {
   expect_elastic_refused({"--peers", "9", "--max-peers", "8"}, "--peers 9 are more than --max-peers 8");
   expect_elastic_refused({"--peers", "9", "--min-peers", "10"}, "--min-peers '10': expected a whole number from 1 to 9");
   expect_elastic_refused({"--churn", "period=5s", "--max-peers", "8"}, "the run waits for 32 peers before it begins, which is more than --max-peers 8");
-  expect_elastic_refused({"--sweeps", "0"}, "--sweeps '0': expected a whole number from 1 to 10000000");
+  expect_elastic_refused({"--averaging-steps", "0"}, "--averaging-steps '0': expected a whole number from 1 to 10000000");
   expect_elastic_refused({"--elements", "0"}, "--elements '0': expected a whole number from 1 to 16777216");
   expect_elastic_refused({"--max-group", "3"}, "--max-group '3': expected a whole number from 4 to 128");
   expect_elastic_refused({"--rounds", "65"}, "--rounds '65': expected a whole number from 0 to 64");

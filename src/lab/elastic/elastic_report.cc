@@ -94,7 +94,7 @@ Run sum_of(const std::vector<Run>& runs) {
     all.formed = std::max(all.formed, run.formed);
     all.ended = std::max(all.ended, run.ended);
     all.joins += run.joins, all.kills += run.kills, all.leaves += run.leaves, all.stops += run.stops, all.loaded += run.loaded, all.events_left += run.events_left;
-    all.sweeps += run.sweeps, all.exact += run.exact, all.messages += run.messages, all.bytes += run.bytes;
+    all.steps += run.steps, all.exact += run.exact, all.messages += run.messages, all.bytes += run.bytes;
     all.seconds.insert(all.seconds.end(), run.seconds.begin(), run.seconds.end());
     for (const auto& [name, count] : run.outcomes) all.outcomes[name] += count;
     auto& replay = all.replay;
@@ -120,21 +120,21 @@ std::string head_of(const ElasticResult& result) {
   const auto& study = result.plan.study;
   const auto& cluster = study.cluster;
   const uint32_t peers = peers_of(result);
-  auto text = fmt::format("# {}, groups of up to {}: a grid of {}; {} each; {}\n# {} between two sweeps", plural(peers, "peer"), cluster.settings.max_group, fmt::join(dims_of(cluster.settings, peers), "x"), plural(cluster.settings.elements, "number"),
+  auto text = fmt::format("# {}, groups of up to {}: a grid of {}; {} each; {}\n# {} between two averaging steps", plural(peers, "peer"), cluster.settings.max_group, fmt::join(dims_of(cluster.settings, peers), "x"), plural(cluster.settings.elements, "number"),
                           links_text(cluster.links), time_text(in_seconds(cluster.compute)));
   if (cluster.compute_jitter > 0) text += fmt::format(" to {}", time_text(in_seconds(cluster.compute + cluster.compute_jitter)));
   if (study.absence > 0) text += fmt::format("; absent with a chance of {} in a round, for {}", study.absence, time_text(in_seconds(study.away)));
-  return text + fmt::format("; {}; {}\n", result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until))) : plural(study.sweeps, "sweep"), seeds_text(result.plan.seeds)) + grid_text(result, peers);
+  return text + fmt::format("; {}; {}\n", result.plan.whole_trace ? fmt::format("{} of a trace", time_text(in_seconds(study.until))) : plural(study.steps, "step"), seeds_text(result.plan.seeds)) + grid_text(result, peers);
 }
 
 std::string end_text(const Run& run) { return !run.completed ? "NOT WITHIN ITS LIMIT" : is_right(run) ? "ok" : "WRONG"; }
 
 std::string rows_of(const ElasticResult& result) {
-  auto text = fmt::format("#\n#{:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "seed", "formed", "ended", "peers", "sweeps", "exact", "median", "p99", "longest");
+  auto text = fmt::format("#\n#{:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "seed", "formed", "ended", "peers", "steps", "exact", "median", "p99", "longest");
   for (size_t i = 0; i < result.runs.size(); ++i) {
     const auto& run = result.runs[i];
     const auto peers = fewest_present(run) == most_present(run) ? fmt::format("{}", most_present(run)) : fmt::format("{}-{}", fewest_present(run), most_present(run));
-    text += fmt::format(" {:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}  {}\n", result.plan.seeds.first + i, brief(run.formed), brief(run.ended), peers, run.sweeps, share_text(run.exact, run.sweeps),
+    text += fmt::format(" {:>6} {:>10} {:>10} {:>7} {:>9} {:>7} {:>10} {:>10} {:>10}  {}\n", result.plan.seeds.first + i, brief(run.formed), brief(run.ended), peers, run.steps, share_text(run.exact, run.steps),
                         brief(quantile(run.seconds, .5)), brief(quantile(run.seconds, .99)), brief(quantile(run.seconds, 1)), end_text(run));
   }
   return text;
@@ -146,13 +146,13 @@ std::string sums_of(const Run& all, bool several) {
   const auto& replay = all.replay;
   const std::string last = several ? " at the latest" : "";
   auto text = std::string("#\n");
-  text += line("run formed", all.sweeps == 0 && all.formed == 0 ? "never" : fmt::format("after {}{}", brief(all.formed), last));
+  text += line("run formed", all.steps == 0 && all.formed == 0 ? "never" : fmt::format("after {}{}", brief(all.formed), last));
   text += line("run ended", fmt::format("after {}{}{}", brief(all.ended), last, all.events_left > 0 ? fmt::format(", before {} of the trace", plural(all.events_left, "event")) : ""));
   text += line("peers", fmt::format("{} joined, {} of them loaded the run's state; {} killed, {} left, stood still {}", all.joins, all.loaded, all.kills, all.leaves, plural(all.stops, "time")));
-  text += line("sweeps of peers", all.sweeps == 0 ? "none" : fmt::format("{}, {} exact", all.sweeps, share_text(all.exact, all.sweeps)));
-  text += line("time of a sweep", times_text(all.seconds));
+  text += line("averaging steps of peers", all.steps == 0 ? "none" : fmt::format("{}, {} exact", all.steps, share_text(all.exact, all.steps)));
+  text += line("time of an averaging step", times_text(all.seconds));
   text += line("rounds of peers", counts_text(all.outcomes));
-  text += line("sent", fmt::format("{} messages, {}{}", all.messages, format_bytes(all.bytes), all.sweeps > 0 ? fmt::format("; {} per sweep of a peer", format_bytes(all.bytes / all.sweeps)) : ""));
+  text += line("sent", fmt::format("{} messages, {}{}", all.messages, format_bytes(all.bytes), all.steps > 0 ? fmt::format("; {} per averaging step of a peer", format_bytes(all.bytes / all.steps)) : ""));
   text += line("replayed", fmt::format("{} of peers in {}: {}, {} void, {} missing", plural(replay.rounds, "round"), plural(replay.groups, "group"), plural(replay.chunks, "chunk"), replay.voided, plural(replay.absences, "contribution")) +
                                   (replay.undecided > 0 ? fmt::format("; {} without a verdict", plural(replay.undecided, "round")) : ""));
   text += line("largest error", fmt::format("of a sum of weights {:.2g}, of a mean {:.2g}, relative", replay.weight_error, replay.value_error));
@@ -186,7 +186,7 @@ Json settings_of(const ElasticResult& result) {
                 {"min_peers", cluster.settings.min_peers}, {"max_peers", cluster.settings.max_peers}, {"elements", cluster.settings.elements}, {"absence", study.absence}, {"away_ns", study.away}, {"compute_ns", cluster.compute}, {"compute_jitter_ns", cluster.compute_jitter},
                 {"delay_ns", cluster.links.delay}, {"jitter_ns", cluster.links.jitter}, {"bytes_per_second", cluster.links.bytes_per_second}, {"limit_ns", study.limit}};
   if (plan.whole_trace) settings["until_ns"] = study.until;
-  else settings["sweeps"] = study.sweeps;
+  else settings["steps"] = study.steps;
   return settings;
 }
 
@@ -195,27 +195,27 @@ Json run_of(const Run& run, uint64_t seed) {
   double sum = 0;
   for (const double each : run.seconds) sum += each;
   Json json{{"kind", "run"}, {"seed", seed}, {"right", is_right(run)}, {"completed", run.completed}, {"problem", run.problem}, {"formed_ns", run.formed}, {"ended_ns", run.ended}, {"joins", run.joins}, {"kills", run.kills}, {"leaves", run.leaves}, {"stops", run.stops},
-            {"events_left", run.events_left}, {"loaded", run.loaded}, {"sweeps", run.sweeps}, {"exact", run.exact},
-            {"sweep_seconds", {{"mean", run.seconds.empty() ? 0 : sum / static_cast<double>(run.seconds.size())}, {"median", quantile(run.seconds, .5)}, {"p99", quantile(run.seconds, .99)}, {"max", quantile(run.seconds, 1)}}},
+            {"events_left", run.events_left}, {"loaded", run.loaded}, {"steps", run.steps}, {"exact", run.exact},
+            {"step_seconds", {{"mean", run.seconds.empty() ? 0 : sum / static_cast<double>(run.seconds.size())}, {"median", quantile(run.seconds, .5)}, {"p99", quantile(run.seconds, .99)}, {"max", quantile(run.seconds, 1)}}},
             {"outcomes", run.outcomes}, {"messages", run.messages}, {"bytes", run.bytes},
             {"replay", {{"groups", replay.groups}, {"rounds", replay.rounds}, {"chunks", replay.chunks}, {"voided", replay.voided}, {"absences", replay.absences}, {"undecided", replay.undecided}, {"weight_error", replay.weight_error}, {"value_error", replay.value_error},
                         {"wrong", replay.wrong}, {"examples", replay.examples}}},
-            {"present", Json::array()}, {"by_sweep", Json::array()}};
+            {"present", Json::array()}, {"by_step", Json::array()}};
   for (const auto& [at, count] : run.present) json["present"].push_back({{"at_ns", at}, {"peers", count}});
-  for (const auto& [sweep, tally] : run.by_sweep)
-    json["by_sweep"].push_back({{"sweep", sweep}, {"peers", tally.peers}, {"exact", tally.exact}, {"first_ended_ns", tally.first_ended}, {"ended_ns", tally.ended}, {"seconds_mean", tally.seconds_mean}, {"seconds_max", tally.seconds_max}, {"spread", tally.spread}});
+  for (const auto& [step, tally] : run.by_step)
+    json["by_step"].push_back({{"step", step}, {"peers", tally.peers}, {"exact", tally.exact}, {"first_ended_ns", tally.first_ended}, {"ended_ns", tally.ended}, {"seconds_mean", tally.seconds_mean}, {"seconds_max", tally.seconds_max}, {"spread", tally.spread}});
   return json;
 }
 
-// Sweeps that follow each other, as one point.
+// Averaging steps that follow each other, as one point.
 struct Moment {
   double at = 0;
-  uint64_t peers = 0, exact = 0, sweeps = 0;
+  uint64_t peers = 0, exact = 0, steps = 0;
   double seconds_max = 0, seconds_mean = 0, spread = 0;
 };
 std::vector<Moment> moments_of(const Run& run) {
-  std::vector<std::pair<Nanos, const sim::SweepTally*>> tallies;
-  for (const auto& [sweep, tally] : run.by_sweep) tallies.emplace_back(tally.first_ended, &tally);
+  std::vector<std::pair<Nanos, const sim::StepTally*>> tallies;
+  for (const auto& [step, tally] : run.by_step) tallies.emplace_back(tally.first_ended, &tally);
   std::ranges::stable_sort(tallies, [](const auto& a, const auto& b) { return a.first < b.first; });
   const size_t together = (tallies.size() + drawn_points - 1) / drawn_points;
   std::vector<Moment> moments;
@@ -226,9 +226,9 @@ std::vector<Moment> moments_of(const Run& run) {
     moment.seconds_mean = (moment.seconds_mean * static_cast<double>(moment.peers) + tally.seconds_mean * static_cast<double>(tally.peers)) / static_cast<double>(moment.peers + tally.peers);
     moment.peers += tally.peers;
     moment.exact += tally.exact;
-    ++moment.sweeps;
+    ++moment.steps;
     moment.seconds_max = std::max(moment.seconds_max, tally.seconds_max);
-    moment.spread += (tally.spread - moment.spread) / static_cast<double>(moment.sweeps);
+    moment.spread += (tally.spread - moment.spread) / static_cast<double>(moment.steps);
   }
   return moments;
 }
@@ -275,8 +275,8 @@ std::string json_of(const ElasticResult& result) {
 std::vector<Panel> panels_of(const ElasticResult& result) {
   const bool alone = result.runs.size() == 1;
   const auto panel = [](const std::string& title, const std::string& y_label) { return Panel{.title = title, .x_label = "virtual time, s", .y_label = y_label, .series = {}, .y_from_zero = true, .x_from_zero = true}; };
-  auto times = panel(alone ? "Time of a sweep" : "Longest time of a sweep", "s"), exact = panel("Sweeps that lack nobody's values", "% of peers' sweeps");
-  auto peers = panel("Peers", ""), spread = panel("How far apart values are when a sweep begins", "standard deviation in a group");
+  auto times = panel(alone ? "Time of an averaging step" : "Longest time of an averaging step", "s"), exact = panel("Averaging steps that lack nobody's values", "% of peers' averaging steps");
+  auto peers = panel("Peers", ""), spread = panel("How far apart values are when an averaging step begins", "standard deviation in a group");
   times.y_axis = Axis::decades;
   times.y_from_zero = false;
   peers.legend = Corner::lower_right;
@@ -296,7 +296,7 @@ std::vector<Panel> panels_of(const ElasticResult& result) {
     peers.series.push_back(std::move(there));
     if (!alone) continue;
     add_series(times, {.name = "mean", .colour = line_colour(1), .points = {}}, moments, [](const Moment& moment) { return moment.seconds_mean; });
-    add_series(peers, {.name = "ended the sweep", .colour = line_colour(1), .points = {}}, moments, [](const Moment& moment) { return static_cast<double>(moment.peers) / static_cast<double>(moment.sweeps); });
+    add_series(peers, {.name = "ended the averaging step", .colour = line_colour(1), .points = {}}, moments, [](const Moment& moment) { return static_cast<double>(moment.peers) / static_cast<double>(moment.steps); });
   }
   return {times, exact, peers, spread};
 }

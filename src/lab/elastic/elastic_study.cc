@@ -31,7 +31,7 @@ class Study {
       for (auto& value : values) value += static_cast<float>((2 * random.unit() - 1) * 0.1);
       return 1.0;
     };
-    cluster_.on_sweep = [this](uint32_t index, const FinishedSweep& sweep) { swept(index, sweep.report); };
+    cluster_.on_step = [this](uint32_t index, const FinishedStep& step) { swept(index, step.report); };
     cluster_.on_loaded = [this](uint32_t, const ElasticState&) { ++result_.loaded; };
     if (options_.trace.events.empty()) {
       for (uint32_t peer = 0; peer < options_.peers; ++peer) join(peer, peer * between_starts);
@@ -47,8 +47,8 @@ class Study {
         cluster_.network().at(event.at, [this, event] { follow(event); });
       }
     }
-    // All end the sweep that is under way then.
-    if (options_.until > 0) cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, sweeps_ + 1), changed_ = true; });
+    // All end the averaging step that is under way then.
+    if (options_.until > 0) cluster_.network().at(options_.until, [this] { to_end_ = std::max(to_end_, steps_ + 1), changed_ = true; });
   }
 
   ElasticStudyResult run() {
@@ -135,12 +135,12 @@ class Study {
     result_.present.back().second = static_cast<uint32_t>(slots_.size());
   }
 
-  void swept(uint32_t index, const SweepReport& report) {
+  void swept(uint32_t index, const AveragingReport& report) {
     changed_ = true;
-    ++result_.sweeps;
+    ++result_.steps;
     result_.exact += report.exact ? 1 : 0;
     result_.seconds.push_back(report.seconds);
-    auto& tally = result_.by_sweep[report.sweep];
+    auto& tally = result_.by_step[report.step];
     if (tally.peers++ == 0) tally.first_ended = cluster_.now();
     tally.exact += report.exact ? 1 : 0;
     tally.ended = cluster_.now();
@@ -148,17 +148,17 @@ class Study {
     tally.seconds_max = std::max(tally.seconds_max, report.seconds);
     for (const auto& round : report.rounds) ++result_.outcomes[round.outcome];
     if (!report.rounds.empty()) tally.spread += (std::sqrt(std::max(0.0, report.rounds[0].variance)) - tally.spread) / static_cast<double>(tally.peers);
-    ended_[index] = report.sweep + 1;
+    ended_[index] = report.step + 1;
     usual_ += (report.seconds - usual_) / 64;
-    if (report.sweep + 1 > sweeps_) {
-      sweeps_ = report.sweep + 1;
+    if (report.step + 1 > steps_) {
+      steps_ = report.step + 1;
       tell();
     }
     for (size_t round = 0; options_.absence > 0 && round < report.rounds.size(); ++round) {
       if (random_.unit() < options_.absence) stand_still(index);
     }
   }
-  // From any moment of its next step and sweep on.
+  // From any moment of its next step and averaging step on.
   void stand_still(uint32_t index) {
     const auto moment = static_cast<Nanos>(random_.unit() * (static_cast<double>(options_.cluster.compute) + usual_ * 1e9));
     auto& network = cluster_.network();
@@ -169,11 +169,11 @@ class Study {
     });
   }
   void tell() const {
-    if (progress_) progress_({.sweeps = sweeps_, .now = cluster_.now(), .present = static_cast<uint32_t>(slots_.size())});
+    if (progress_) progress_({.steps = steps_, .now = cluster_.now(), .present = static_cast<uint32_t>(slots_.size())});
   }
   // Nobody waits for who stands still, or could not join.
   bool all_done() {
-    if (sweeps_ < to_end_ || cluster_.now() < options_.until) return false;
+    if (steps_ < to_end_ || cluster_.now() < options_.until) return false;
     return std::ranges::all_of(slots_, [&](const auto& slot) {
       return holds_.contains(slot.second) || ended_[slot.second] >= to_end_ || !cluster_.peer(slot.second)->join_status().ok();
     });
@@ -186,14 +186,14 @@ class Study {
   ElasticCluster cluster_;
   ElasticStudyResult result_;
   std::map<uint32_t, uint32_t> slots_;  // of the trace's peers that are there: which process
-  std::vector<uint64_t> ended_;         // by process: sweeps, by number
+  std::vector<uint64_t> ended_;         // by process: averaging steps, by number
   std::vector<Nanos> begins_;           // by process
   std::map<uint32_t, uint32_t> holds_;  // processes that stand still: for how many reasons
   std::set<uint32_t> leaves_later_;     // when they go on
-  uint64_t sweeps_ = 0;                 // that somebody ended, by number
-  uint64_t to_end_ = options_.sweeps;   // by all
+  uint64_t steps_ = 0;                 // that somebody ended, by number
+  uint64_t to_end_ = options_.steps;   // by all
   uint64_t events_ = 0;
-  double usual_ = 0.02;                 // seconds of a sweep, smoothed
+  double usual_ = 0.02;                 // seconds of an averaging step, smoothed
   bool changed_ = false;
 };
 
@@ -202,7 +202,7 @@ class Study {
 Status check(const ElasticStudyOptions& options) {
   const auto& settings = options.cluster.settings;
   if (options.peers < 1 || options.peers > churn_peers_max) return {Code::invalid, "peers is " + std::to_string(options.peers) + ": 1 to " + std::to_string(churn_peers_max)};
-  if (options.sweeps < 1) return {Code::invalid, "sweeps is 0: at least 1"};
+  if (options.steps < 1) return {Code::invalid, "averaging steps is 0: at least 1"};
   if (settings.elements < 1) return {Code::invalid, "elements is 0: at least 1"};
   if (!(options.absence >= 0 && options.absence < 1)) return {Code::invalid, "absence is " + std::to_string(options.absence) + ": 0 to below 1"};
   if (options.away < millisecond || options.limit < second) return {Code::invalid, "away is at least 1 ms, limit at least 1 s"};

@@ -11,11 +11,11 @@
 namespace unisono::sim {
 namespace {
 
-ElasticStudyOptions study_of(uint32_t peers, uint64_t sweeps, double absence = 0) {
+ElasticStudyOptions study_of(uint32_t peers, uint64_t steps, double absence = 0) {
   ElasticStudyOptions options;
   options.cluster = options_for(peers, 8);
   options.peers = peers;
-  options.sweeps = sweeps;
+  options.steps = steps;
   options.absence = absence;
   options.limit = 600 * second;
   return options;
@@ -32,16 +32,16 @@ void expect_right(const Result<ElasticStudyResult>& result) {
   EXPECT_LE(result->replay.value_error, 1e-6);
 }
 
-TEST(ElasticStudy, without_absences_every_sweep_is_exact) {
+TEST(ElasticStudy, without_absences_every_step_is_exact) {
   const auto result = study_elastic(study_of(20, 6));
   expect_right(result);
-  EXPECT_EQ(result->sweeps, 20u * 6);
-  EXPECT_EQ(result->exact, result->sweeps);
+  EXPECT_EQ(result->steps, 20u * 6);
+  EXPECT_EQ(result->exact, result->steps);
   EXPECT_EQ(result->replay.absences, 0u);
-  EXPECT_EQ(result->outcomes, (std::map<std::string, uint64_t>{{"averaged", 2 * result->sweeps}}));
-  EXPECT_EQ(result->by_sweep.size(), 6u);
-  EXPECT_EQ(result->by_sweep.at(5).peers, 20u);
-  EXPECT_EQ(result->seconds.size(), result->sweeps);
+  EXPECT_EQ(result->outcomes, (std::map<std::string, uint64_t>{{"averaged", 2 * result->steps}}));
+  EXPECT_EQ(result->by_step.size(), 6u);
+  EXPECT_EQ(result->by_step.at(5).peers, 20u);
+  EXPECT_EQ(result->seconds.size(), result->steps);
 }
 
 TEST(ElasticStudy, absent_peers_are_left_out_and_every_mean_is_that_of_the_others) {
@@ -51,7 +51,7 @@ TEST(ElasticStudy, absent_peers_are_left_out_and_every_mean_is_that_of_the_other
   expect_right(result);
   EXPECT_GT(result->stops, 5u);
   EXPECT_GT(result->replay.absences, 0u);
-  EXPECT_LT(result->exact, result->sweeps);
+  EXPECT_LT(result->exact, result->steps);
   EXPECT_GT(result->exact, 0u);
 }
 
@@ -64,13 +64,13 @@ TEST(ElasticStudy, peers_come_and_go_by_a_trace) {
   options.trace = *trace;
   ElasticStudyProgress last;
   const auto result = study_elastic(options, [&](const ElasticStudyProgress& progress) {
-    EXPECT_GE(progress.sweeps, last.sweeps);
+    EXPECT_GE(progress.steps, last.steps);
     EXPECT_GE(progress.now, last.now);
     last = progress;
   });
   expect_right(result);
-  EXPECT_GE(last.sweeps, 60u);
-  EXPECT_GT(result->events_left, 0u) << "the run makes its sweeps, and no more";
+  EXPECT_GE(last.steps, 60u);
+  EXPECT_GT(result->events_left, 0u) << "the run makes its averaging steps, and no more";
   EXPECT_GT(result->kills, 0u);
   EXPECT_GT(result->joins, 8u);
   EXPECT_GT(result->loaded, 0u) << "of the run's state";
@@ -91,14 +91,14 @@ TEST(ElasticStudy, goes_on_to_the_end_of_a_trace_if_it_is_to) {
   expect_right(result);
   EXPECT_GE(result->ended, 5 * second);
   EXPECT_LT(result->ended, 10 * second);
-  EXPECT_EQ(result->by_sweep.rbegin()->second.peers, 3u) << "all end the last sweep";
+  EXPECT_EQ(result->by_step.rbegin()->second.peers, 3u) << "all end the last averaging step";
   EXPECT_EQ(result->events_left, 0u);
   EXPECT_EQ(result->loaded, 1u);
   EXPECT_EQ(result->present, (std::vector<std::pair<Nanos, uint32_t>>{{0, 3}, {4 * second, 2}, {5 * second, 3}}));
 }
 
 TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
-  uint64_t sweeps = 0;
+  uint64_t steps = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) {  // in some of these an absence has begun when it stops
     auto options = study_of(6, 1, 0.5);
     options.cluster.seed = seed;
@@ -108,14 +108,14 @@ TEST(ElasticStudy, whom_the_trace_has_stopped_no_absence_lets_go_on) {
     options.until = 21 * second;
     const auto result = study_elastic(options);
     expect_right(result);
-    for (const auto& [sweep, tally] : result->by_sweep) {
+    for (const auto& [step, tally] : result->by_step) {
       // What began before it stopped is over by then.
       if (tally.ended < 8 * second || tally.ended >= 20 * second) continue;
-      EXPECT_LE(tally.peers, 5u) << "seed " << seed << ", sweep " << sweep;
-      ++sweeps;
+      EXPECT_LE(tally.peers, 5u) << "seed " << seed << ", averaging step " << step;
+      ++steps;
     }
   }
-  EXPECT_GT(sweeps, 30u);
+  EXPECT_GT(steps, 30u);
 }
 
 TEST(ElasticStudy, who_leaves_while_it_stands_still_says_goodbye_afterwards) {
@@ -136,7 +136,7 @@ TEST(ElasticStudy, who_goes_before_it_has_begun_was_never_there) {
   const auto result = study_elastic(options);
   expect_right(result);
   EXPECT_EQ(result->joins, 6u);
-  EXPECT_EQ(result->by_sweep.at(1).peers, 3u);
+  EXPECT_EQ(result->by_step.at(1).peers, 3u);
 }
 
 TEST(ElasticStudy, who_cannot_join_is_named_and_not_waited_for) {
@@ -146,7 +146,7 @@ TEST(ElasticStudy, who_cannot_join_is_named_and_not_waited_for) {
   ASSERT_TRUE(result.ok());
   EXPECT_TRUE(result->completed);
   EXPECT_NE(result->problem.find("peer 3 did not join: ROSTER_FULL"), std::string::npos) << result->problem;
-  EXPECT_EQ(result->by_sweep.at(2).peers, 3u);
+  EXPECT_EQ(result->by_step.at(2).peers, 3u);
 }
 
 TEST(ElasticStudy, a_run_in_which_nobody_is_left_does_not_complete) {
@@ -174,12 +174,12 @@ TEST(ElasticStudy, a_run_that_cannot_begin_ends_at_its_limit) {
   const auto result = study_elastic(options);
   ASSERT_TRUE(result.ok());
   EXPECT_FALSE(result->completed);
-  EXPECT_EQ(result->sweeps, 0u);
+  EXPECT_EQ(result->steps, 0u);
 }
 
 TEST(ElasticStudy, what_makes_no_sense_is_refused) {
   const std::function<void(ElasticStudyOptions&)> wrongs[] = {
-      [](auto& o) { o.peers = 0; }, [](auto& o) { o.peers = 5000; }, [](auto& o) { o.sweeps = 0; }, [](auto& o) { o.cluster.settings.elements = 0; }, [](auto& o) { o.absence = 1; },
+      [](auto& o) { o.peers = 0; }, [](auto& o) { o.peers = 5000; }, [](auto& o) { o.steps = 0; }, [](auto& o) { o.cluster.settings.elements = 0; }, [](auto& o) { o.absence = 1; },
       [](auto& o) { o.away = 0; }, [](auto& o) { o.cluster.settings.commit = CommitRule::per_result; },
       [](auto& o) { o.trace.events = {{.at = 0, .peer = 3, .action = ChurnAction::kill}}; }, [](auto& o) { o.until = o.limit; }};
   for (const auto& wrong : wrongs) {
@@ -227,7 +227,7 @@ TEST(ElasticReplay, sees_what_is_wrong) {
     auto options = options_for(6, 4);
     options.settings.watch = &forger;
     CountedRun run(6, options);
-    ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+    ASSERT_TRUE(run.run_steps(2, 60 * second));
     const auto& counts = forger.replay.counts();
     EXPECT_EQ(counts.wrong > 0, lie != none) << part;
     if (lie == none) continue;

@@ -17,17 +17,17 @@
 namespace unisono::cli {
 namespace {
 
-// How far the runs are, in steps: sweeps, or milliseconds of the trace.
+// How far the runs are, in steps: averaging steps, or milliseconds of the trace.
 class ElasticSteps {
  public:
   explicit ElasticSteps(const ElasticPlan& plan)
-      : plan_(plan), of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.sweeps), done_(plan.runs()), progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
+      : plan_(plan), of_run_(plan.whole_trace ? std::max<uint64_t>(1, steps_of(plan.study.until)) : plan.study.steps), done_(plan.runs()), progress_(progress_options("simulate elastic", of_run_ * plan.runs(), plan.progress), monotonic_now()) {}
 
   void told(size_t run, const sim::ElasticStudyProgress& news) {
     const std::lock_guard lock(mutex_);
-    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(news.now) : news.sweeps);
+    const auto done = std::min(of_run_, plan_.whole_trace ? steps_of(news.now) : news.steps);
     all_ += done - std::exchange(done_[run], done);
-    progress_.update(all_, fmt::format("seed {}, sweep {}, {} peers, {}", plan_.seeds.first + run, news.sweeps, news.present, format_duration(news.now)), monotonic_now());
+    progress_.update(all_, fmt::format("seed {}, averaging step {}, {} peers, {}", plan_.seeds.first + run, news.steps, news.present, format_duration(news.now)), monotonic_now());
   }
   void clear() { progress_.clear(); }
 

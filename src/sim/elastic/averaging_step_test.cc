@@ -1,4 +1,4 @@
-// Whole sweeps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12 and A13 of
+// Whole averaging steps over fitted grids: what the grid, the weights and the means of lines promise together. Checks A11, A12 and A13 of
 // docs/design/methods/moshpit.md.
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ void expect_conserved(const Peers& peers, const Peers& before, const std::string
   ASSERT_NEAR(weighted_sum(peers), weighted_sum(before), 1e-12 * magnitude) << what;
 }
 
-void expect_exact_sweep(uint32_t count, uint32_t max_group) {
+void expect_exact_step(uint32_t count, uint32_t max_group) {
   Random random(count);
   const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
   const auto grid = grid_of(fitted_dims(count, max_group), count);
@@ -80,7 +80,7 @@ void expect_exact_sweep(uint32_t count, uint32_t max_group) {
   for (const auto x : peers.x) ASSERT_NEAR(x, mean, 1e-12) << what;
 }
 
-// Rounds from which each peer is absent with chance 0.3, and then a sweep without absences.
+// Rounds from which each peer is absent with chance 0.3, and then an averaging step without absences.
 void expect_conserved_through_absences(uint32_t count, uint32_t max_group, int rounds) {
   Random random(count);
   const auto what = std::to_string(count) + " peers (the seed), groups of " + std::to_string(max_group);
@@ -98,24 +98,24 @@ void expect_conserved_through_absences(uint32_t count, uint32_t max_group, int r
   for (const auto x : peers.x) ASSERT_NEAR(x, mean, 1e-12) << what;
 }
 
-TEST(MoshpitSweep, is_exact_for_some_numbers_of_peers) {
-  for (uint32_t count = 2; count < 300; ++count) ASSERT_NO_FATAL_FAILURE(expect_exact_sweep(count, 32));
-  for (const uint32_t count : {509u, 512u, 1023u, 1024u, 1025u, 4096u}) ASSERT_NO_FATAL_FAILURE(expect_exact_sweep(count, 32));
+TEST(MoshpitAveraging, is_exact_for_some_numbers_of_peers) {
+  for (uint32_t count = 2; count < 300; ++count) ASSERT_NO_FATAL_FAILURE(expect_exact_step(count, 32));
+  for (const uint32_t count : {509u, 512u, 1023u, 1024u, 1025u, 4096u}) ASSERT_NO_FATAL_FAILURE(expect_exact_step(count, 32));
 }
 
-TEST(MoshpitSweep, is_exact_over_small_groups_and_many_axes) {
-  for (uint32_t count = 2; count < 1100; count += 1 + count / 40) ASSERT_NO_FATAL_FAILURE(expect_exact_sweep(count, 4));
+TEST(MoshpitAveraging, is_exact_over_small_groups_and_many_axes) {
+  for (uint32_t count = 2; count < 1100; count += 1 + count / 40) ASSERT_NO_FATAL_FAILURE(expect_exact_step(count, 4));
 }
 
-TEST(MoshpitSweep, loses_no_weight_through_absences) {
+TEST(MoshpitAveraging, loses_no_weight_through_absences) {
   for (const uint32_t count : {2u, 5u, 31u, 33u, 37u, 100u, 512u, 1025u}) ASSERT_NO_FATAL_FAILURE(expect_conserved_through_absences(count, 32, 50));
 }
 
-TEST(MoshpitSweepLong, is_exact_for_every_number_of_peers) {
-  for (uint32_t count = 2; count <= 4096; ++count) ASSERT_NO_FATAL_FAILURE(expect_exact_sweep(count, 32));
+TEST(MoshpitStepLong, is_exact_for_every_number_of_peers) {
+  for (uint32_t count = 2; count <= 4096; ++count) ASSERT_NO_FATAL_FAILURE(expect_exact_step(count, 32));
 }
 
-TEST(MoshpitSweepLong, loses_no_weight_through_absences_of_any_number_of_peers) {
+TEST(MoshpitStepLong, loses_no_weight_through_absences_of_any_number_of_peers) {
   for (uint32_t count = 2; count <= 4096; ++count) ASSERT_NO_FATAL_FAILURE(expect_conserved_through_absences(count, 32, 50));
 }
 
@@ -124,7 +124,7 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& expe
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << "peer " << i;
 }
 
-TEST(MoshpitSweep, of_five_peers_on_four_cells_goes_as_by_hand) {
+TEST(MoshpitAveraging, of_five_peers_on_four_cells_goes_as_by_hand) {
   const auto grid = grid_of({2, 2}, 5);
   Peers peers{.x = {1, 2, 3, 4, 10}, .w = {1, 1, 1, 1, 1}};
   average(grid, 0, peers, everybody);
@@ -135,7 +135,7 @@ TEST(MoshpitSweep, of_five_peers_on_four_cells_goes_as_by_hand) {
   expect_near(peers.w, {.625, 1.25, 1.25, 1.25, .625});
 }
 
-TEST(MoshpitSweep, of_five_peers_with_one_absent_goes_as_by_hand) {
+TEST(MoshpitAveraging, of_five_peers_with_one_absent_goes_as_by_hand) {
   const auto grid = grid_of({2, 2}, 5);
   Peers peers{.x = {1, 2, 3, 4, 10}, .w = {1, 1, 1, 1, 1}};
   average(grid, 0, peers, [](uint32_t rank) { return rank != 1; });
@@ -183,7 +183,7 @@ void expect_identical_bits(uint32_t count, uint32_t max_group, bool weighted) {
   for (size_t i = 0; i < elements; ++i) ASSERT_NEAR(x[0][i], exact[i] / total, 1e-6) << what;
 }
 
-TEST(MoshpitSweep, ends_with_the_same_bits_at_all_peers) {
+TEST(MoshpitAveraging, ends_with_the_same_bits_at_all_peers) {
   for (const bool weighted : {false, true}) {
     ASSERT_NO_FATAL_FAILURE(expect_identical_bits(5, 4, weighted));
     for (const uint32_t count : {37u, 100u, 509u, 512u, 1024u, 4099u}) ASSERT_NO_FATAL_FAILURE(expect_identical_bits(count, 32, weighted));

@@ -25,9 +25,9 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   void send_to_address(const std::string& address, SharedBuffer message) override {
     cluster.network_.send(index, static_cast<uint32_t>(std::stoul(address.substr(address_begin.size()))), std::move(message));
   }
-  bool room(const PeerId& to) override {
+  bool credit(const PeerId& to) override {
     const auto found = cluster.indices_.find(to);
-    return found == PeerSlots::none || cluster.network_.room(index, found);
+    return found == PeerSlots::none || cluster.network_.credit(index, found);
   }
   void close(const PeerId&) override {}
 
@@ -45,8 +45,8 @@ struct ElasticMember final : ElasticActor, ElasticPort {
     if (refused) peer.address_failed(address_of(other), {Code::unavailable, "connection refused"}, now);
     step(now);
   }
-  void room(uint32_t other, Nanos now) override {
-    peer.room(cluster.members_[other]->id, now);
+  void credit(uint32_t other, Nanos now) override {
+    peer.credit(cluster.members_[other]->id, now);
     step(now);
   }
   void woke(Nanos now) override {
@@ -66,17 +66,17 @@ struct ElasticMember final : ElasticActor, ElasticPort {
       values = loaded->values;
       if (cluster.on_loaded) cluster.on_loaded(index, *loaded);
     }
-    if (auto done = peer.take_sweep()) {
+    if (auto done = peer.take_step()) {
       values = done->values.all();
-      if (cluster.on_sweep) cluster.on_sweep(index, *done);
+      if (cluster.on_step) cluster.on_step(index, *done);
       train_until = now + cluster.options_.compute + static_cast<Nanos>(cluster.random_.below(static_cast<uint64_t>(cluster.options_.compute_jitter)));
-      started_sweep = false;
+      started_step = false;
     }
-    if (started_sweep || !peer.ready() || peer.left() || (train_until != never && now < train_until)) return;
+    if (started_step || !peer.ready() || peer.left() || (train_until != never && now < train_until)) return;
     train_until = never;
     if (cluster.goes_on && !cluster.goes_on(index)) return;
     const double weight = cluster.prepare ? cluster.prepare(index, values) : 1;
-    started_sweep = peer.begin_sweep({.values = peer_values(), .weight = weight}, now).ok();
+    started_step = peer.begin_step({.values = peer_values(), .weight = weight}, now).ok();
   }
   SharedBuffer peer_values() const { return role == ElasticRole::reducer ? SharedBuffer{} : SharedBuffer::copy(std::as_bytes(std::span(values))); }
 
@@ -87,7 +87,7 @@ struct ElasticMember final : ElasticActor, ElasticPort {
   MoshpitPeer peer;
   std::vector<float> values;
   Nanos train_until = never;
-  bool started_sweep = false;
+  bool started_step = false;
 };
 
 ElasticCluster::ElasticCluster(const ElasticClusterOptions& options)

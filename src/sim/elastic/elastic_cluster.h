@@ -22,7 +22,7 @@ struct ElasticClusterOptions {
   ElasticLinkModel links;
   MoshpitSettings settings;   // of all peers; self, name, addresses, seeds, found and seed are filled in
   uint64_t seed = 0;
-  Nanos compute = 10 * millisecond;  // between a peer's sweeps
+  Nanos compute = 10 * millisecond;  // between a peer's averaging steps
   Nanos compute_jitter = 0;
   uint32_t seeds_told = 4;    // how many earlier peers that live a joiner is told of
 };
@@ -40,7 +40,7 @@ class ElasticCluster {
   uint32_t add(const MoshpitSettings& settings, Nanos at);
   void kill(uint32_t index);
   void leave(uint32_t index);
-  // Looks again whether the peer goes on to another sweep.
+  // Looks again whether the peer goes on to another averaging step.
   void nudge(uint32_t index);
   ElasticNetwork& network() { return network_; }
   MoshpitPeer* peer(uint32_t index);
@@ -48,13 +48,13 @@ class ElasticCluster {
   uint32_t index_of(const PeerId& id) const;
   PeerId id_of(uint32_t index) const;
 
-  // The values and the weight that a peer averages in its next sweep, given what it has; default: what it has, weight 1.
+  // The values and the weight that a peer averages in its next averaging step, given what it has; default: what it has, weight 1.
   std::function<double(uint32_t index, std::vector<float>& values)> prepare;
-  std::function<void(uint32_t index, const FinishedSweep& sweep)> on_sweep;
+  std::function<void(uint32_t index, const FinishedStep& step)> on_step;
   std::function<void(uint32_t index, const ElasticState& state)> on_loaded;  // a joiner has what the run had
   // What a peer begins with.
   std::function<std::vector<float>(uint32_t index)> initial;
-  // Whether a peer goes on to another sweep; default: for ever.
+  // Whether a peer goes on to another averaging step; default: for ever.
   std::function<bool(uint32_t index)> goes_on;
 
   bool run(Nanos until, const std::function<bool()>& done = {}) { return network_.run(until, done); }

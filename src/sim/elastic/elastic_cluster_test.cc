@@ -14,7 +14,7 @@ namespace unisono::sim {
 TEST(ElasticCluster, every_number_of_peers_averages_exactly_and_to_the_bit) {
   for (uint32_t peers : {1u, 2u, 3u, 4u, 5u, 7u, 12u, 16u, 17u, 21u}) {
     CountedRun run(peers, options_for(peers, 4));
-    ASSERT_TRUE(run.run_sweeps(1, 60 * second)) << peers;
+    ASSERT_TRUE(run.run_steps(1, 60 * second)) << peers;
     std::vector<double> mean(few_elements);
     for (uint32_t index = 0; index < peers; ++index) {
       const auto values = values_of(index, few_elements);
@@ -31,7 +31,7 @@ TEST(ElasticCluster, every_number_of_peers_averages_exactly_and_to_the_bit) {
 TEST(ElasticCluster, weights_count) {
   CountedRun run(7, options_for(7, 4));
   run.cluster.prepare = [](uint32_t index, std::vector<float>&) { return static_cast<double>(index + 1); };
-  ASSERT_TRUE(run.run_sweeps(1, 60 * second));
+  ASSERT_TRUE(run.run_steps(1, 60 * second));
   std::vector<double> mean(few_elements);
   for (uint32_t index = 0; index < 7; ++index) {
     const auto values = values_of(index, few_elements);
@@ -48,7 +48,7 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
   client.role = ElasticRole::client;
   reducer.role = ElasticRole::reducer;
   const auto client_index = run.cluster.add(client, 0), reducer_index = run.cluster.add(reducer, 0);
-  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  ASSERT_TRUE(run.run_steps(3, 60 * second));
   EXPECT_TRUE(run.reports[0].exact) << run.reports[0].to_string();
   double mean = 0;
   for (uint32_t index : {0u, 1u, 2u, 3u, client_index}) mean += values_of(index, few_elements)[17] / 5.0;
@@ -61,12 +61,12 @@ TEST(ElasticCluster, every_peer_may_be_a_client_or_a_reducer_beside_ordinary_one
   EXPECT_TRUE(run.cluster.values(reducer_index).empty());
 }
 
-TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_whole_sweep_with_the_mean) {
+TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_whole_step_with_the_mean) {
   CountedRun run(6, options_for(6, 4));
-  ASSERT_TRUE(run.run_sweeps(3, 60 * second));
+  ASSERT_TRUE(run.run_steps(3, 60 * second));
   run.cluster.goes_on = nullptr;
   for (uint32_t index = 0; index < 6; ++index) run.cluster.network().at(run.cluster.now(), [&run, index] { run.cluster.nudge(index); });
-  std::map<uint64_t, std::vector<float>> of_sweep;
+  std::map<uint64_t, std::vector<float>> of_step;
   bool compared = false;
   const auto joiner = run.cluster.add(run.cluster.now() + second);
   run.cluster.prepare = [&](uint32_t index, std::vector<float>& values) {
@@ -74,25 +74,25 @@ TEST(ElasticCluster, who_joins_a_running_job_gets_its_state_and_ends_its_first_w
     else values[5] = static_cast<float>(index);
     return 1.0;
   };
-  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
-    if (index != joiner) of_sweep[sweep.report.sweep] = sweep.values.all();
-    if (index != joiner || compared || !std::ranges::all_of(sweep.replaced, [](bool replaced) { return replaced; })) return;
+  run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
+    if (index != joiner) of_step[step.report.step] = step.values.all();
+    if (index != joiner || compared || !std::ranges::all_of(step.replaced, [](bool replaced) { return replaced; })) return;
     compared = true;
-    EXPECT_FALSE(sweep.report.exact) << "the mean is not over what this peer has";
-    for (const float value : sweep.values.all()) EXPECT_TRUE(std::isfinite(value));
+    EXPECT_FALSE(step.report.exact) << "the mean is not over what this peer has";
+    for (const float value : step.values.all()) EXPECT_TRUE(std::isfinite(value));
   };
   ASSERT_TRUE(run.cluster.run(run.cluster.now() + 60 * second, [&] { return compared; }));
 }
 
 TEST(ElasticCluster, without_absences_each_peer_says_once_that_one_flat_group_would_send_less) {
   CountedRun run(9, options_for(9, 4));
-  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: in which of its sweeps
-  std::map<uint32_t, uint64_t> sweeps;
-  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
-    ++sweeps[index];
-    if (sweep.report.note.find("in the last 100 sweeps 0 % of the members of groups were absent") != std::string::npos) said[index].push_back(sweeps[index]);
+  std::map<uint32_t, std::vector<uint64_t>> said;  // by peer: in which of its averaging steps
+  std::map<uint32_t, uint64_t> steps;
+  run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
+    ++steps[index];
+    if (step.report.note.find("in the last 100 averaging steps 0 % of the members of groups were absent") != std::string::npos) said[index].push_back(steps[index]);
   };
-  ASSERT_TRUE(run.cluster.run(1000 * second, [&] { return sweeps.size() == 9 && std::ranges::all_of(sweeps, [](const auto& one) { return one.second >= 250; }); }));
+  ASSERT_TRUE(run.cluster.run(1000 * second, [&] { return steps.size() == 9 && std::ranges::all_of(steps, [](const auto& one) { return one.second >= 250; }); }));
   ASSERT_EQ(said.size(), 9u);
   for (const auto& [index, when] : said) EXPECT_EQ(when, std::vector<uint64_t>{100}) << index;
 }
@@ -102,19 +102,19 @@ TEST(ElasticCluster, an_island_that_was_cut_off_comes_back) {
   options.links.silence = 3 * second;
   options.compute = 200 * millisecond;
   CountedRun run(9, options);
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   run.resume();
   run.cluster.network().cut({0, 1, 2});
   run.cluster.run(run.cluster.now() + 60 * second);
   // Both sides went on, each by itself.
   EXPECT_EQ(run.cluster.peer(0)->keeper().roster().present().size(), 3u);
   EXPECT_EQ(run.cluster.peer(5)->keeper().roster().present().size(), 6u);
-  const auto before = run.sweeps;
+  const auto before = run.steps;
   run.cluster.network().heal();
   ASSERT_TRUE(run.cluster.run(run.cluster.now() + 90 * second, [&] { return run.cluster.settled(); }));
   run.cluster.run(run.cluster.now() + 20 * second);
   for (uint32_t index = 0; index < 9; ++index) {
-    EXPECT_GT(run.sweeps[index], before[index]);
+    EXPECT_GT(run.steps[index], before[index]);
     EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
   }
 }
@@ -123,15 +123,15 @@ TEST(ElasticCluster, a_process_that_was_stopped_goes_on_with_the_others) {
   auto options = options_for(6, 4);
   options.compute = 200 * millisecond;
   CountedRun run(6, options);
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   run.resume();
   run.cluster.network().stop(3);
   run.cluster.run(run.cluster.now() + 20 * second);
-  const auto before = run.sweeps;
+  const auto before = run.steps;
   run.cluster.network().go_on(3);
   run.cluster.run(run.cluster.now() + 40 * second);
   for (uint32_t index = 0; index < 6; ++index) {
-    EXPECT_GT(run.sweeps[index], before[index] + 10) << index;
+    EXPECT_GT(run.steps[index], before[index] + 10) << index;
     EXPECT_TRUE(run.reports[index].exact) << index << ": " << run.reports[index].to_string();
   }
 }
@@ -140,11 +140,11 @@ TEST(ElasticCluster, who_leaves_is_missed_by_nobody) {
   auto options = options_for(8, 4);
   options.compute = 200 * millisecond;
   CountedRun run(8, options);
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   run.resume();
   run.cluster.leave(2);
   double longest = 0;
-  run.cluster.on_sweep = [&](uint32_t, const FinishedSweep& sweep) { longest = std::max(longest, sweep.report.seconds); };
+  run.cluster.on_step = [&](uint32_t, const FinishedStep& step) { longest = std::max(longest, step.report.seconds); };
   run.cluster.run(run.cluster.now() + 30 * second);
   EXPECT_TRUE(run.cluster.peer(2)->left());
   EXPECT_LT(longest, 0.5);

@@ -1,4 +1,4 @@
-// Elastic runs for tests: small vectors, known values, counted sweeps.
+// Elastic runs for tests: small vectors, known values, counted averaging steps.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +32,22 @@ inline std::vector<float> values_of(uint32_t index, size_t elements) {
 // A run whose first `peers` are counted.
 struct CountedRun {
   CountedRun(uint32_t peers, const ElasticClusterOptions& options, std::function<std::vector<float>(uint32_t index)> initial = {})
-      : cluster(options), sweeps(peers), reports(peers), results(peers) {
+      : cluster(options), steps(peers), reports(peers), results(peers) {
     cluster.initial = initial ? initial : [elements = options.settings.elements](uint32_t index) { return values_of(index, elements); };
-    cluster.on_sweep = [this](uint32_t index, const FinishedSweep& sweep) {
-      if (index >= sweeps.size()) return;
-      ++sweeps[index];
-      reports[index] = sweep.report;
-      results[index] = sweep.values.all();
+    cluster.on_step = [this](uint32_t index, const FinishedStep& step) {
+      if (index >= steps.size()) return;
+      ++steps[index];
+      reports[index] = step.report;
+      results[index] = step.values.all();
     };
     for (uint32_t index = 0; index < peers; ++index) cluster.add();
   }
-  // True if all that live came to so many sweeps, and began no more.
-  bool run_sweeps(uint32_t count, Nanos until) {
-    cluster.goes_on = [this, count](uint32_t index) { return index >= sweeps.size() || sweeps[index] < count; };
+  // True if all that live came to so many averaging steps, and began no more.
+  bool run_steps(uint32_t count, Nanos until) {
+    cluster.goes_on = [this, count](uint32_t index) { return index >= steps.size() || steps[index] < count; };
     return cluster.run(until, [&] {
-      for (uint32_t index = 0; index < sweeps.size(); ++index) {
-        if (cluster.peer(index) != nullptr && sweeps[index] < count) return false;
+      for (uint32_t index = 0; index < steps.size(); ++index) {
+        if (cluster.peer(index) != nullptr && steps[index] < count) return false;
       }
       return true;
     });
@@ -58,8 +58,8 @@ struct CountedRun {
     for (uint32_t index = 0; index < cluster.size(); ++index) cluster.nudge(index);
   }
   ElasticCluster cluster;
-  std::vector<uint32_t> sweeps;
-  std::vector<SweepReport> reports;
+  std::vector<uint32_t> steps;
+  std::vector<AveragingReport> reports;
   std::vector<std::vector<float>> results;
 };
 

@@ -1,4 +1,4 @@
-// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and every sweep of those who live ends soon.
+// Check A29 of docs/design/methods/moshpit.md, and that no death holds anybody up: peers are killed at random, others join, and every averaging step of those who live ends soon.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace {
 
 struct Deaths {
   explicit Deaths(uint64_t seed, uint32_t count) : random(seed), run(count, options(seed, count), begin) {
-    run.cluster.on_sweep = [this](uint32_t, const FinishedSweep& sweep) {
-      longest = std::max(longest, sweep.report.seconds);
-      exact += sweep.report.exact ? 1 : 0;
-      ++sweeps;
-      const auto values = sweep.values.all();
+    run.cluster.on_step = [this](uint32_t, const FinishedStep& step) {
+      longest = std::max(longest, step.report.seconds);
+      exact += step.report.exact ? 1 : 0;
+      ++steps;
+      const auto values = step.values.all();
       wrong += values[0] != 1 ? 1 : 0;
       for (const float value : values) wrong += value < -1 || value > 1 ? 1 : 0;
     };
@@ -53,7 +53,7 @@ struct Deaths {
   Random random;
   CountedRun run;
   double longest = 0;
-  uint64_t sweeps = 0, exact = 0, wrong = 0;
+  uint64_t steps = 0, exact = 0, wrong = 0;
   size_t held = 0;
 };
 
@@ -70,10 +70,10 @@ void check(uint64_t seed, uint32_t deaths) {
   const auto settled = [&] { return job.run.cluster.settled(); };
   EXPECT_TRUE(job.run.cluster.run(job.run.cluster.now() + 60 * second, settled)) << "seed " << seed;
   job.run.cluster.run(job.run.cluster.now() + 5 * second);
-  const auto before = job.exact, sweeps_before = job.sweeps;
+  const auto before = job.exact, steps_before = job.steps;
   job.run.cluster.run(job.run.cluster.now() + 2 * second);
-  EXPECT_EQ(job.exact - before, job.sweeps - sweeps_before) << "seed " << seed;
-  EXPECT_GT(job.sweeps, sweeps_before);
+  EXPECT_EQ(job.exact - before, job.steps - steps_before) << "seed " << seed;
+  EXPECT_GT(job.steps, steps_before);
 }
 
 }  // namespace

@@ -14,15 +14,15 @@ namespace unisono::sim {
 namespace {
 
 // Who met whom, and where each went.
-struct Meetings final : RoundWatch {
+struct RendezvousPoints final : RoundWatch {
   struct Stop {
-    SeatName seat;
+    SlotName slot;
     uint32_t slot = 0;
     bool failed = false;  // nothing was averaged
   };
   void began(const RoundSight& sight) override {
     groups[sight.group.id] = sight.group;
-    paths[sight.self].push_back({.seat = sight.group.seat, .slot = sight.group.members[sight.group.rank_of(sight.self)].position});
+    paths[sight.self].push_back({.slot = sight.group.slot, .slot = sight.group.members[sight.group.rank_of(sight.self)].position});
   }
   void ended(const RoundSight& sight, const MoshpitRound& round) override {
     bool applied = false;
@@ -41,19 +41,19 @@ ElasticClusterOptions keyed(uint32_t peers, uint32_t group, uint64_t seed = 1) {
   return options;
 }
 
-// What peer `index` gives in a sweep, and the mean of all.
-std::vector<float> given(uint32_t index, uint32_t sweep) { return values_of(index + 1000 * sweep, few_elements); }
-std::vector<double> mean_of(uint32_t peers, uint32_t sweep) {
+// What peer `index` gives in an averaging step, and the mean of all.
+std::vector<float> given(uint32_t index, uint32_t step) { return values_of(index + 1000 * step, few_elements); }
+std::vector<double> mean_of(uint32_t peers, uint32_t step) {
   std::vector<double> mean(few_elements);
   for (uint32_t index = 0; index < peers; ++index) {
-    const auto values = given(index, sweep);
+    const auto values = given(index, step);
     for (size_t i = 0; i < few_elements; ++i) mean[i] += values[i] / static_cast<double>(peers);
   }
   return mean;
 }
 
-double error_of(const CountedRun& run, uint32_t sweep) {
-  const auto mean = mean_of(static_cast<uint32_t>(run.results.size()), sweep);
+double error_of(const CountedRun& run, uint32_t step) {
+  const auto mean = mean_of(static_cast<uint32_t>(run.results.size()), step);
   double error = 0;
   for (const auto& result : run.results) {
     for (size_t i = 0; i < few_elements; ++i) error = std::max(error, std::abs(result[i] - mean[i]));
@@ -63,15 +63,15 @@ double error_of(const CountedRun& run, uint32_t sweep) {
 
 void give_new_values(CountedRun& run) {
   run.cluster.prepare = [&run](uint32_t index, std::vector<float>& values) {
-    values = given(index, run.sweeps[index]);
+    values = given(index, run.steps[index]);
     return 1.0;
   };
 }
 
 // All groups whole, and nobody with anybody twice within any `digits` rounds.
-void expect_whole_and_apart(const Meetings& meetings, uint32_t group, uint32_t digits) {
+void expect_whole_and_apart(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t digits) {
   std::map<uint64_t, std::vector<const GroupDescriptor*>> by_round;
-  for (const auto& [id, one] : meetings.groups) by_round[one.seat.sweep * digits + one.seat.round].push_back(&one);
+  for (const auto& [id, one] : rendezvous_points.groups) by_round[one.slot.step * digits + one.slot.round].push_back(&one);
   std::map<std::pair<PeerId, PeerId>, uint64_t> last;
   for (const auto& [round, groups] : by_round) {
     EXPECT_EQ(groups.size(), static_cast<size_t>(std::lround(std::pow(group, digits - 1))));
@@ -92,19 +92,19 @@ void expect_whole_and_apart(const Meetings& meetings, uint32_t group, uint32_t d
 TEST(ElasticKeys, a33_a_full_grid_of_peers_is_exact_after_d_rounds_in_which_nobody_meets_twice) {
   for (const auto& [group, digits] : {std::pair{4u, 2u}, {4u, 3u}}) {
     const auto peers = static_cast<uint32_t>(std::lround(std::pow(group, digits)));
-    Meetings meetings;
+    RendezvousPoints rendezvous_points;
     auto options = keyed(peers, group);
-    options.settings.watch = &meetings;
+    options.settings.watch = &rendezvous_points;
     CountedRun run(peers, options);
     give_new_values(run);
-    for (uint32_t sweep = 0; sweep < 3; ++sweep) {
-      if (sweep > 0) run.resume();
-      ASSERT_TRUE(run.run_sweeps(sweep + 1, (sweep + 1) * 60 * second)) << peers;
-      EXPECT_LE(error_of(run, sweep), 1e-6) << peers << " peers, sweep " << sweep;
+    for (uint32_t step = 0; step < 3; ++step) {
+      if (step > 0) run.resume();
+      ASSERT_TRUE(run.run_steps(step + 1, (step + 1) * 60 * second)) << peers;
+      EXPECT_LE(error_of(run, step), 1e-6) << peers << " peers, averaging step " << step;
       for (const auto& report : run.reports) EXPECT_TRUE(report.exact && report.note.empty()) << report.to_string();
     }
-    EXPECT_EQ(meetings.groups.size(), 3 * digits * peers / group);
-    expect_whole_and_apart(meetings, group, digits);
+    EXPECT_EQ(rendezvous_points.groups.size(), 3 * digits * peers / group);
+    expect_whole_and_apart(rendezvous_points, group, digits);
   }
 }
 
@@ -113,47 +113,47 @@ TEST(ElasticKeys, a33_one_round_less_is_neither_exact_nor_near_it) {
   options.settings.rounds = 2;
   CountedRun run(64, options);
   give_new_values(run);
-  ASSERT_TRUE(run.run_sweeps(1, 60 * second));
+  ASSERT_TRUE(run.run_steps(1, 60 * second));
   EXPECT_GT(error_of(run, 0), 1e-3);
   for (const auto& report : run.reports) EXPECT_FALSE(report.exact) << report.to_string();
 }
 
 TEST(ElasticKeys, one_group_of_all_is_exact_for_every_number_of_peers) {
   CountedRun run(3, keyed(3, 4));
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   for (const auto& report : run.reports) EXPECT_TRUE(report.exact && report.note.empty()) << report.to_string();
 }
 
 TEST(ElasticKeys, grids_that_are_not_full_never_say_exact_and_say_so_once) {
   for (const auto kind : {GridKind::chunk_keys, GridKind::published}) {
-    Meetings meetings;
+    RendezvousPoints rendezvous_points;
     auto options = keyed(10, 4);
     options.settings.grid = kind;
-    options.settings.watch = &meetings;
+    options.settings.watch = &rendezvous_points;
     CountedRun run(10, options);
     std::map<uint32_t, std::vector<std::string>> notes;
-    run.cluster.on_sweep = [&, counted = run.cluster.on_sweep](uint32_t index, const FinishedSweep& sweep) {
-      counted(index, sweep);
-      notes[index].push_back(sweep.report.note);
-      EXPECT_FALSE(sweep.report.exact) << sweep.report.to_string();
+    run.cluster.on_step = [&, counted = run.cluster.on_step](uint32_t index, const FinishedStep& step) {
+      counted(index, step);
+      notes[index].push_back(step.report.note);
+      EXPECT_FALSE(step.report.exact) << step.report.to_string();
     };
-    ASSERT_TRUE(run.run_sweeps(3, 120 * second));
+    ASSERT_TRUE(run.run_steps(3, 120 * second));
     const auto name = kind == GridKind::published ? "published" : "chunk_keys";
     for (const auto& [index, said] : notes) {
       EXPECT_EQ(said.front(), std::string("the grid ") + name + " is exact only if full: 10 peers are not as many as 4x4");
       EXPECT_EQ(std::ranges::count(said, std::string()), std::ssize(said) - 1) << index;
     }
-    for (const auto& [id, group] : meetings.groups) EXPECT_LE(group.members.size(), 4u);
+    for (const auto& [id, group] : rendezvous_points.groups) EXPECT_LE(group.members.size(), 4u);
   }
 }
 
 // Everybody goes on to where the key leads that it had before, without its oldest digit, and with the slot that it had. Returns how many steps were looked at.
-size_t expect_keys_to_lead_on(const Meetings& meetings, uint32_t group, uint32_t keys) {
+size_t expect_keys_to_lead_on(const RendezvousPoints& rendezvous_points, uint32_t group, uint32_t keys) {
   size_t steps = 0;
-  for (const auto& [peer, path] : meetings.paths) {
+  for (const auto& [peer, path] : rendezvous_points.paths) {
     for (size_t i = 1; i < path.size(); ++i) {
-      if (path[i].seat.layout_version != path[i - 1].seat.layout_version) continue;
-      EXPECT_EQ(path[i].seat.line, (path[i - 1].seat.line * group + path[i - 1].slot) % keys) << to_string(path[i].seat) << " after " << to_string(path[i - 1].seat);
+      if (path[i].slot.layout_version != path[i - 1].slot.layout_version) continue;
+      EXPECT_EQ(path[i].slot.line, (path[i - 1].slot.line * group + path[i - 1].slot) % keys) << to_string(path[i].slot) << " after " << to_string(path[i - 1].slot);
       ++steps;
     }
   }
@@ -161,15 +161,15 @@ size_t expect_keys_to_lead_on(const Meetings& meetings, uint32_t group, uint32_t
 }
 
 TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_there_was_none) {
-  Meetings meetings;
+  RendezvousPoints rendezvous_points;
   auto options = keyed(20, 4);  // 16 keys, so most groups are small, and a death leaves some with one member
   options.settings.elements = 50'000;
   options.links.bytes_per_second = 200e3;  // so that deaths fall into rounds
-  options.settings.watch = &meetings;
+  options.settings.watch = &rendezvous_points;
   CountedRun run(20, options);
   std::map<std::string, uint64_t> outcomes;
-  run.cluster.on_sweep = [&](uint32_t, const FinishedSweep& sweep) {
-    for (const auto& round : sweep.report.rounds) ++outcomes[round.outcome];
+  run.cluster.on_step = [&](uint32_t, const FinishedStep& step) {
+    for (const auto& round : step.report.rounds) ++outcomes[round.outcome];
   };
   Random random(5);
   for (uint32_t death = 0; death < 12; ++death) {
@@ -182,44 +182,44 @@ TEST(ElasticKeys, keys_move_with_each_group_that_was_assembled_and_stay_where_th
     run.cluster.add(run.cluster.now() + second);
   }
   run.cluster.run(run.cluster.now() + 20 * second);
-  EXPECT_GT(expect_keys_to_lead_on(meetings, 4, 16), 100u);
+  EXPECT_GT(expect_keys_to_lead_on(rendezvous_points, 4, 16), 100u);
   EXPECT_GT(outcomes["averaged"], 100u);
   EXPECT_GT(outcomes["alone"], 10u);
   // A round that failed, and one after it.
   size_t failed = 0;
-  for (const auto& [peer, path] : meetings.paths) {
-    for (size_t i = 1; i < path.size(); ++i) failed += path[i - 1].failed && path[i].seat.layout_version == path[i - 1].seat.layout_version ? 1 : 0;
+  for (const auto& [peer, path] : rendezvous_points.paths) {
+    for (size_t i = 1; i < path.size(); ++i) failed += path[i - 1].failed && path[i].slot.layout_version == path[i - 1].slot.layout_version ? 1 : 0;
   }
   EXPECT_GT(failed, 0u);
 }
 
 TEST(ElasticKeys, one_that_the_layout_does_not_name_goes_where_its_identity_leads_and_makes_no_group_larger) {
-  Meetings meetings;
+  RendezvousPoints rendezvous_points;
   auto options = keyed(16, 4);
   options.settings.times.relayout_period = 3600 * second;
   options.compute = 100 * millisecond;
-  options.settings.watch = &meetings;
+  options.settings.watch = &rendezvous_points;
   CountedRun run(16, options);
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   run.resume();
   std::map<std::string, uint64_t> outcomes;
   uint64_t said_exact = 0;
   const auto newcomer = run.cluster.add(run.cluster.now() + second);
-  run.cluster.on_sweep = [&](uint32_t index, const FinishedSweep& sweep) {
+  run.cluster.on_step = [&](uint32_t index, const FinishedStep& step) {
     if (index != newcomer) return;
-    said_exact += sweep.report.exact ? 1 : 0;
-    for (const auto& round : sweep.report.rounds) ++outcomes[round.outcome];
+    said_exact += step.report.exact ? 1 : 0;
+    for (const auto& round : step.report.rounds) ++outcomes[round.outcome];
   };
   run.cluster.run(run.cluster.now() + 10 * second);
-  const auto& path = meetings.paths[run.cluster.id_of(newcomer)];
+  const auto& path = rendezvous_points.paths[run.cluster.id_of(newcomer)];
   ASSERT_FALSE(path.empty());
   const auto* layout = run.cluster.peer(0)->keeper().newest_layout();
   ASSERT_EQ(layout->peers.size(), 16u);
-  EXPECT_EQ(path.front().seat.line, first_key(*layout, run.cluster.id_of(newcomer)));
+  EXPECT_EQ(path.front().slot.line, first_key(*layout, run.cluster.id_of(newcomer)));
   EXPECT_GT(outcomes["averaged"], 5u);
   EXPECT_EQ(said_exact, 0u);
-  expect_keys_to_lead_on(meetings, 4, 4);
-  for (const auto& [id, group] : meetings.groups) {
+  expect_keys_to_lead_on(rendezvous_points, 4, 4);
+  for (const auto& [id, group] : rendezvous_points.groups) {
     EXPECT_LE(group.members.size(), 4u);
     const bool all_named = std::ranges::all_of(group.members, [](const GroupMember& member) { return member.in_layout; });
     EXPECT_EQ(group.line_complete, all_named && group.members.size() == 4);
@@ -233,10 +233,10 @@ TEST(ElasticKeys, a_reducer_helps_and_changes_nothing_that_is_averaged) {
   reducer.role = ElasticRole::reducer;
   run.cluster.add(reducer, 0);
   run.cluster.prepare = [&run](uint32_t index, std::vector<float>& values) {
-    if (index < 16) values = given(index, run.sweeps[index]);
+    if (index < 16) values = given(index, run.steps[index]);
     return 1.0;
   };
-  ASSERT_TRUE(run.run_sweeps(2, 60 * second));
+  ASSERT_TRUE(run.run_steps(2, 60 * second));
   EXPECT_LE(error_of(run, 1), 1e-6);
   for (const auto& report : run.reports) EXPECT_TRUE(report.exact) << report.to_string();
 }
@@ -248,7 +248,7 @@ TEST(ElasticKeys, every_mean_is_right_whoever_dies_or_stands_still) {
     options.cluster.settings.min_peers = peers / 2;
     options.cluster.compute = millisecond / 4;
     options.peers = peers;
-    options.sweeps = 30;
+    options.steps = 30;
     options.absence = 0.1;
     options.limit = 900 * second;
     auto trace = make_churn({.peers = peers, .peers_min = peers / 2, .period = 3 * second, .duration = 60 * second, .kill_share = 0.7, .stop_share = 0.2, .seed = 3});

@@ -63,14 +63,14 @@ void ElasticNetwork::send(uint32_t from, uint32_t to, SharedBuffer message) {
   push({.at = there.last_arrival, .to = to, .from = from, .kind = Kind::arrive, .message = std::move(message)});
 }
 
-bool ElasticNetwork::room(uint32_t from, uint32_t to) {
+bool ElasticNetwork::credit(uint32_t from, uint32_t to) {
   if (model_.bytes_per_second <= 0) return true;
   auto& sender = processes_[from];
   const auto waiting = static_cast<double>(std::max<Nanos>(0, sender.line_free - now_)) * model_.bytes_per_second / 1e9;
-  if (waiting < static_cast<double>(model_.room_bytes)) return true;
-  if (sender.waits_room.insert(to).second) {
-    const auto surplus = (waiting - static_cast<double>(model_.room_bytes) / 2) * 1e9 / model_.bytes_per_second;
-    push({.at = now_ + static_cast<Nanos>(surplus) + 1, .to = from, .from = to, .kind = Kind::room});
+  if (waiting < static_cast<double>(model_.credit_bytes)) return true;
+  if (sender.waits_credit.insert(to).second) {
+    const auto surplus = (waiting - static_cast<double>(model_.credit_bytes) / 2) * 1e9 / model_.bytes_per_second;
+    push({.at = now_ + static_cast<Nanos>(surplus) + 1, .to = from, .from = to, .kind = Kind::credit});
   }
   return false;
 }
@@ -150,9 +150,9 @@ void ElasticNetwork::deliver(Event& event) {
     case Kind::start: process.actor->started(now_); break;
     case Kind::arrive: arrive(event); break;
     case Kind::lost: process.actor->link_lost(event.from, event.refused, now_); break;
-    case Kind::room:
-      process.waits_room.erase(event.from);
-      process.actor->room(event.from, now_);
+    case Kind::credit:
+      process.waits_credit.erase(event.from);
+      process.actor->credit(event.from, now_);
       break;
     case Kind::wake:
       if (process.wake_at <= now_) process.wake_at = never;

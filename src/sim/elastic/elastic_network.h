@@ -28,7 +28,7 @@ class ElasticActor {
   virtual void received(uint32_t from, SharedBuffer message, Nanos now) = 0;
   // refused: nobody listens there any more.
   virtual void link_lost(uint32_t peer, bool refused, Nanos now) = 0;
-  virtual void room(uint32_t peer, Nanos now) = 0;
+  virtual void credit(uint32_t peer, Nanos now) = 0;
   virtual void woke(Nanos now) = 0;
   virtual Nanos next_deadline() const = 0;
   // Its turn is next: what it will need may be fetched from memory.
@@ -40,7 +40,7 @@ struct ElasticLinkModel {
   Nanos jitter = 0;                 // uniform in [0, jitter), added
   double bytes_per_second = 0;      // of each process's line, each way; 0: no limit
   Nanos silence = 30 * second;      // a link that carries nothing for so long is lost
-  size_t room_bytes = 1 << 20;      // bulk may be sent while less waits for the sender's line
+  size_t credit_bytes = 1 << 20;      // bulk may be sent while less waits for the sender's line
 };
 
 class ElasticNetwork {
@@ -50,7 +50,7 @@ class ElasticNetwork {
   // The actor begins at `at` and belongs to the caller, who keeps it until it was killed or the network is gone.
   uint32_t add(ElasticActor* actor, Nanos at);
   void send(uint32_t from, uint32_t to, SharedBuffer message);
-  bool room(uint32_t from, uint32_t to);
+  bool credit(uint32_t from, uint32_t to);
   // The process is gone, with all that it had not sent yet.
   void kill(uint32_t index);
   void stop(uint32_t index);
@@ -73,7 +73,7 @@ class ElasticNetwork {
   uint64_t bytes_from(uint32_t index) const { return processes_[index].sent_bytes; }
 
  private:
-  enum class Kind : uint8_t { start, arrive, wake, lost, room, action, heal_check };
+  enum class Kind : uint8_t { start, arrive, wake, lost, credit, action, heal_check };
   struct Event {
     Nanos at = 0;
     uint32_t to = 0;    // of an action: its number
@@ -101,7 +101,7 @@ class ElasticNetwork {
     Nanos wake_at = never;
     std::deque<Event> held;               // for a stopped process
     std::vector<Link> links;              // by process, as far as one was needed
-    std::set<uint32_t> waits_room;
+    std::set<uint32_t> waits_credit;
     uint64_t sent_bytes = 0;
   };
 

@@ -10,7 +10,7 @@ namespace unisono::sim {
 namespace {
 
 constexpr size_t examples_max = 5;
-constexpr uint64_t sweeps_kept = 1000;  // who stood still begins a round when others have long ended it
+constexpr uint64_t steps_kept = 1000;  // who stood still begins a round when others have long ended it
 constexpr double weight_tolerance = 1e-12, value_tolerance = 1e-6;  // of sums in double; of a mean rounded to fp32
 
 bool same_bits(const SharedBuffer& a, const SharedBuffer& b) {
@@ -20,9 +20,9 @@ bool same_bits(const SharedBuffer& a, const SharedBuffer& b) {
 }  // namespace
 
 ElasticReplay::Group& ElasticReplay::open(const GroupDescriptor& descriptor) {
-  if (descriptor.seat.sweep > newest_) {
-    newest_ = descriptor.seat.sweep;
-    std::erase_if(groups_, [&](const auto& one) { return one.second.descriptor.seat.sweep + sweeps_kept <= newest_; });
+  if (descriptor.slot.step > newest_) {
+    newest_ = descriptor.slot.step;
+    std::erase_if(groups_, [&](const auto& one) { return one.second.descriptor.slot.step + steps_kept <= newest_; });
   }
   auto& group = groups_[descriptor.id];
   if (group.given.empty()) {
@@ -154,7 +154,7 @@ void ElasticReplay::replay(Group& group, uint32_t chunk, const ChunkResult& resu
 
 void ElasticReplay::wrong(const Group& group, uint32_t rank, const std::string& what) {
   ++counts_.wrong;
-  if (counts_.examples.size() < examples_max) counts_.examples.push_back(to_string(group.descriptor.seat) + ", rank " + std::to_string(rank) + " of " + std::to_string(group.given.size()) + ": " + what);
+  if (counts_.examples.size() < examples_max) counts_.examples.push_back(to_string(group.descriptor.slot) + ", rank " + std::to_string(rank) + " of " + std::to_string(group.given.size()) + ": " + what);
 }
 
 }  // namespace unisono::sim

@@ -67,7 +67,7 @@ class ElasticReplay final : public RoundWatch {
 
   std::map<GroupId, Group> groups_;
   std::map<PeerId, GroupId> last_;  // in which a peer is, or was last
-  uint64_t newest_ = 0;             // sweep
+  uint64_t newest_ = 0;             // averaging step
   ReplayCounts counts_;
 };
 

@@ -1,4 +1,4 @@
-// What begins no sweep, and sweeps that are cancelled, and peers that leave, in each phase: they end soon, and nobody waits for them.
+// What begins no averaging step, and averaging steps that are cancelled, and peers that leave, in each phase: they end soon, and nobody waits for them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ TEST(MoshpitPeerBegin, what_makes_no_sense_is_refused_and_begins_nothing) {
   ASSERT_TRUE(peers.run(10 * second, [&] { return peers.peer(0).ready() && peers.peer(joiner).ready(); }));
   EXPECT_EQ(peers.begin(0, std::vector<float>(few_elements - 1)).code(), Code::invalid);
   EXPECT_EQ(peers.begin(0, {}).code(), Code::invalid);
-  EXPECT_FALSE(peers.peer(0).sweeping());
+  EXPECT_FALSE(peers.peer(0).averaging());
   ASSERT_TRUE(peers.begin(0).ok());
   EXPECT_EQ(peers.begin(0).code(), Code::invalid) << "another one is under way";
   peers.cancel(0);
@@ -65,12 +65,12 @@ TEST(MoshpitPeerCancel, without_a_layout_it_ends_at_once) {
   peers.run(second);
   ASSERT_TRUE(peers.begin(0).ok());
   peers.run(millisecond);
-  ASSERT_TRUE(peers.peer(0).sweeping());
+  ASSERT_TRUE(peers.peer(0).averaging());
   peers.cancel(0);
-  EXPECT_FALSE(peers.peer(0).sweeping());
+  EXPECT_FALSE(peers.peer(0).averaging());
   expect_cancelled_without_a_round(peers, 0);
   peers.cancel(0);
-  EXPECT_FALSE(peers.peer(0).take_sweep().has_value()) << "there was none";
+  EXPECT_FALSE(peers.peer(0).take_step().has_value()) << "there was none";
 }
 
 TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_nobody_waits_for_it_any_more) {
@@ -79,7 +79,7 @@ TEST(MoshpitPeerCancel, while_it_waits_for_others_to_begin_nobody_waits_for_it_a
   peers.average({0, 1});
   ASSERT_TRUE(peers.begin(2).ok());
   peers.run(second);
-  ASSERT_TRUE(peers.peer(2).sweeping());
+  ASSERT_TRUE(peers.peer(2).averaging());
   peers.cancel(2);
   expect_cancelled_without_a_round(peers, 2);
   peers.run(millisecond);
@@ -92,14 +92,14 @@ TEST(MoshpitPeerCancel, while_it_seeks_a_group_it_ends_at_once_and_withdraws) {
   peers.average({0, 1});
   ASSERT_TRUE(peers.begin(0).ok());
   peers.run(soon);
-  ASSERT_TRUE(peers.peer(0).sweeping());
+  ASSERT_TRUE(peers.peer(0).averaging());
   peers.cancel(0);
   expect_cancelled_without_a_round(peers, 0);
   peers.run(millisecond);
   ASSERT_TRUE(peers.begin(1).ok());
   EXPECT_LE(peers.run_to_end({1}), soon) << "nobody else comes, and that is known";
   const auto done = peers.take(1);
-  EXPECT_EQ(done.report.sweep, 1u);
+  EXPECT_EQ(done.report.step, 1u);
   EXPECT_EQ(done.report.rounds.at(0).outcome, "alone");
 }
 
@@ -108,7 +108,7 @@ TEST(MoshpitPeerCancel, in_a_round_it_ends_after_that_round_and_the_others_do_no
   for (uint32_t index = 0; index < 4; ++index) ASSERT_TRUE(peers.begin(index).ok());
   ASSERT_TRUE(peers.run(second, [&] { return peers.in_round(0); }));
   peers.cancel(0);
-  EXPECT_TRUE(peers.peer(0).sweeping());
+  EXPECT_TRUE(peers.peer(0).averaging());
   EXPECT_LE(peers.run_to_end({0, 1, 2, 3}), soon);
   const auto cancelled = peers.take(0);
   ASSERT_EQ(cancelled.report.rounds.size(), 1u);
@@ -119,7 +119,7 @@ TEST(MoshpitPeerCancel, in_a_round_it_ends_after_that_round_and_the_others_do_no
   for (uint32_t index = 1; index < 4; ++index) EXPECT_EQ(peers.take(index).report.rounds.size(), 2u);
 }
 
-TEST(MoshpitPeerLeave, without_a_sweep_it_is_gone_at_once_and_the_others_know) {
+TEST(MoshpitPeerLeave, without_a_step_it_is_gone_at_once_and_the_others_know) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.leave(2);
@@ -167,7 +167,7 @@ TEST(MoshpitPeerLeave, before_its_round_has_begun_it_is_gone_at_once_and_the_oth
     if (!seeking) peers.average({0, 1});
     ASSERT_TRUE(peers.begin(2).ok());
     peers.run(soon);
-    ASSERT_TRUE(peers.peer(2).sweeping());
+    ASSERT_TRUE(peers.peer(2).averaging());
     peers.leave(2);
     EXPECT_TRUE(peers.peer(2).left());
     expect_cancelled_without_a_round(peers, 2);

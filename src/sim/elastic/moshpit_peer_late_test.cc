@@ -1,4 +1,4 @@
-// Who comes late, leaves sweeps out, is alone or has just come: which sweep it takes part in, who waits for it, and what its values count.
+// Who comes late, leaves averaging steps out, is alone or has just come: which averaging step it takes part in, who waits for it, and what its values count.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -18,34 +18,34 @@ float mean_of(const std::vector<uint32_t>& who, size_t element) {
   return static_cast<float>(sum / static_cast<double>(who.size()));
 }
 
-bool all_replaced(const FinishedSweep& sweep) {
-  return std::ranges::all_of(sweep.replaced, [](bool one) { return one; });
+bool all_replaced(const FinishedStep& step) {
+  return std::ranges::all_of(step.replaced, [](bool one) { return one; });
 }
 
 }  // namespace
 
-TEST(MoshpitPeerLate, it_announces_itself_for_the_next_sweep_and_does_not_open_it) {
+TEST(MoshpitPeerLate, it_announces_itself_for_the_next_step_and_does_not_open_it) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
-  // Each time at other clerks.
+  // Each time at other coordinators.
   for (uint64_t missed = 1; missed < 16; missed += 2) {
     peers.average({0, 1});
     ASSERT_TRUE(peers.begin(2).ok());
     peers.run(5 * second);
-    EXPECT_TRUE(peers.peer(2).sweeping());
-    for (uint32_t index = 0; index < 3; ++index) EXPECT_EQ(peers.peer(index).keeper().sweeps_opened(), missed + 1);
+    EXPECT_TRUE(peers.peer(2).averaging());
+    for (uint32_t index = 0; index < 3; ++index) EXPECT_EQ(peers.peer(index).keeper().steps_opened(), missed + 1);
     ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
     EXPECT_LE(peers.run_to_end({0, 1, 2}), soon);
     for (uint32_t index = 0; index < 3; ++index) {
       const auto done = peers.take(index);
-      EXPECT_EQ(done.report.sweep, missed + 1);
+      EXPECT_EQ(done.report.step, missed + 1);
       EXPECT_TRUE(done.report.exact) << done.report.to_string();
       EXPECT_NEAR(done.values.all()[7], mean_of({0, 1, 2}, 7), 1e-6);
     }
   }
 }
 
-TEST(MoshpitPeerLate, it_begins_the_next_sweep_itself_once_nobody_has_for_a_whole_round_timeout) {
+TEST(MoshpitPeerLate, it_begins_the_next_step_itself_once_nobody_has_for_a_whole_round_timeout) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1});
@@ -54,26 +54,26 @@ TEST(MoshpitPeerLate, it_begins_the_next_sweep_itself_once_nobody_has_for_a_whol
   EXPECT_GE(took, times.round_timeout);
   EXPECT_LE(took, times.round_timeout + times.gather_timeout + second);
   const auto done = peers.take(2);
-  EXPECT_EQ(done.report.sweep, 2u);
+  EXPECT_EQ(done.report.step, 2u);
   ASSERT_EQ(done.report.rounds.size(), 1u);
   EXPECT_EQ(done.report.rounds[0].outcome, "alone");
 }
 
-TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_sweep_that_it_leaves_out) {
+TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_step_that_it_leaves_out) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   ASSERT_TRUE(peers.begin(0).ok() && peers.begin(1).ok());
   peers.run(soon);
-  ASSERT_TRUE(peers.peer(0).sweeping());
-  // It hears that others, which neither of these two has met, are two sweeps further.
-  RosterMessage news{.run = fnv1a64(peers.settings.run_id), .sweeps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
+  ASSERT_TRUE(peers.peer(0).averaging());
+  // It hears that others, which neither of these two has met, are two averaging steps further.
+  RosterMessage news{.run = fnv1a64(peers.settings.run_id), .steps_opened = 4, .body = RosterGossip{.answer = true}, .claims = {}};
   peers.network.send(0, 2, SharedBuffer::copy(encode(news)));
   peers.run(millisecond);
   ASSERT_TRUE(peers.begin(2).ok());
   EXPECT_LE(peers.run_to_end({0, 1}), soon);
   for (const uint32_t index : {0u, 1u}) {
     const auto done = peers.take(index);
-    EXPECT_EQ(done.report.sweep, 1u);
+    EXPECT_EQ(done.report.step, 1u);
     ASSERT_EQ(done.report.rounds.size(), 1u);
     EXPECT_EQ(done.report.rounds[0].outcome, "averaged");
     EXPECT_TRUE(done.report.rounds[0].absent.empty()) << "it is absent by its own wish";
@@ -84,11 +84,11 @@ TEST(MoshpitPeerLate, nobody_waits_for_it_in_a_sweep_that_it_leaves_out) {
 TEST(MoshpitPeerLate, one_that_is_alone_waits_for_those_who_lag_and_does_not_run_ahead) {
   SteeredPeers peers(2);
   peers.average({0, 1});
-  for (uint64_t sweep = 1; sweep < 4; ++sweep) {
+  for (uint64_t step = 1; step < 4; ++step) {
     ASSERT_TRUE(peers.begin(0).ok());
     EXPECT_GE(peers.run_to_end({0}), times.gather_timeout);
     const auto done = peers.take(0);
-    EXPECT_EQ(done.report.sweep, sweep);
+    EXPECT_EQ(done.report.step, step);
     EXPECT_EQ(done.report.rounds.at(0).outcome, "alone");
   }
   ASSERT_TRUE(peers.begin(0).ok());
@@ -97,12 +97,12 @@ TEST(MoshpitPeerLate, one_that_is_alone_waits_for_those_who_lag_and_does_not_run
   EXPECT_LE(peers.run_to_end({0, 1}), soon);
   for (const uint32_t index : {0u, 1u}) {
     const auto done = peers.take(index);
-    EXPECT_EQ(done.report.sweep, 4u);
+    EXPECT_EQ(done.report.step, 4u);
     EXPECT_TRUE(done.report.exact) << done.report.to_string();
   }
 }
 
-TEST(MoshpitPeerNewcomer, its_first_sweep_takes_the_mean_and_gives_nothing_and_the_next_one_counts) {
+TEST(MoshpitPeerNewcomer, its_first_step_takes_the_mean_and_gives_nothing_and_the_next_one_counts) {
   SteeredPeers peers(3);
   peers.average({0, 1, 2});
   peers.average({0, 1, 2});
@@ -110,12 +110,12 @@ TEST(MoshpitPeerNewcomer, its_first_sweep_takes_the_mean_and_gives_nothing_and_t
   ASSERT_TRUE(peers.run(5 * second, [&] { return peers.peer(late).ready(); }));
   ASSERT_TRUE(peers.begin(late, std::vector<float>(few_elements, std::numeric_limits<float>::quiet_NaN()), 5).ok());
   peers.run(second);
-  EXPECT_TRUE(peers.peer(late).sweeping()) << "it opens no sweep";
-  EXPECT_EQ(peers.peer(0).keeper().sweeps_opened(), 2u);
+  EXPECT_TRUE(peers.peer(late).averaging()) << "it opens no averaging step";
+  EXPECT_EQ(peers.peer(0).keeper().steps_opened(), 2u);
   for (uint32_t index = 0; index < 3; ++index) ASSERT_TRUE(peers.begin(index).ok());
   EXPECT_LE(peers.run_to_end({0, 1, 2, late}), soon);
   const auto first = peers.take(late), of_others = peers.take(0);
-  EXPECT_EQ(first.report.sweep, 2u);
+  EXPECT_EQ(first.report.step, 2u);
   EXPECT_FALSE(first.report.exact) << "what it wanted to give is not in";
   EXPECT_TRUE(all_replaced(first));
   EXPECT_EQ(first.values.all(), of_others.values.all());

@@ -1,4 +1,4 @@
-// Peers of an elastic run on virtual links, whose sweeps a test begins, cancels and takes by itself, one peer at a time.
+// Peers of an elastic run on virtual links, whose averaging steps a test begins, cancels and takes by itself, one peer at a time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,32 +56,32 @@ class SteeredPeers final : private RoundWatch {
     return act(peer(index), network.now());
   }
   Status begin(uint32_t index, const std::vector<float>& values, double weight = 1) {
-    return with(index, [&](MoshpitPeer& one, Nanos now) { return one.begin_sweep({.values = SharedBuffer::copy(std::as_bytes(std::span(values))), .weight = weight}, now); });
+    return with(index, [&](MoshpitPeer& one, Nanos now) { return one.begin_step({.values = SharedBuffer::copy(std::as_bytes(std::span(values))), .weight = weight}, now); });
   }
   Status begin(uint32_t index) { return begin(index, values_of(index, settings.elements)); }
   void cancel(uint32_t index) {
-    with(index, [](MoshpitPeer& one, Nanos now) { one.cancel_sweep(now); });
+    with(index, [](MoshpitPeer& one, Nanos now) { one.cancel_step(now); });
   }
   void leave(uint32_t index) {
     with(index, [](MoshpitPeer& one, Nanos now) { one.leave(now); });
   }
   bool run(Nanos time, const std::function<bool()>& done = {}) { return network.run(network.now() + time, done); }
-  // How long it took until none of these was in a sweep any more; `never`: longer.
+  // How long it took until none of these was in an averaging step any more; `never`: longer.
   Nanos run_to_end(const std::vector<uint32_t>& who, Nanos time = 60 * second) {
     const auto began = network.now();
-    const auto over = [&] { return std::ranges::none_of(who, [&](uint32_t index) { return peer(index).sweeping(); }); };
+    const auto over = [&] { return std::ranges::none_of(who, [&](uint32_t index) { return peer(index).averaging(); }); };
     return over() || run(time, over) ? network.now() - began : never;
   }
-  FinishedSweep take(uint32_t index) {
-    auto done = peer(index).take_sweep();
-    EXPECT_TRUE(done.has_value()) << "peer " << index << " has ended no sweep";
-    return done ? std::move(*done) : FinishedSweep{};
+  FinishedStep take(uint32_t index) {
+    auto done = peer(index).take_step();
+    EXPECT_TRUE(done.has_value()) << "peer " << index << " has ended no averaging step";
+    return done ? std::move(*done) : FinishedStep{};
   }
-  // One sweep of these, each with its own values.
-  std::vector<FinishedSweep> average(const std::vector<uint32_t>& who) {
+  // One averaging step of these, each with its own values.
+  std::vector<FinishedStep> average(const std::vector<uint32_t>& who) {
     for (const auto index : who) EXPECT_TRUE(begin(index).ok());
     EXPECT_NE(run_to_end(who), never);
-    std::vector<FinishedSweep> done;
+    std::vector<FinishedStep> done;
     for (const auto index : who) done.push_back(take(index));
     return done;
   }
@@ -97,7 +97,7 @@ class SteeredPeers final : private RoundWatch {
     void send_to_address(const std::string& address, SharedBuffer message) override {
       all.network.send(index, static_cast<uint32_t>(std::stoul(address.substr(std::string_view("sim://").size()))), std::move(message));
     }
-    bool room(const PeerId& to) override { return all.network.room(index, all.indices_.at(to)); }
+    bool credit(const PeerId& to) override { return all.network.credit(index, all.indices_.at(to)); }
     void close(const PeerId&) override {}
 
     void started(Nanos now) override { EXPECT_TRUE(peer.start(now).ok()); }
@@ -106,7 +106,7 @@ class SteeredPeers final : private RoundWatch {
       peer.link_lost(all.id(other), {refused ? Code::peer_lost : Code::unavailable, "the link is gone"}, refused, now);
       if (refused) peer.address_failed("sim://" + std::to_string(other), {Code::unavailable, "connection refused"}, now);
     }
-    void room(uint32_t other, Nanos now) override { peer.room(all.id(other), now); }
+    void credit(uint32_t other, Nanos now) override { peer.credit(all.id(other), now); }
     void woke(Nanos now) override { peer.woke(now); }
     Nanos next_deadline() const override { return peer.next_deadline(); }
 

@@ -22,7 +22,7 @@ class TransportWithDatagrams final : public Transport {
  public:
   TransportWithDatagrams(Transport& frames, DatagramService& datagrams) : frames_(frames), datagrams_(datagrams) {}
   const char* name() const override { return "test"; }
-  size_t room(PeerIndex peer) override { return frames_.room(peer); }
+  size_t credit(PeerIndex peer) override { return frames_.credit(peer); }
   size_t slot_bytes() const override { return frames_.slot_bytes(); }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override { return frames_.acquire(peers, bytes, result); }
   void commit(const Slot& slot, const FrameHeader& header) override { frames_.commit(slot, header); }
@@ -65,9 +65,9 @@ class LossyEngines {
         if (peer != r) engine.add_peer(peer, *transports_.back(), "process " + std::to_string(peer));
         members.push_back(peer == r ? self_peer : peer);
       }
-      std::vector<uint32_t> islands(world_);
-      for (Rank i = 0; i < world_; ++i) islands[i] = i;
-      groups_.push_back(&engine.make_group(1, 7, std::move(members), std::move(islands)));
+      std::vector<uint32_t> host_groups(world_);
+      for (Rank i = 0; i < world_; ++i) host_groups[i] = i;
+      groups_.push_back(&engine.make_group(1, 7, std::move(members), std::move(host_groups)));
     }
   }
 

@@ -336,24 +336,24 @@ TEST(LossyGroup, averages_16_bit_and_encoded_tensors_alike_on_all_ranks) {
   }
 }
 
-TEST(LossyGroup, nobody_needs_a_rank_any_more_that_owes_nothing) {
+TEST(LossyGroup, nobody_needs_a_rank_any_more_that_has_pending_nothing) {
   LossyCluster cluster({.ranks = 3, .loses = [](Rank from, Rank to, uint32_t number) { return mix64(from * 31u + to * 17u + number * 1'313ull) % 3 == 0; }});
-  uint64_t owed = 0;
+  uint64_t pending = 0;
   for (int round = 0; round < 20; ++round) {
     auto values = random_values(3, 20'000, static_cast<uint64_t>(round) + 1);
     std::vector<std::shared_ptr<Completion>> completions;
     for (Rank rank = 0; rank < 3; ++rank) completions.push_back(cluster.submit(rank, values[rank], lossy_mean));
-    for (int turn = 0; turn < 100'000 && (!completions[0]->done || cluster.group(0).owes()); ++turn) {
-      owed += completions[0]->done;
+    for (int turn = 0; turn < 100'000 && (!completions[0]->done || cluster.group(0).has_pending()); ++turn) {
+      pending += completions[0]->done;
       cluster.pass(50 * microsecond);
     }
-    ASSERT_FALSE(cluster.group(0).owes());
+    ASSERT_FALSE(cluster.group(0).has_pending());
     cluster.network().cut_off(0, true);
     cluster.finish(completions);
     for (Rank rank = 0; rank < 3; ++rank) EXPECT_TRUE(completions[rank]->status.ok()) << "rank " << rank << ", round " << round << ": " << completions[rank]->status.to_string();
     cluster.network().cut_off(0, false);
   }
-  EXPECT_GT(owed, 0u) << "it was never the first to be done";
+  EXPECT_GT(pending, 0u) << "it was never the first to be done";
 }
 
 TEST(LossyGroup, three_silent_operations_in_a_row_end_with_peer_lost) {

@@ -74,7 +74,7 @@ class ShapedCluster : Sink {
   void received(PeerIndex, const FrameHeader&, const View&) override { ADD_FAILURE(); }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status& why) override { ADD_FAILURE() << why.to_string(); }
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
 
   void link_all() {
     std::vector<PeerIndex> peers;

@@ -58,8 +58,8 @@ class SocketNetwork::Socket final : public DatagramSocket {
   TcpAddress address_;
 };
 
-SocketNetwork::SocketNetwork(const SocketNetworkSettings& settings, Agenda& agenda)
-    : settings_(settings), agenda_(agenda), ranges_have_a_law_(is_about_ranges(settings.loss)), by_number_(law_of_numbers(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
+SocketNetwork::SocketNetwork(const SocketNetworkSettings& settings, EventQueue& event_queue)
+    : settings_(settings), event_queue_(event_queue), ranges_have_a_law_(is_about_ranges(settings.loss)), by_number_(law_of_numbers(settings.loss), mix64(settings.seed), {.world = settings.processes, .ranges = 1}),
       by_range_(law_of_ranges(settings.loss), mix64(settings.seed ^ 1), {.world = settings.processes, .ranges = settings.ranges}), random_(mix64(settings.seed ^ 2)), processes_(settings.processes),
       numbers_(size_t{settings.processes} * settings.processes) {
   for (PeerIndex process = 0; process < settings.processes; ++process) addresses_.push_back(address_of(process));
@@ -101,7 +101,7 @@ SendOutcome SocketNetwork::send(PeerIndex from, std::span<const OutDatagram> bat
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto& out = batch[i];
     if (datagram_header_bytes + out.payload.size() > settings_.datagram_bytes_max) return {.taken = i, .stop = SendStop::too_long, .error = 0};
-    if (bytes_in(port.out_free_at - agenda_.now(), port.slowness) > send_buffer_bytes) return {.taken = i, .stop = SendStop::would_block, .error = 0};
+    if (bytes_in(port.out_free_at - event_queue_.now(), port.slowness) > send_buffer_bytes) return {.taken = i, .stop = SendStop::would_block, .error = 0};
     carry(from, out.to->port() - first_port, out);
   }
   return {.taken = batch.size(), .stop = SendStop::none, .error = 0};
@@ -121,7 +121,7 @@ void SocketNetwork::carry(PeerIndex from, PeerIndex to, const OutDatagram& out) 
   const int8_t phase = header.kind == DatagramKind::data && header.phase <= 1 ? static_cast<int8_t>(header.phase) : int8_t{-1};
   auto& port = processes_[from];
   const size_t bytes = datagram_header_bytes + out.payload.size();
-  port.out_free_at = std::max(port.out_free_at, agenda_.now()) + time_of(bytes, port.slowness);
+  port.out_free_at = std::max(port.out_free_at, event_queue_.now()) + time_of(bytes, port.slowness);
   hash_ = mix64(hash_ ^ mix64(static_cast<uint64_t>(port.out_free_at) ^ header.tag) ^ (uint64_t{from} << 32 | to));
   count(phase, &DatagramFates::sent);
   // Refusals, too, know only of what has arrived.
@@ -137,13 +137,13 @@ void SocketNetwork::carry(PeerIndex from, PeerIndex to, const OutDatagram& out) 
   std::memcpy(datagram.bytes.data(), &header, sizeof header);
   if (!out.payload.empty()) std::memcpy(datagram.bytes.data() + sizeof header, out.payload.data(), out.payload.size());
   const auto jitter = settings_.jitter > 0 ? static_cast<Nanos>(random_.below(static_cast<uint64_t>(settings_.jitter) + 1)) : 0;
-  agenda_.add(port.out_free_at + settings_.delay + jitter, EventKind::arrive, to, index);
+  event_queue_.add(port.out_free_at + settings_.delay + jitter, EventKind::arrive, to, index);
 }
 
 Nanos SocketNetwork::arrive(uint64_t index) {
   auto& datagram = datagrams_[index];
   auto& port = processes_[datagram.to];
-  const auto now = agenda_.now();
+  const auto now = event_queue_.now();
   if (datagram.refusal) {
     if (!port.cut && !port.dead) port.refused.push_back(datagram.from);
     give(index);
@@ -157,7 +157,7 @@ Nanos SocketNetwork::arrive(uint64_t index) {
     }
     std::swap(datagram.from, datagram.to);
     datagram.refusal = true;
-    agenda_.add(now + settings_.delay, EventKind::arrive, datagram.to, index);
+    event_queue_.add(now + settings_.delay, EventKind::arrive, datagram.to, index);
     return never;
   }
   const auto bytes = datagram.bytes.size();
@@ -179,7 +179,7 @@ Nanos SocketNetwork::arrive(uint64_t index) {
 
 Nanos SocketNetwork::readable_at(PeerIndex process) const {
   const auto& port = processes_[process];
-  if (!port.refused.empty()) return agenda_.now();
+  if (!port.refused.empty()) return event_queue_.now();
   return port.inbox.empty() ? never : datagrams_[port.inbox.front()].at;
 }
 
@@ -187,7 +187,7 @@ ReceiveOutcome SocketNetwork::receive(PeerIndex process, DatagramInbox& inbox, s
   auto& port = processes_[process];
   ReceiveOutcome outcome;
   for (const auto peer : std::exchange(port.refused, {})) inbox.refused(addresses_[peer]);
-  const auto is_there = [&] { return !port.inbox.empty() && datagrams_[port.inbox.front()].at <= agenda_.now(); };
+  const auto is_there = [&] { return !port.inbox.empty() && datagrams_[port.inbox.front()].at <= event_queue_.now(); };
   while (outcome.datagrams < datagrams_max && is_there()) {
     const auto index = port.inbox.front();
     port.inbox.pop_front();

@@ -46,8 +46,8 @@ struct DatagramFates {
 
 class SocketNetwork {
  public:
-  // Arrivals are events of the agenda: give them back to arrive().
-  SocketNetwork(const SocketNetworkSettings& settings, Agenda& agenda);
+  // Arrivals are events of the event queue: give them back to arrive().
+  SocketNetwork(const SocketNetworkSettings& settings, EventQueue& event_queue);
   ~SocketNetwork();
   SocketNetwork(const SocketNetwork&) = delete;
   SocketNetwork& operator=(const SocketNetwork&) = delete;
@@ -103,7 +103,7 @@ class SocketNetwork {
   void give(uint64_t index) { free_.push_back(index); }
 
   SocketNetworkSettings settings_;
-  Agenda& agenda_;
+  EventQueue& event_queue_;
   bool ranges_have_a_law_;            // of their own: that of numbers is for the rest, and for repairs
   LossPattern by_number_, by_range_;
   Random random_;

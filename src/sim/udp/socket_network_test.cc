@@ -30,7 +30,7 @@ class Inbox final : public DatagramInbox {
 };
 
 struct Ports {
-  explicit Ports(const SocketNetworkSettings& settings) : agenda(settings.processes), network(settings, agenda) {
+  explicit Ports(const SocketNetworkSettings& settings) : event_queue(settings.processes), network(settings, event_queue) {
     for (PeerIndex process = 0; process < settings.processes; ++process) sockets.push_back(network.make_socket(process));
   }
   SendOutcome send(PeerIndex from, PeerIndex to, size_t payload, DatagramHeader header = {}) {
@@ -40,8 +40,8 @@ struct Ports {
     return sockets[from]->send({&out, 1});
   }
   void pass() {
-    while (!agenda.empty()) {
-      const auto event = agenda.pop();
+    while (!event_queue.empty()) {
+      const auto event = event_queue.pop();
       if (event.kind == EventKind::arrive) (void)network.arrive(event.index);
     }
   }
@@ -49,12 +49,12 @@ struct Ports {
   Inbox read(PeerIndex process) {
     pass();
     Inbox inbox;
-    agenda.add(agenda.now() + second, EventKind::act, 0, 0);
+    event_queue.add(event_queue.now() + second, EventKind::act, 0, 0);
     pass();
     while (!sockets[process]->receive(inbox, 100).drained) continue;
     return inbox;
   }
-  Agenda agenda;
+  EventQueue event_queue;
   SocketNetwork network;
   std::vector<std::unique_ptr<DatagramSocket>> sockets;
 };
@@ -89,7 +89,7 @@ TEST(SocketNetwork, many_senders_overflow_the_queue_of_one_port) {
   EXPECT_EQ(ports.sockets[0]->own_drops(), 0u) << "that was the network's";
 }
 
-TEST(SocketNetwork, who_does_not_look_loses_what_its_socket_has_no_room_for) {
+TEST(SocketNetwork, who_does_not_look_loses_what_its_socket_has_no_credit_for) {
   Ports ports({.processes = 2, .bytes_per_second = 1e9, .queue_bytes = 2 * 1472, .socket_bytes = 10 * 1472});
   for (int i = 0; i < 40; ++i) (void)ports.send(0, 1, payload);
   ports.pass();

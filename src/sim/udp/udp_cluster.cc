@@ -22,12 +22,12 @@ std::string label_of(PeerIndex process) { return "process " + std::to_string(pro
 
 }  // namespace
 
-UdpCluster::UdpCluster(const UdpClusterSettings& settings) : settings_(settings), agenda_(settings.network.processes), network_(settings.network, agenda_) {
+UdpCluster::UdpCluster(const UdpClusterSettings& settings) : settings_(settings), event_queue_(settings.network.processes), network_(settings.network, event_queue_) {
   for (PeerIndex self = 0; self < settings.network.processes; ++self) {
-    processes_.push_back(std::make_unique<Process>(settings_, agenda_, self));
+    processes_.push_back(std::make_unique<Process>(settings_, event_queue_, self));
     auto& process = *processes_.back();
     UdpOptions options{.self = id_of(self)};
-    options.clock = [this] { return agenda_.now(); };
+    options.clock = [this] { return event_queue_.now(); };
     std::vector<std::unique_ptr<DatagramSocket>> sockets;
     sockets.push_back(network_.make_socket(self));
     process.transport = UdpTransport::over(options, std::move(sockets));
@@ -101,7 +101,7 @@ std::shared_ptr<Completion> UdpCluster::submit(PeerIndex process, OperationReque
 
 void UdpCluster::at(Nanos time, std::function<void()> action) {
   actions_.push_back(std::move(action));
-  agenda_.add(time, EventKind::act, 0, actions_.size() - 1);
+  event_queue_.add(time, EventKind::act, 0, actions_.size() - 1);
 }
 
 void UdpCluster::stop(PeerIndex process, Nanos until) {
@@ -117,13 +117,13 @@ void UdpCluster::kill(PeerIndex process) {
 
 void UdpCluster::request_turn(PeerIndex process, Nanos at) {
   const auto& p = *processes_[process];
-  if (!p.dead && at != never) agenda_.request_poll(process, std::max({at, p.turned_at + settings_.turn, p.stopped_until, now()}));
+  if (!p.dead && at != never) event_queue_.request_poll(process, std::max({at, p.turned_at + settings_.turn, p.stopped_until, now()}));
 }
 
 void UdpCluster::take_turn(PeerIndex process) {
   auto& p = *processes_[process];
   if (p.dead) return;
-  if (p.stopped_until > now()) return agenda_.request_poll(process, p.stopped_until);
+  if (p.stopped_until > now()) return event_queue_.request_poll(process, p.stopped_until);
   p.turned_at = now();
   p.engine.poll(now());
   request_turn(process, std::min(p.engine.next_deadline(), network_.readable_at(process)));
@@ -131,20 +131,20 @@ void UdpCluster::take_turn(PeerIndex process) {
 }
 
 bool UdpCluster::step() {
-  if (agenda_.empty()) return false;
+  if (event_queue_.empty()) return false;
   ++events_;
-  const auto event = agenda_.pop();
+  const auto event = event_queue_.pop();
   switch (event.kind) {
     case EventKind::arrive:
       if (const auto readable = network_.arrive(event.index); readable != never) request_turn(event.rank, readable);
       break;
     case EventKind::poll:
-      if (agenda_.take_poll(event)) take_turn(event.rank);
+      if (event_queue_.take_poll(event)) take_turn(event.rank);
       break;
     case EventKind::computed: processes_[event.rank]->engine.computed(event.index, now()); break;
     case EventKind::act: std::exchange(actions_[event.index], nullptr)(); break;
     case EventKind::timer:
-    case EventKind::room:
+    case EventKind::credit:
     case EventKind::lose: break;  // of the other cluster
   }
   return true;

@@ -31,7 +31,7 @@ class UdpCluster {
   UdpCluster& operator=(const UdpCluster&) = delete;
 
   uint32_t size() const { return static_cast<uint32_t>(processes_.size()); }
-  Nanos now() const { return agenda_.now(); }
+  Nanos now() const { return event_queue_.now(); }
   SocketNetwork& network() { return network_; }
   Engine& engine(PeerIndex process) { return processes_[process]->engine; }
   const UdpTransport& transport(PeerIndex process) const { return *processes_[process]->transport; }
@@ -61,7 +61,7 @@ class UdpCluster {
 
  private:
   struct Process {
-    Process(const UdpClusterSettings& settings, Agenda& agenda, PeerIndex self) : compute({}, agenda, self), engine(settings.limits, compute) {}
+    Process(const UdpClusterSettings& settings, EventQueue& event_queue, PeerIndex self) : compute({}, event_queue, self), engine(settings.limits, compute) {}
     std::unique_ptr<UdpTransport> transport;
     SimCompute compute;
     Engine engine;
@@ -75,7 +75,7 @@ class UdpCluster {
   Status first_missing_link() const;
 
   UdpClusterSettings settings_;
-  Agenda agenda_;
+  EventQueue event_queue_;
   SocketNetwork network_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::vector<std::function<void()>> actions_;

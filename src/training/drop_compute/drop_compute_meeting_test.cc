@@ -14,7 +14,7 @@ using test::with_stalls;
 using test::Worker;
 using test::in_group;
 
-TEST(DropComputeMeeting, refuses_options_that_differ_and_allows_shards_that_do) {
+TEST(DropComputeHandshake, refuses_options_that_differ_and_allows_shards_that_do) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     const auto made = worker.make(group.rank() == 0 ? "auto" : "auto:lag=1");
@@ -24,7 +24,7 @@ TEST(DropComputeMeeting, refuses_options_that_differ_and_allows_shards_that_do) 
   });
 }
 
-TEST(DropComputeMeeting, says_that_the_rule_at_needs_a_second_buffer) {
+TEST(DropComputeHandshake, says_that_the_rule_at_needs_a_second_buffer) {
   in_group(2, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.002:rule=at").ok());
@@ -34,7 +34,7 @@ TEST(DropComputeMeeting, says_that_the_rule_at_needs_a_second_buffer) {
   });
 }
 
-TEST(DropComputeMeeting, names_collectives_that_are_called_inside_a_micro_batch) {
+TEST(DropComputeHandshake, names_collectives_that_are_called_inside_a_micro_batch) {
   in_group(2, [](Group& group) {
     Worker worker(group, 3, constant_latency);
     worker.inside = [&] { EXPECT_TRUE(group.barrier().ok()); };
@@ -45,7 +45,7 @@ TEST(DropComputeMeeting, names_collectives_that_are_called_inside_a_micro_batch)
   });
 }
 
-TEST(DropComputeMeeting, goes_on_from_a_checkpoint_at_its_place_in_the_data_and_warms_up_again) {
+TEST(DropComputeHandshake, goes_on_from_a_checkpoint_at_its_place_in_the_data_and_warms_up_again) {
   in_group(2, [](Group& group) {
     const auto latency = [](uint32_t rank, uint64_t, uint32_t) { return (1 + rank) * ms; };
     Worker worker(group, 4, latency), other(group, 4, latency);
@@ -65,7 +65,7 @@ TEST(DropComputeMeeting, goes_on_from_a_checkpoint_at_its_place_in_the_data_and_
   });
 }
 
-TEST(DropComputeMeeting, refuses_checkpoints_that_are_damaged_or_of_something_else_and_changes_nothing) {
+TEST(DropComputeHandshake, refuses_checkpoints_that_are_damaged_or_of_something_else_and_changes_nothing) {
   in_group(1, [](Group& group) {
     Worker worker(group, 4, constant_latency);
     ASSERT_TRUE(worker.make("0.005", 100).ok());
@@ -88,7 +88,7 @@ TEST(DropComputeMeeting, refuses_checkpoints_that_are_damaged_or_of_something_el
 
 // The table travels as it is, whatever the group's codec does to gradients, and whether they are delivered lossily (check 23 of
 // docs/design/methods/drop_compute.md).
-TEST(DropComputeMeeting, tells_times_that_no_codec_could_carry) {
+TEST(DropComputeHandshake, tells_times_that_no_codec_could_carry) {
   for (const auto* transport : {"shm", "udp"}) {
     SCOPED_TRACE(transport);
     Options options;
@@ -111,7 +111,7 @@ TEST(DropComputeMeeting, tells_times_that_no_codec_could_carry) {
   }
 }
 
-TEST(DropComputeMeeting, in_a_replica_of_several_processes_the_first_decides) {
+TEST(DropComputeHandshake, in_a_replica_of_several_processes_the_first_decides) {
   in_group(4, [](Group& group) {
     // Ranks 0, 1 compute one replica, 2 and 3 another; gradients are averaged between 0 and 2, and between 1 and 3.
     const uint32_t rank = group.rank(), mate = rank ^ 1u, first = rank & 2u;
@@ -128,7 +128,7 @@ TEST(DropComputeMeeting, in_a_replica_of_several_processes_the_first_decides) {
   });
 }
 
-TEST(DropComputeMeeting, keeps_the_threshold_when_a_rank_is_lost_and_foresees_anew) {
+TEST(DropComputeHandshake, keeps_the_threshold_when_a_rank_is_lost_and_foresees_anew) {
   std::atomic<uint32_t> survivors{0};
   in_group(4, [&](Group& group) {
     const uint32_t was = group.rank();
@@ -156,7 +156,7 @@ TEST(DropComputeMeeting, keeps_the_threshold_when_a_rank_is_lost_and_foresees_an
   EXPECT_EQ(survivors, 3u);
 }
 
-TEST(DropComputeMeeting, spares_a_rank_that_has_just_come_while_it_warms_up) {
+TEST(DropComputeHandshake, spares_a_rank_that_has_just_come_while_it_warms_up) {
   std::atomic<uint32_t> done{0};
   const auto latency = [](uint32_t, uint64_t, uint32_t) { return 2 * ms; };
   const auto go_on = [&](Worker& worker, bool fresh) {
@@ -186,7 +186,7 @@ TEST(DropComputeMeeting, spares_a_rank_that_has_just_come_while_it_warms_up) {
   EXPECT_EQ(done, 3u);
 }
 
-TEST(DropComputeMeeting, records_on_until_all_ranks_have_enough_if_one_comes_in_the_midst) {
+TEST(DropComputeHandshake, records_on_until_all_ranks_have_enough_if_one_comes_in_the_midst) {
   std::atomic<uint32_t> done{0};
   const auto go_on = [&](Worker& worker, int recording) {
     for (int i = 0; i < recording; ++i) ASSERT_EQ(worker.step()->computed, 12u);

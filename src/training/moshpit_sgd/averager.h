@@ -1,5 +1,5 @@
-// What local steps ask of a run that averages: one sweep at a time, and a clock. ElasticAverager is the real one; tests have one that adds up within the process.
-// Values that were given to begin() belong to the sweep until end() returns something other than late.
+// What local steps ask of a run that averages: one averaging step at a time, and a clock. ElasticAverager is the real one; tests have one that adds up within the process.
+// Values that were given to begin() belong to the averaging step until end() returns something other than late.
 #pragma once
 
 #include <cstddef>
@@ -19,31 +19,31 @@ using StateBlobs = std::vector<std::pair<std::string, std::vector<std::byte>>>;
 class Averager {
  public:
   virtual ~Averager() = default;
-  // blobs: what joiners are given together with the result of this sweep.
+  // blobs: what joiners are given together with the result of this averaging step.
   virtual Status begin(std::span<const std::span<float>> values, double weight, StateBlobs blobs) = 0;
   virtual bool done() const = 0;
   // Waits; the values are the mean then, where the report says that something was committed, to the same bits at all peers that have it. 0: as long as it takes.
-  virtual Result<SweepReport> end(Milliseconds timeout) = 0;
+  virtual Result<AveragingReport> end(Milliseconds timeout) = 0;
   virtual void abandon() = 0;
   virtual Nanos now() const = 0;
 };
 
 // How a process begins.
 struct MoshpitStart {
-  bool late = false;      // the run had done sweeps before it came
+  bool late = false;      // the run had done averaging steps before it came
   bool loaded = false;    // and values, or blobs, were got from there
-  int64_t sweep = -1;     // the donors' last one
+  int64_t averaging = -1;     // the donors' last one
   uint32_t peers = 1;     // that are there
   std::vector<float> values = {};
   StateBlobs blobs = {};
 };
 
 // What a report means to the training.
-struct SweepMeaning {
+struct AveragingMeaning {
   bool mixed = false;    // values of somebody else came
   bool settled = false;  // all chunks were given by some round: nothing is left of what the peer had
   double spread = 0;     // before the first round
 };
-SweepMeaning meaning_of(const SweepReport& report);
+AveragingMeaning meaning_of(const AveragingReport& report);
 
 }  // namespace unisono::internal

@@ -1,4 +1,4 @@
-// Sweeps among peers of one process, for tests: who has begun when the sweep is closed takes part, and the mean is taken in double. Virtual time.
+// Averaging steps among peers of one process, for tests: who has begun when the averaging step is closed takes part, and the mean is taken in double. Virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,18 +14,18 @@
 
 namespace unisono::test {
 
-struct SharedSweeps {
+struct SharedAveragingSteps {
   struct Entry {
     std::vector<std::span<float>> values;
     double weight = 0;
     internal::StateBlobs blobs;
     bool closed = false;
-    SweepReport report;
+    AveragingReport report;
   };
   std::map<uint32_t, Entry> entries;  // by peer
-  uint64_t next_sweep = 0;
+  uint64_t next_averaging = 0;
   Nanos now = 0;
-  Nanos sweep_time = 0;               // that end() waits, if the sweep goes on still
+  Nanos averaging_time = 0;               // that end() waits, if the averaging step goes on still
   std::function<void()> meanwhile;    // what others do, while end() waits
   Status refusal;                     // of begin()
   Status failure;                     // of end()
@@ -37,11 +37,11 @@ struct SharedSweeps {
       if (entry.closed) continue;
       entry.closed = true;
       entry.report = {};
-      entry.report.sweep = next_sweep, entry.report.peers = peers;
+      entry.report.averaging = next_averaging, entry.report.peers = peers;
       entry.report.rounds.resize(1);
       if (std::ranges::find(cut, peer) == cut.end()) in.push_back(&entry);
     }
-    ++next_sweep;
+    ++next_averaging;
     double weight = 0;
     for (const auto* entry : in) weight += entry->weight;
     if (in.size() < 2 || weight == 0) return;
@@ -65,30 +65,30 @@ struct SharedSweeps {
 
 class SharedAverager final : public internal::Averager {
  public:
-  SharedAverager(SharedSweeps& sweeps, uint32_t peer) : sweeps_(sweeps), peer_(peer) {}
+  SharedAverager(SharedAveragingSteps& averaging_steps, uint32_t peer) : averaging_steps_(averaging_steps), peer_(peer) {}
 
   Status begin(std::span<const std::span<float>> values, double weight, internal::StateBlobs blobs) override {
-    EXPECT_FALSE(sweeps_.entries.contains(peer_)) << "two sweeps at once";
-    if (!sweeps_.refusal.ok()) return sweeps_.refusal;
-    sweeps_.entries[peer_] = {.values = {values.begin(), values.end()}, .weight = weight, .blobs = std::move(blobs), .closed = false, .report = {}};
+    EXPECT_FALSE(averaging_steps_.entries.contains(peer_)) << "two averaging steps at once";
+    if (!averaging_steps_.refusal.ok()) return averaging_steps_.refusal;
+    averaging_steps_.entries[peer_] = {.values = {values.begin(), values.end()}, .weight = weight, .blobs = std::move(blobs), .closed = false, .report = {}};
     return {};
   }
-  bool done() const override { return sweeps_.entries.at(peer_).closed; }
-  Result<SweepReport> end(Milliseconds timeout) override {
-    auto& entry = sweeps_.entries.at(peer_);
+  bool done() const override { return averaging_steps_.entries.at(peer_).closed; }
+  Result<AveragingReport> end(Milliseconds timeout) override {
+    auto& entry = averaging_steps_.entries.at(peer_);
     if (!entry.closed && timeout.count() > 0) return Status(Code::late, "goes on");
-    if (const auto meanwhile = sweeps_.meanwhile; !entry.closed && meanwhile) meanwhile();  // a copy: it may take itself away
-    if (!entry.closed) sweeps_.now += sweeps_.sweep_time, sweeps_.close(static_cast<uint32_t>(sweeps_.entries.size()));
+    if (const auto meanwhile = averaging_steps_.meanwhile; !entry.closed && meanwhile) meanwhile();  // a copy: it may take itself away
+    if (!entry.closed) averaging_steps_.now += averaging_steps_.averaging_time, averaging_steps_.close(static_cast<uint32_t>(averaging_steps_.entries.size()));
     const auto report = entry.report;
-    sweeps_.entries.erase(peer_);
-    if (!sweeps_.failure.ok()) return sweeps_.failure;
+    averaging_steps_.entries.erase(peer_);
+    if (!averaging_steps_.failure.ok()) return averaging_steps_.failure;
     return report;
   }
-  void abandon() override { sweeps_.entries.erase(peer_); }
-  Nanos now() const override { return sweeps_.now; }
+  void abandon() override { averaging_steps_.entries.erase(peer_); }
+  Nanos now() const override { return averaging_steps_.now; }
 
  private:
-  SharedSweeps& sweeps_;
+  SharedAveragingSteps& averaging_steps_;
   uint32_t peer_;
 };
 

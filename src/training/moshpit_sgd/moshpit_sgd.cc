@@ -31,7 +31,7 @@ Result<MoshpitSgd> MoshpitSgd::make(Elastic& run, std::span<const std::span<floa
     const auto start = internal::start_in(run);
     auto made = internal::MoshpitStepper::make(internal::make_elastic_averager(run), start, parameters, options);
     if (!made.ok()) return made.status();
-    // All that come before the first sweep begin where the first of them does.
+    // All that come before the first averaging step begin where the first of them does.
     if (!start.late && !start.loaded) {
       if (auto offered = run.offer_values(parameters); !offered.ok()) return offered;
     }
@@ -45,11 +45,11 @@ Result<MoshpitStep> MoshpitSgd::after_step(std::span<const std::span<float>> par
 }
 Result<MoshpitStep> MoshpitSgd::after_step(std::span<float> parameters, uint64_t samples) { return after_step(std::span(&parameters, 1), samples); }
 Result<MoshpitStep> MoshpitSgd::drain(std::span<const std::span<float>> parameters, Milliseconds timeout) {
-  return guarded("ending a sweep", [&] { return stepper_->drain(parameters, timeout); });
+  return guarded("ending an averaging step", [&] { return stepper_->drain(parameters, timeout); });
 }
 Result<MoshpitStep> MoshpitSgd::drain(std::span<float> parameters, Milliseconds timeout) { return drain(std::span(&parameters, 1), timeout); }
 Result<MoshpitStep> MoshpitSgd::finish(std::span<const std::span<float>> parameters) {
-  return guarded("in the last sweep", [&] { return stepper_->finish(parameters); });
+  return guarded("in the last averaging step", [&] { return stepper_->finish(parameters); });
 }
 Result<MoshpitStep> MoshpitSgd::finish(std::span<float> parameters) { return finish(std::span(&parameters, 1)); }
 void MoshpitSgd::abandon() { stepper_->abandon(); }

@@ -15,16 +15,16 @@ namespace {
 using internal::MoshpitStart;
 using internal::MoshpitStepper;
 using test::SharedAverager;
-using test::SharedSweeps;
+using test::SharedAveragingSteps;
 
 class MoshpitSgdOfOne : public testing::Test {
  protected:
   std::unique_ptr<MoshpitStepper> make(const MoshpitSgdOptions& options, const MoshpitStart& start = {}) {
-    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(sweeps_, peer_++), start, views_, options);
+    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps_, peer_++), start, views_, options);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return made.ok() ? std::move(*made) : nullptr;
   }
-  SharedSweeps sweeps_;
+  SharedAveragingSteps averaging_steps_;
   uint32_t peer_ = 0;
   std::vector<float> values_{1, 2, 3};
   std::vector<std::span<float>> views_{values_};
@@ -54,7 +54,7 @@ TEST(MoshpitSgdOptions, what_makes_no_sense_is_named) {
 }
 
 TEST_F(MoshpitSgdOfOne, values_of_another_run_are_refused) {
-  auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(sweeps_, 0), {.loaded = true, .values = {1, 2}}, views_, {});
+  auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps_, 0), {.loaded = true, .values = {1, 2}}, views_, {});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), Code::invalid);
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
@@ -74,23 +74,23 @@ TEST_F(MoshpitSgdOfOne, other_sizes_than_at_first_are_refused) {
 
 TEST_F(MoshpitSgdOfOne, a_run_that_was_left_says_so_and_leaves_the_values) {
   const auto sgd = make({.local_steps = 2});
-  sweeps_.refusal = Status(Code::unavailable, "SHUTTING_DOWN: the run was left");
+  averaging_steps_.refusal = Status(Code::unavailable, "SHUTTING_DOWN: the run was left");
   EXPECT_TRUE(sgd->after_step(views_, 1).ok());
-  for (int k = 0; k < 2; ++k) EXPECT_EQ(sgd->after_step(views_, 1).status(), sweeps_.refusal);
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(sgd->after_step(views_, 1).status(), averaging_steps_.refusal);
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
-  sweeps_.refusal = {};
+  averaging_steps_.refusal = {};
   ASSERT_TRUE(sgd->after_step(views_, 1).ok());
-  EXPECT_EQ(sweeps_.entries.at(0).weight, 4) << "no sample was forgotten";
+  EXPECT_EQ(averaging_steps_.entries.at(0).weight, 4) << "no sample was forgotten";
 }
 
-TEST_F(MoshpitSgdOfOne, a_sweep_that_fails_changes_nothing_and_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, a_averaging_that_fails_changes_nothing_and_gives_its_samples_back) {
   auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
-  sweeps_.failure = Status(Code::unavailable, "SHUTTING_DOWN");
-  EXPECT_EQ(sgd->after_step(views_, 3).status(), sweeps_.failure);
+  averaging_steps_.failure = Status(Code::unavailable, "SHUTTING_DOWN");
+  EXPECT_EQ(sgd->after_step(views_, 3).status(), averaging_steps_.failure);
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3}));
-  sweeps_.failure = {};
+  averaging_steps_.failure = {};
   ASSERT_TRUE(sgd->after_step(views_, 4).ok());
   const auto other = make(nesterov_options);
   ASSERT_TRUE(sgd->finish(views_).ok());
@@ -99,81 +99,81 @@ TEST_F(MoshpitSgdOfOne, a_sweep_that_fails_changes_nothing_and_gives_its_samples
 
 TEST_F(MoshpitSgdOfOne, drain_waits_no_longer_than_it_was_told) {
   const auto sgd = make(nesterov_options);
-  EXPECT_EQ(sgd->drain(views_, Milliseconds{5})->sweep, nullptr) << "there is none";
+  EXPECT_EQ(sgd->drain(views_, Milliseconds{5})->averaging, nullptr) << "there is none";
   ASSERT_TRUE(sgd->after_step(views_, 1)->began);
   EXPECT_EQ(sgd->drain(views_, Milliseconds{5}).status().code(), Code::late);
-  EXPECT_NE(sgd->drain(views_, Milliseconds{0})->sweep, nullptr);
+  EXPECT_NE(sgd->drain(views_, Milliseconds{0})->averaging, nullptr);
 }
 
-TEST_F(MoshpitSgdOfOne, finish_ends_the_sweep_that_goes_on_and_makes_one_more) {
+TEST_F(MoshpitSgdOfOne, finish_ends_the_averaging_that_goes_on_and_makes_one_more) {
   const auto sgd = make({.local_steps = 2});
   for (int k = 0; k < 3; ++k) ASSERT_TRUE(sgd->after_step(views_, 1).ok());
   const auto done = sgd->finish(views_);
   ASSERT_TRUE(done.ok());
   EXPECT_TRUE(done->began);
-  ASSERT_NE(done->sweep, nullptr);
-  EXPECT_EQ(done->sweep->sweep, 1u);
-  EXPECT_EQ(sgd->report().sweeps, 2u);
+  ASSERT_NE(done->averaging, nullptr);
+  EXPECT_EQ(done->averaging->averaging, 1u);
+  EXPECT_EQ(sgd->report().averaging_steps, 2u);
 }
 
-TEST_F(MoshpitSgdOfOne, a_sweep_that_is_abandoned_gives_its_samples_back) {
+TEST_F(MoshpitSgdOfOne, a_averaging_that_is_abandoned_gives_its_samples_back) {
   const auto sgd = make(nesterov_options);
   ASSERT_TRUE(sgd->after_step(views_, 6)->began);
   sgd->abandon();
   sgd->abandon();
   ASSERT_TRUE(sgd->after_step(views_, 1)->began);
-  EXPECT_EQ(sweeps_.entries.at(0).weight, 7);
+  EXPECT_EQ(averaging_steps_.entries.at(0).weight, 7);
 }
 
-TEST_F(MoshpitSgdOfOne, what_waits_for_sweeps_is_not_useful_time) {
-  sweeps_.sweep_time = 3 * second;
+TEST_F(MoshpitSgdOfOne, what_waits_for_averaging_steps_is_not_useful_time) {
+  averaging_steps_.averaging_time = 3 * second;
   auto options = nesterov_options;
   options.overlap = false;
   const auto sgd = make(options);
   EXPECT_EQ(sgd->report().useful_share(), 1);
-  sweeps_.now += 9 * second;
+  averaging_steps_.now += 9 * second;
   EXPECT_DOUBLE_EQ(sgd->after_step(views_, 1)->waited_s, 3);
   const auto report = sgd->report();
   EXPECT_DOUBLE_EQ(report.total_s, 12);
   EXPECT_DOUBLE_EQ(report.waited_s, 3);
-  EXPECT_DOUBLE_EQ(report.sweep_s, 3);
+  EXPECT_DOUBLE_EQ(report.averaging_s, 3);
   EXPECT_DOUBLE_EQ(report.useful_share(), 0.75);
   EXPECT_NE(report.to_string().find("useful 75.0 % of 12.0 s"), std::string::npos) << report.to_string();
 }
 
-TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_sweep) {
+TEST_F(MoshpitSgdOfOne, blobs_of_the_user_go_with_the_averaging) {
   const auto sgd = make(nesterov_options);
   int asked = 0;
   sgd->give_state([&] { return ++asked, MoshpitSgd::Blobs{{"adam", {std::byte{7}}}}; });
   EXPECT_EQ(asked, 0);
   ASSERT_TRUE(sgd->after_step(views_, 1)->began);
   EXPECT_EQ(asked, 1);
-  const auto& blobs = sweeps_.entries.at(0).blobs;
+  const auto& blobs = averaging_steps_.entries.at(0).blobs;
   ASSERT_EQ(blobs.size(), 2u);
   EXPECT_EQ(blobs[0], (std::pair{std::string("adam"), std::vector<std::byte>{std::byte{7}}}));
   EXPECT_EQ(blobs[1].first, MoshpitStepper::blob_name);
 }
 
 TEST_F(MoshpitSgdOfOne, what_was_saved_goes_on_to_the_bit) {
-  SharedSweeps& sweeps = sweeps_;
+  SharedAveragingSteps& averaging_steps = averaging_steps_;
   auto a = make(nesterov_options), b = make(nesterov_options);
   std::vector<float> other{3, 5, 7};
   const std::vector<std::span<float>> other_views{other};
-  const auto sweep = [&](MoshpitStepper& first) {
+  const auto averaging = [&](MoshpitStepper& first) {
     values_[0] += 1, other[1] -= 2;
     ASSERT_TRUE(first.after_step(views_, 2).ok() && b->after_step(other_views, 3).ok());
-    sweeps.close(2);
+    averaging_steps.close(2);
     ASSERT_TRUE(first.drain(views_, Milliseconds{0}).ok() && b->drain(other_views, Milliseconds{0}).ok());
   };
-  sweep(*a), sweep(*a);
+  averaging(*a), averaging(*a);
   const auto saved = a->save();
   auto again = make(nesterov_options);
   ASSERT_TRUE(again->load(saved).ok());
   EXPECT_EQ(again->steps(), 2u);
-  sweep(*again);
+  averaging(*again);
   EXPECT_EQ(values_, other);
   ASSERT_TRUE(again->after_step(views_, 1).ok());
-  EXPECT_EQ(again->load(saved).code(), Code::invalid) << "during a sweep";
+  EXPECT_EQ(again->load(saved).code(), Code::invalid) << "during an averaging step";
 }
 
 TEST_F(MoshpitSgdOfOne, what_was_saved_and_is_cut_changed_or_of_something_else_is_refused) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t blob_magic = 0x4D534744;  // "DGSM"
 constexpr uint32_t blob_version = 1;
-constexpr uint32_t last_sweeps_max = 3;      // of finish()
+constexpr uint32_t last_averaging_steps_max = 3;      // of finish()
 
 
 // Calls with (offset in all, tensor).
@@ -26,8 +26,8 @@ void for_each_tensor(std::span<const std::span<float>> tensors, Call&& call) {
 
 }  // namespace
 
-SweepMeaning meaning_of(const SweepReport& report) {
-  SweepMeaning meaning;
+AveragingMeaning meaning_of(const AveragingReport& report) {
+  AveragingMeaning meaning;
   bool first = true;
   for (const auto& round : report.rounds) {
     if (std::exchange(first, first && round.group < 2) && round.group >= 2) meaning.spread = std::sqrt(std::max(0.0, round.variance));
@@ -79,11 +79,11 @@ Status MoshpitStepper::begin_at(const MoshpitStart& start, Parameters parameters
   });
   outer_.begin(base_);
   if (start.values.empty()) return {};
-  // Donors write their blob before a sweep, so with the values of that sweep it says where the base was one sweep earlier. A blob that cannot be read is one that is missing.
+  // Donors write their blob before an averaging step, so with the values of that averaging step it says where the base was one averaging step earlier. A blob that cannot be read is one that is missing.
   const auto found = std::ranges::find(start.blobs, std::string_view(blob_name), [](const auto& blob) { return std::string_view(blob.first); });
   const bool read_blob = found != start.blobs.end() && read(found->second, false).ok();
-  if (start.sweep >= 0) outer_.accept(base_, read_blob && last_sweep_ < start.sweep);
-  last_sweep_ = start.sweep;
+  if (start.averaging >= 0) outer_.accept(base_, read_blob && last_averaging_ < start.averaging);
+  last_averaging_ = start.averaging;
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) { std::ranges::copy(std::span(base_).subspan(offset, tensor.size()), tensor.begin()); });
   return {};
 }
@@ -98,10 +98,10 @@ bool MoshpitStepper::is_due() const {
   return fresh_samples_ >= (options_.target_samples + report_.peers - 1) / report_.peers;
 }
 
-Status MoshpitStepper::begin_sweep(Parameters parameters, MoshpitStep& step) {
+Status MoshpitStepper::begin_averaging(Parameters parameters, MoshpitStep& step) {
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) { std::ranges::copy(tensor, origin_.begin() + static_cast<ptrdiff_t>(offset)); });
   outer_.propose(origin_, base_);
-  // Values that are not finite would be everybody's after the sweep: the mean of the others is the cure.
+  // Values that are not finite would be everybody's after the averaging step: the mean of the others is the cure.
   const bool finite = std::ranges::all_of(base_, [](float value) { return std::isfinite(value); });
   Flight flight{.began = averager_->now(), .samples = late_ || !finite ? 0 : ungiven_samples_, .weightless = late_ || !finite};
   auto blobs = give_ ? give_() : StateBlobs();
@@ -115,7 +115,7 @@ Status MoshpitStepper::begin_sweep(Parameters parameters, MoshpitStep& step) {
   return {};
 }
 
-Status MoshpitStepper::end_sweep(Parameters parameters, Milliseconds timeout, MoshpitStep& step) {
+Status MoshpitStepper::end_averaging(Parameters parameters, Milliseconds timeout, MoshpitStep& step) {
   const Nanos before = averager_->now();
   auto ended = averager_->end(timeout);
   const Nanos now = averager_->now();
@@ -128,28 +128,28 @@ Status MoshpitStepper::end_sweep(Parameters parameters, Milliseconds timeout, Mo
     ungiven_samples_ += flight.samples;
     return ended.status();
   }
-  auto sweep = std::make_shared<const SweepReport>(*std::move(ended));
-  const auto meaning = meaning_of(*sweep);
-  ++report_.sweeps;
-  report_.exact += sweep->exact;
+  auto averaging = std::make_shared<const AveragingReport>(*std::move(ended));
+  const auto meaning = meaning_of(*averaging);
+  ++report_.averaging_steps;
+  report_.exact += averaging->exact;
   report_.alone += !meaning.mixed;
   report_.without_weight += flight.weightless;
-  report_.peers = std::max(1u, sweep->peers);
+  report_.peers = std::max(1u, averaging->peers);
   if (meaning.mixed) {
     report_.spread = meaning.spread;
-    bring_in(parameters, *sweep, meaning);
+    bring_in(parameters, *averaging, meaning);
   } else {
     ungiven_samples_ += flight.samples;
   }
-  step.sweep = std::move(sweep);
+  step.averaging = std::move(averaging);
   return {};
 }
 
-void MoshpitStepper::bring_in(Parameters parameters, const SweepReport& sweep, const SweepMeaning& meaning) {
-  const auto number = static_cast<int64_t>(sweep.sweep);
-  // Who has missed sweeps, as one that was stopped and comes back, knows of a base from long ago: the way from there is not what one sweep moved.
-  outer_.accept(base_, number == last_sweep_ + 1);
-  last_sweep_ = number;
+void MoshpitStepper::bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning) {
+  const auto number = static_cast<int64_t>(averaging.step);
+  // Who has missed averaging steps, as one that was stopped and comes back, knows of a base from long ago: the way from there is not what one averaging step moved.
+  outer_.accept(base_, number == last_averaging_ + 1);
+  last_averaging_ = number;
   if (meaning.settled) late_ = false;
   for_each_tensor(parameters, [&](size_t offset, std::span<float> tensor) {
     for (size_t i = 0; i < tensor.size(); ++i) {
@@ -170,13 +170,13 @@ Result<MoshpitStep> MoshpitStepper::after_step(Parameters parameters, uint64_t s
   if (flight_) {
     ++report_.overlapped_steps;
     if (averager_->done()) {
-      if (auto ended = end_sweep(parameters, Milliseconds{0}, step); !ended.ok()) return ended;
+      if (auto ended = end_averaging(parameters, Milliseconds{0}, step); !ended.ok()) return ended;
     }
   }
   if (!flight_ && is_due()) {
-    if (auto begun = begin_sweep(parameters, step); !begun.ok()) return begun;
+    if (auto begun = begin_averaging(parameters, step); !begun.ok()) return begun;
     if (!options_.overlap) {
-      if (auto ended = end_sweep(parameters, Milliseconds{0}, step); !ended.ok()) return ended;
+      if (auto ended = end_averaging(parameters, Milliseconds{0}, step); !ended.ok()) return ended;
     }
   }
   step.waited_s = seconds_of(stopwatch.waited());
@@ -188,7 +188,7 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
   MoshpitStep step;
   const Stopwatch stopwatch(*this);
   if (flight_) {
-    if (auto ended = end_sweep(parameters, timeout, step); !ended.ok()) return ended;
+    if (auto ended = end_averaging(parameters, timeout, step); !ended.ok()) return ended;
   }
   step.waited_s = seconds_of(stopwatch.waited());
   return step;
@@ -197,12 +197,12 @@ Result<MoshpitStep> MoshpitStepper::drain(Parameters parameters, Milliseconds ti
 Result<MoshpitStep> MoshpitStepper::finish(Parameters parameters) {
   auto step = drain(parameters, Milliseconds{0});
   double waited_s = 0;
-  // Others that end, too, may be one sweep behind, and give their last steps in the next one. When nobody gives anything any more, all have the same.
-  for (uint32_t last = 0; step.ok() && last < last_sweeps_max; ++last) {
+  // Others that end, too, may be one averaging step behind, and give their last steps in the next one. When nobody gives anything any more, all have the same.
+  for (uint32_t last = 0; step.ok() && last < last_averaging_steps_max; ++last) {
     waited_s += step->waited_s;
-    if (auto begun = begin_sweep(parameters, *step); !begun.ok()) return begun;
+    if (auto begun = begin_averaging(parameters, *step); !begun.ok()) return begun;
     step = drain(parameters, Milliseconds{0});
-    if (step.ok() && !meaning_of(*step->sweep).mixed) break;
+    if (step.ok() && !meaning_of(*step->averaging).mixed) break;
   }
   if (!step.ok()) return step;
   step->began = true;
@@ -223,14 +223,14 @@ MoshpitSgdReport MoshpitStepper::report() const {
   report.total_s = seconds_of(now - made_at_);
   report.waited_s = seconds_of(waited_);
   report.handled_s = seconds_of(handled_);
-  report.sweep_s = seconds_of(swept_ + (flight_ ? now - flight_->began : 0));
+  report.averaging_s = seconds_of(swept_ + (flight_ ? now - flight_->began : 0));
   return report;
 }
 
 std::vector<std::byte> MoshpitStepper::written(bool whole) const {
   ByteWriter writer;
   writer.write(blob_magic).write(blob_version).write(static_cast<uint8_t>(whole));
-  writer.write(last_sweep_).write(steps()).write(whole ? ungiven_samples_ : uint64_t{0});
+  writer.write(last_averaging_).write(steps()).write(whole ? ungiven_samples_ : uint64_t{0});
   outer_.write(writer, whole);
   writer.write(hash_of(writer.view()));
   return std::move(writer).take();
@@ -243,17 +243,17 @@ Status MoshpitStepper::read(std::span<const std::byte> bytes, bool whole) {
   if (content.empty() || hash != hash_of(content)) return {Code::corrupt, "the saved state of a Moshpit SGD, of " + std::to_string(bytes.size()) + " bytes, is cut or changed"};
   ByteReader reader(content);
   const bool known = reader.read<uint32_t>() == blob_magic && reader.read<uint32_t>() == blob_version && reader.read<uint8_t>() == static_cast<uint8_t>(whole);
-  const auto last_sweep = reader.read<int64_t>();
+  const auto last_averaging = reader.read<int64_t>();
   const auto steps = reader.read<uint64_t>(), ungiven = reader.read<uint64_t>();
   if (!known || !reader.ok() || !outer_.read(reader, whole)) return {Code::invalid, "the saved state of a Moshpit SGD is of another number of parameters, another outer optimizer, or another version"};
-  last_sweep_ = last_sweep;
+  last_averaging_ = last_averaging;
   steps_before_ = steps - report_.steps;
   ungiven_samples_ = ungiven;
   return {};
 }
 
 Status MoshpitStepper::load(std::span<const std::byte> bytes) {
-  if (flight_) return {Code::invalid, "a sweep is on its way: drain() first"};
+  if (flight_) return {Code::invalid, "an averaging step is on its way: drain() first"};
   return read(bytes, true);
 }
 

@@ -1,7 +1,7 @@
-// One peer of a Moshpit SGD: counts steps, begins sweeps, brings their results in. Behind unisono/moshpit_sgd.h. It has no clock and no thread: times are its averager's.
+// One peer of a Moshpit SGD: counts steps, begins averaging steps, brings their results in. Behind unisono/moshpit_sgd.h. It has no clock and no thread: times are its averager's.
 //
-// A sweep is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and parameters become reference + (parameters - those proposed from): steps
-// that were taken meanwhile stay. Weights are samples since the last sweep that had this peer's values; a sweep to which nobody else gave anything gives them back.
+// An averaging step is of what the peer proposes (outer_optimizer.h), a copy. What it brings becomes the reference, and parameters become reference + (parameters - those proposed from): steps
+// that were taken meanwhile stay. Weights are samples since the last averaging step that had this peer's values; an averaging step to which nobody else gave anything gives them back.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +48,9 @@ class MoshpitStepper {
   Status begin_at(const MoshpitStart& start, Parameters parameters);
   Status check(Parameters parameters) const;
   bool is_due() const;
-  Status begin_sweep(Parameters parameters, MoshpitStep& step);
-  Status end_sweep(Parameters parameters, Milliseconds timeout, MoshpitStep& step);
-  void bring_in(Parameters parameters, const SweepReport& sweep, const SweepMeaning& meaning);
+  Status begin_averaging(Parameters parameters, MoshpitStep& step);
+  Status end_averaging(Parameters parameters, Milliseconds timeout, MoshpitStep& step);
+  void bring_in(Parameters parameters, const AveragingReport& averaging, const AveragingMeaning& meaning);
   std::vector<std::byte> written(bool whole) const;
   Status read(std::span<const std::byte> bytes, bool whole);
 
@@ -58,15 +58,15 @@ class MoshpitStepper {
   std::unique_ptr<Averager> averager_;
   const std::vector<size_t> sizes_;
   OuterOptimizer outer_;
-  std::vector<float> base_;         // what is averaged; the sweep's while there is one
+  std::vector<float> base_;         // what is averaged; the averaging step's while there is one
   std::vector<float> origin_;       // the parameters that it was proposed from
   std::vector<std::span<float>> base_views_;
   std::optional<Flight> flight_;
   MoshpitSgd::GiveState give_;
   bool late_;                       // gives nothing, until all of what it has came from others
-  int64_t last_sweep_ = -1;         // that moved the reference
+  int64_t last_averaging_ = -1;         // that moved the reference
   uint64_t steps_before_ = 0;       // of the donor
-  uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last sweep ended
+  uint64_t fresh_steps_ = 0, fresh_samples_ = 0;  // since the last averaging step ended
   uint64_t ungiven_samples_ = 0;
   Nanos made_at_ = 0, waited_ = 0, handled_ = 0, swept_ = 0;
   MoshpitSgdReport report_;

@@ -16,7 +16,7 @@ namespace {
 using internal::MoshpitStart;
 using internal::MoshpitStepper;
 using test::SharedAverager;
-using test::SharedSweeps;
+using test::SharedAveragingSteps;
 
 constexpr float rate = 0.1f;
 
@@ -34,7 +34,7 @@ class Training {
   }
   Peer& add(const MoshpitStart& start) {
     auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
-    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(sweeps, static_cast<uint32_t>(peers_.size() - 1)), start, peer.parameters(), options_);
+    auto made = MoshpitStepper::make(std::make_unique<SharedAverager>(averaging_steps, static_cast<uint32_t>(peers_.size() - 1)), start, peer.parameters(), options_);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (made.ok()) peer.stepper = std::move(*made);
     return peer;
@@ -55,7 +55,7 @@ class Training {
   Peer& operator[](size_t p) { return *peers_[p]; }
   size_t size() const { return peers_.size(); }
 
-  SharedSweeps sweeps;
+  SharedAveragingSteps averaging_steps;
 
  private:
   MoshpitSgdOptions options_;
@@ -76,18 +76,18 @@ TEST(MoshpitSgd, one_peer_alone_is_plain_sgd) {
     ASSERT_EQ(training[0].second, plain.second);
   }
   const auto report = training[0].stepper->report();
-  EXPECT_EQ(report.sweeps, 6u);
+  EXPECT_EQ(report.averaging_steps, 6u);
   EXPECT_EQ(report.alone, 6u);
   EXPECT_EQ(report.samples, 140u);
 }
 
-TEST(MoshpitSgd, a_sweep_after_every_step_is_exact_data_parallel_training) {
+TEST(MoshpitSgd, a_averaging_after_every_step_is_exact_data_parallel_training) {
   Training training(3, every(1));
   const std::vector<uint64_t> samples{2, 3, 5};
   double x[3] = {1, -1, 0.5};
   for (int k = 0; k < 30; ++k) {
     for (size_t p = 0; p < 3; ++p) EXPECT_TRUE(training.step(p, samples[p]).began);
-    training.sweeps.close(3);
+    training.averaging_steps.close(3);
     double gradient[3] = {0, 0, 0};
     for (size_t p = 0; p < 3; ++p) {
       const auto target = static_cast<double>(p), weight = static_cast<double>(samples[p]) / 10;
@@ -104,7 +104,7 @@ TEST(MoshpitSgd, a_sweep_after_every_step_is_exact_data_parallel_training) {
   EXPECT_DOUBLE_EQ(training[1].stepper->report().spread, 0.5);
 }
 
-TEST(MoshpitSgd, who_ends_within_a_sweep_of_another_ends_with_the_same_parameters) {
+TEST(MoshpitSgd, who_ends_within_a_averaging_of_another_ends_with_the_same_parameters) {
   Training training(2, every(1));
   const auto finish = [&](size_t p) {
     const auto done = training[p].stepper->finish(training[p].parameters());
@@ -112,10 +112,10 @@ TEST(MoshpitSgd, who_ends_within_a_sweep_of_another_ends_with_the_same_parameter
   };
   training.step(0), training.step(1);
   int waits = 0;
-  training.sweeps.meanwhile = [&] {
+  training.averaging_steps.meanwhile = [&] {
     if (++waits == 2) training.step(1), training.step(1);  // brings the first one in, and gives once more
     if (waits < 3) return;
-    training.sweeps.meanwhile = nullptr;
+    training.averaging_steps.meanwhile = nullptr;
     finish(1);
   };
   finish(0);
@@ -125,25 +125,25 @@ TEST(MoshpitSgd, who_ends_within_a_sweep_of_another_ends_with_the_same_parameter
   EXPECT_EQ(training[0].stepper->report().alone, 1u) << "in the last one nobody gave anything";
 }
 
-TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_sweeps_at_most) {
+TEST(MoshpitSgd, who_ends_while_others_go_on_makes_three_averaging_steps_at_most) {
   Training training(2, every(1));
   training.step(0);
-  training.sweeps.meanwhile = [&] { training.step(1), training.step(1); };
+  training.averaging_steps.meanwhile = [&] { training.step(1), training.step(1); };
   ASSERT_TRUE(training[0].stepper->finish(training[0].parameters()).ok());
-  EXPECT_EQ(training[0].stepper->report().sweeps, 4u) << "with the one that went on";
+  EXPECT_EQ(training[0].stepper->report().averaging_steps, 4u) << "with the one that went on";
 }
 
-TEST(MoshpitSgd, steps_during_a_sweep_are_kept) {
+TEST(MoshpitSgd, steps_during_a_averaging_are_kept) {
   Training training(2, every(2));
   for (size_t p = 0; p < 2; ++p) training.step(p), training.step(p);
   const float given[2] = {training[0].first[0], training[1].first[0]};
-  for (int k = 0; k < 3; ++k) EXPECT_EQ(training.step(0).sweep, nullptr);
+  for (int k = 0; k < 3; ++k) EXPECT_EQ(training.step(0).averaging, nullptr);
   const float moved = training[0].first[0] - given[0];
-  training.sweeps.close(2);
+  training.averaging_steps.close(2);
   Training::Peer expected = {.first = training[0].first, .second = training[0].second, .stepper = nullptr};
   Training::descend(expected, 0);
   const auto done = training.step(0);
-  ASSERT_NE(done.sweep, nullptr);
+  ASSERT_NE(done.averaging, nullptr);
   EXPECT_FALSE(done.began) << "the next one is two steps away";
   EXPECT_FLOAT_EQ(training[0].first[0], (given[0] + given[1]) / 2 + moved + (expected.first[0] - given[0] - moved));
   EXPECT_EQ(training[0].stepper->report().overlapped_steps, 4u);
@@ -152,66 +152,66 @@ TEST(MoshpitSgd, steps_during_a_sweep_are_kept) {
   EXPECT_TRUE(training.step(0).began);
 }
 
-TEST(MoshpitSgd, the_weight_is_samples_since_the_last_sweep_that_had_this_peer) {
+TEST(MoshpitSgd, the_weight_is_samples_since_the_last_averaging_that_had_this_peer) {
   Training training(2, every(2));
-  const auto weight = [&](uint32_t p) { return training.sweeps.entries.at(p).weight; };
+  const auto weight = [&](uint32_t p) { return training.averaging_steps.entries.at(p).weight; };
   training.step(0, 3), training.step(0, 4), training.step(1, 1), training.step(1, 0);
   EXPECT_EQ(weight(0), 7);
   EXPECT_EQ(weight(1), 1);
-  training.step(0, 100);  // during the sweep: for the next one
-  training.sweeps.close(2);
+  training.step(0, 100);  // during the averaging step: for the next one
+  training.averaging_steps.close(2);
   for (int k = 0; k < 3; ++k) training.step(0, 10);
   EXPECT_EQ(weight(0), 130);
-  training.sweeps.close(2, {0});  // nothing came of it
+  training.averaging_steps.close(2, {0});  // nothing came of it
   for (int k = 0; k < 3; ++k) training.step(0, 1);
   EXPECT_EQ(weight(0), 133);
 }
 
-TEST(MoshpitSgd, who_is_absent_goes_on_with_its_own_values_and_agrees_again_after_the_next_sweep) {
+TEST(MoshpitSgd, who_is_absent_goes_on_with_its_own_values_and_agrees_again_after_the_next_averaging) {
   Training training(3, every(1));
   for (size_t p = 0; p < 3; ++p) training.step(p);
   const auto own = training[2].first;
-  training.sweeps.close(3, {2});
+  training.averaging_steps.close(3, {2});
   for (size_t p = 0; p < 3; ++p) {
     const auto done = training[p].stepper->drain(training[p].parameters(), Milliseconds{0});
-    ASSERT_TRUE(done.ok() && done->sweep != nullptr);
-    EXPECT_FALSE(done->sweep->exact);
+    ASSERT_TRUE(done.ok() && done->averaging != nullptr);
+    EXPECT_FALSE(done->averaging->exact);
   }
   EXPECT_EQ(training[2].first, own);
   EXPECT_EQ(training[2].stepper->report().alone, 1u);
   EXPECT_EQ(training[0].first, training[1].first);
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  EXPECT_EQ(training.sweeps.entries.at(2).weight, 2) << "what the first sweep lacked";
-  training.sweeps.close(3);
+  EXPECT_EQ(training.averaging_steps.entries.at(2).weight, 2) << "what the first averaging step lacked";
+  training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(training[2].first, training[0].first);
 }
 
 TEST(MoshpitSgd, a_joiner_begins_with_the_runs_values_and_gives_nothing_until_all_it_has_came_from_others) {
   Training training(2, every(1));
-  auto& joiner = training.add({.late = true, .loaded = true, .sweep = 4, .peers = 3, .values = {8, 9, 10}});
+  auto& joiner = training.add({.late = true, .loaded = true, .averaging = 4, .peers = 3, .values = {8, 9, 10}});
   EXPECT_EQ(joiner.first, (std::vector<float>{8, 9}));
   EXPECT_EQ(joiner.second, (std::vector<float>{10}));
-  for (int sweep = 0; sweep < 3; ++sweep) {
-    training.sweeps.next_sweep = 7 + static_cast<uint64_t>(sweep);
+  for (int averaging = 0; averaging < 3; ++averaging) {
+    training.averaging_steps.next_averaging = 7 + static_cast<uint64_t>(averaging);
     for (size_t p = 0; p < 3; ++p) training.step(p, 5);
-    EXPECT_EQ(training.sweeps.entries.at(2).weight, sweep < 2 ? 0 : 5) << "sweep " << sweep;
-    training.sweeps.close(3);
+    EXPECT_EQ(training.averaging_steps.entries.at(2).weight, averaging < 2 ? 0 : 5) << "averaging step " << averaging;
+    training.averaging_steps.close(3);
     // In the first one a chunk was lost to the joiner, so it may have old values still.
-    if (sweep == 0) training.sweeps.entries.at(2).report.rounds[0].lost = 1;
+    if (averaging == 0) training.averaging_steps.entries.at(2).report.rounds[0].lost = 1;
     for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
     EXPECT_EQ(joiner.first, training[0].first);
   }
   EXPECT_EQ(joiner.stepper->report().without_weight, 2u);
 }
 
-TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_sweep_with_the_mean) {
+TEST(MoshpitSgd, a_joiner_whose_values_are_no_numbers_ends_its_first_averaging_with_the_mean) {
   Training training(2, every(1));
   auto& joiner = training.add({.late = true});
   joiner.first = {std::nanf(""), std::numeric_limits<float>::infinity()};
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  training.step(2);  // during the sweep
-  training.sweeps.close(3);
+  training.step(2);  // during the averaging step
+  training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(joiner.first, training[0].first);
 }
@@ -220,8 +220,8 @@ TEST(MoshpitSgd, values_that_are_not_finite_reach_nobody_and_are_cured_by_the_me
   Training training(3, every(1));
   training[1].first[0] = std::numeric_limits<float>::infinity();
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  EXPECT_EQ(training.sweeps.entries.at(1).weight, 0);
-  training.sweeps.close(3);
+  EXPECT_EQ(training.averaging_steps.entries.at(1).weight, 0);
+  training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) {
     ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
     EXPECT_TRUE(std::isfinite(training[p].first[0]));
@@ -229,16 +229,16 @@ TEST(MoshpitSgd, values_that_are_not_finite_reach_nobody_and_are_cured_by_the_me
   }
   EXPECT_EQ(training[1].stepper->report().not_finite, 1u);
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  EXPECT_EQ(training.sweeps.entries.at(1).weight, 1);
+  EXPECT_EQ(training.averaging_steps.entries.at(1).weight, 1);
 }
 
-TEST(MoshpitSgd, a_sweep_begins_when_the_peers_together_have_enough_samples) {
+TEST(MoshpitSgd, a_averaging_begins_when_the_peers_together_have_enough_samples) {
   Training training(4, {.local_steps = 0, .target_samples = 100});
   EXPECT_FALSE(training.step(0, 24).began);
   EXPECT_TRUE(training.step(0, 1).began);
   EXPECT_FALSE(training.step(1, 0).began);
   EXPECT_TRUE(training.step(1, 99).began);
-  training.sweeps.close(2);
+  training.averaging_steps.close(2);
   EXPECT_FALSE(training.step(0, 50).began) << "brings in; two peers are there now";
   EXPECT_FALSE(training.step(0, 49).began);
   EXPECT_TRUE(training.step(0, 1).began);
@@ -249,7 +249,7 @@ TEST(MoshpitSgd, pseudo_gradients_with_sgd_of_rate_one_are_averages_of_parameter
   for (int k = 0; k < 12; ++k) {
     for (auto* training : {&plain, &outer}) {
       for (size_t p = 0; p < 3; ++p) training->step(p);
-      if (k % 4 == 2) training->sweeps.close(3);
+      if (k % 4 == 2) training->averaging_steps.close(3);
     }
     for (size_t p = 0; p < 3; ++p) ASSERT_EQ(plain[p].first, outer[p].first) << k;
   }
@@ -266,43 +266,43 @@ TEST(MoshpitSgd, nesterovs_reference_is_stepped_and_steps_meanwhile_are_kept) {
       gradient += (reference - x[p]) / 2;
       training.step(p);
     }
-    training.sweeps.close(2);
+    training.averaging_steps.close(2);
     momentum = 0.9 * momentum + gradient;
     reference -= 0.7 * (gradient + 0.9 * momentum);
     for (size_t p = 0; p < 2; ++p) {
       offset[p] = -static_cast<double>(rate) * (x[p] - static_cast<double>(p));
-      ASSERT_NE(training.step(p).sweep, nullptr);
-      ASSERT_NEAR(training[p].first[0], reference + offset[p], 1e-4) << "sweep " << k << ", peer " << p;
+      ASSERT_NE(training.step(p).averaging, nullptr);
+      ASSERT_NEAR(training[p].first[0], reference + offset[p], 1e-4) << "averaging step " << k << ", peer " << p;
     }
   }
 }
 
-TEST(MoshpitSgd, who_comes_back_after_many_sweeps_takes_no_momentum_from_long_ago) {
+TEST(MoshpitSgd, who_comes_back_after_many_averaging_steps_takes_no_momentum_from_long_ago) {
   Training training(3, {.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients});
-  const auto sweep = [&](std::vector<size_t> who) {
+  const auto averaging = [&](std::vector<size_t> who) {
     for (const auto p : who) training.step(p);
-    training.sweeps.close(static_cast<uint32_t>(who.size()));
+    training.averaging_steps.close(static_cast<uint32_t>(who.size()));
     for (const auto p : who) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   };
-  for (int k = 0; k < 2; ++k) sweep({0, 1, 2});
-  for (int k = 0; k < 30; ++k) sweep({0, 1});
-  sweep({0, 1, 2});
+  for (int k = 0; k < 2; ++k) averaging({0, 1, 2});
+  for (int k = 0; k < 30; ++k) averaging({0, 1});
+  averaging({0, 1, 2});
   EXPECT_LT(std::abs(training[2].first[0] - training[0].first[0]), 0.2f);
-  sweep({0, 1, 2});
-  sweep({0, 1, 2});
+  averaging({0, 1, 2});
+  averaging({0, 1, 2});
   EXPECT_EQ(training[2].first, training[0].first);
   EXPECT_EQ(training[2].second, training[0].second);
 }
 
-TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_sweep_has_the_others_reference_and_momentum) {
+TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_averaging_has_the_others_reference_and_momentum) {
   const MoshpitSgdOptions options{.local_steps = 1, .average = MoshpitSgdOptions::Average::pseudo_gradients};
   Training training(2, options);
   MoshpitStart start{.late = true, .loaded = true, .peers = 3};
   for (int k = 0; k < 3; ++k) {
     for (size_t p = 0; p < 2; ++p) training.step(p, 4);
-    training.sweeps.close(2);
-    const auto& entry = training.sweeps.entries.at(1);
-    start.sweep = k, start.values.clear(), start.blobs = entry.blobs;
+    training.averaging_steps.close(2);
+    const auto& entry = training.averaging_steps.entries.at(1);
+    start.averaging = k, start.values.clear(), start.blobs = entry.blobs;
     for (const auto& tensor : entry.values) start.values.insert(start.values.end(), tensor.begin(), tensor.end());
     for (size_t p = 0; p < 2; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   }
@@ -310,7 +310,7 @@ TEST(MoshpitSgd, a_joiner_with_the_blob_of_the_last_sweep_has_the_others_referen
   EXPECT_EQ(joiner.first, training[0].first);
   EXPECT_EQ(joiner.stepper->steps(), 3u);
   for (size_t p = 0; p < 3; ++p) training.step(p);
-  training.sweeps.close(3);
+  training.averaging_steps.close(3);
   for (size_t p = 0; p < 3; ++p) ASSERT_TRUE(training[p].stepper->drain(training[p].parameters(), Milliseconds{0}).ok());
   EXPECT_EQ(joiner.first, training[0].first);
   EXPECT_EQ(joiner.second, training[0].second);
@@ -326,7 +326,7 @@ TEST(MoshpitSgd, a_joiner_whose_blob_is_damaged_begins_without_it) {
     auto damaged = blob;
     if (trial % 2 == 0) damaged[random.below(damaged.size())] ^= std::byte{1};
     else damaged.resize(random.below(damaged.size()));
-    const auto& joiner = training.add({.late = true, .loaded = true, .sweep = 3, .values = {1, 2, 3}, .blobs = {{MoshpitStepper::blob_name, damaged}}});
+    const auto& joiner = training.add({.late = true, .loaded = true, .averaging = 3, .values = {1, 2, 3}, .blobs = {{MoshpitStepper::blob_name, damaged}}});
     ASSERT_EQ(joiner.first, (std::vector<float>{1, 2}));
     ASSERT_EQ(joiner.stepper->steps(), 0u);
   }

@@ -3,8 +3,8 @@
 // With reference t, values x and mean pseudo-gradient g = mean(t - x), sgd does t -= rate g, and nesterov m = momentum m + g, t -= rate (g + momentum m). Written here without g
 // and m: a peer proposes the base b = t + rate (x - t), peers average their bases, and the reference is t' = b + momentum (b - b_before): where bases were before says what m
 // is (Sutskever et al. 2013 change variables alike). Thus what is averaged holds the reference, too: peers whose references have come apart agree again, to the bit, in all
-// that they keep after two exact sweeps. Averaging g alone would need them to know together when to average references instead, and not all know of one sweep alike
-// whether it was exact. (Heavy-ball momentum depends on references instead of bases, so it would not come to agree in any number of sweeps.)
+// that they keep after two exact averaging steps. Averaging g alone would need them to know together when to average references instead, and not all know of one averaging step alike
+// whether it was exact. (Heavy-ball momentum depends on references instead of bases, so it would not come to agree in any number of averaging steps.)
 #pragma once
 
 #include <cstddef>

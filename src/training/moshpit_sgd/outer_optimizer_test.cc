@@ -14,8 +14,8 @@ MoshpitSgdOptions nesterov(double rate = 0.7, double momentum = 0.9) {
   return {.average = MoshpitSgdOptions::Average::pseudo_gradients, .outer = MoshpitSgdOptions::Outer::nesterov, .outer_rate = rate, .outer_momentum = momentum};
 }
 
-// One sweep among these peers, whose values are x: the mean of what they propose, accepted by all of them.
-std::vector<std::vector<float>> sweep(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x, size_t cut = SIZE_MAX) {
+// One averaging step among these peers, whose values are x: the mean of what they propose, accepted by all of them.
+std::vector<std::vector<float>> averaging(std::vector<OuterOptimizer>& peers, const std::vector<std::vector<float>>& x, size_t cut = SIZE_MAX) {
   std::vector<std::vector<float>> bases(peers.size(), std::vector<float>(x[0].size()));
   for (size_t p = 0; p < peers.size(); ++p) peers[p].propose(x[p], bases[p]);
   std::vector<float> mean(x[0].size());
@@ -51,11 +51,11 @@ TEST(OuterOptimizer, nesterov_is_that_of_a_scalar_reference) {
       for (size_t p = 0; p < 3; ++p) {
         for (size_t i = 0; i < 2; ++i) x[p][i] += drift(p, k, i), gradient[i] += (reference[i] - (reference[i] + static_cast<double>(drift(p, k, i)))) / 3;
       }
-      at = sweep(peers, x)[0];
+      at = averaging(peers, x)[0];
       for (size_t i = 0; i < 2; ++i) {
         m[i] = momentum * m[i] + gradient[i];
         reference[i] -= rate * (gradient[i] + momentum * m[i]);
-        ASSERT_NEAR(at[i], reference[i], 2e-5) << "rate " << rate << ", momentum " << momentum << ", sweep " << k;
+        ASSERT_NEAR(at[i], reference[i], 2e-5) << "rate " << rate << ", momentum " << momentum << ", averaging step " << k;
       }
     }
   }
@@ -87,12 +87,12 @@ TEST(OuterOptimizer, usual_rate_and_momentum_of_nesterov_are_seven_tenths_and_ni
   }
 }
 
-TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_sweeps) {
+TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_averaging_steps) {
   auto peers = peers_at(4, nesterov(), {0.5f});
   std::vector<std::vector<float>> at(4, {0.5f});
   const auto step = [&](size_t k, size_t cut = SIZE_MAX) {
     for (size_t p = 0; p < 4; ++p) at[p][0] += drift(p, k, 0);
-    at = sweep(peers, at, cut);
+    at = averaging(peers, at, cut);
   };
   for (size_t k = 0; k < 5; ++k) step(k);
   step(5, 2);
@@ -105,7 +105,7 @@ TEST(OuterOptimizer, peers_that_came_apart_agree_to_the_bit_after_two_exact_swee
   }
 }
 
-TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_sweep_later) {
+TEST(OuterOptimizer, without_knowledge_of_the_past_it_goes_to_the_mean_and_agrees_one_averaging_later) {
   auto peers = peers_at(2, nesterov(), {0.0f});
   OuterOptimizer late(nesterov(), 1);
   late.begin(std::vector<float>{100.0f});
@@ -141,7 +141,7 @@ TEST(OuterOptimizer, what_was_written_goes_on_to_the_bit) {
   EXPECT_EQ(a, b);
 }
 
-TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_sweep_make_the_others_reference) {
+TEST(OuterOptimizer, what_a_joiner_is_given_and_the_values_of_the_averaging_make_the_others_reference) {
   auto peers = peers_at(1, nesterov(), {0.0f});
   std::vector<float> base(1), mean(1);
   for (float value : {1.0f, 2.0f, 4.0f}) {

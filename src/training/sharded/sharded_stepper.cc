@@ -216,15 +216,15 @@ void ShardedStepper::note_silence(ShardedReport& report) {
   const auto now = Clock::now();
   for (Rank rank = 0; rank < world_; ++rank) {
     if (rank == rank_) continue;
-    bool awaited = false, heard = false, lost = false;
+    bool pending = false, heard = false, lost = false;
     for (const auto* phase : {report.gradients ? &report.gradients->contribute : nullptr, report.values ? &report.values->result : nullptr}) {
       if (phase == nullptr || rank >= phase->streams.size() || phase->streams[rank].expected == 0) continue;
       const auto& stream = phase->streams[rank];
-      awaited = true;
+      pending = true;
       heard |= stream.present || stream.missing < stream.expected || (stream.end != End::silent && stream.end != End::lost && stream.end != End::none);
       lost |= stream.end == End::lost;
     }
-    if (awaited) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
+    if (pending) silent_steps_[rank] = heard ? 0 : silent_steps_[rank] + 1;
     if (silent_steps_[rank] == 0) heard_at_[rank] = now;
     const auto silence = std::chrono::duration_cast<std::chrono::microseconds>(now - heard_at_[rank]).count();
     if (!lost && (silent_steps_[rank] < silent_steps_max || silence < silence_us_max)) continue;

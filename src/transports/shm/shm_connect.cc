@@ -207,7 +207,7 @@ void ShmTransport::step_connecting(Link& link, Nanos now, Sink& sink) {
   if (has_key_) link.request.dial ? step_dial(link, sink) : step_wait(link, sink);
   if (link.stage == Link::Stage::up) {
     peers_[link.request.peer].state = LinkState::up;
-    sink.room(link.request.peer);
+    sink.credit(link.request.peer);
   } else if (link.stage == Link::Stage::connecting && now >= link.request.deadline) {
     const std::string why = has_key_ ? link.trouble : "the job's key is not known yet";
     lose(link,

@@ -206,7 +206,7 @@ Result<Reception> Reception::make(const PeerId& self) {
   if (!reception.epoll_ || !reception.watch(reception.listener_.get(), 0)) {
     return system_error(Code::unavailable, "shm: epoll", errno);
   }
-  reception.strangers_.reserve(strangers_max);
+  reception.unauthenticated_.reserve(unauthenticated_max);
   return reception;
 }
 
@@ -221,70 +221,70 @@ void Reception::accept_some(Nanos now) {
   for (int i = 0; i < accepts_per_step; ++i) {
     UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) return;
-    Stranger stranger;
-    stranger.arrival.socket = std::move(fd);
-    stranger.deadline = now + hello_wait;
-    if (strangers_.size() >= strangers_max || !watch(stranger.arrival.socket.get(), 1)) {
-      refuse(stranger, Refusal::busy);
+    Unauthenticated unauthenticated;
+    unauthenticated.arrival.socket = std::move(fd);
+    unauthenticated.deadline = now + hello_wait;
+    if (unauthenticated_.size() >= unauthenticated_max || !watch(unauthenticated.arrival.socket.get(), 1)) {
+      refuse(unauthenticated, Refusal::busy);
       continue;
     }
-    strangers_.push_back(std::move(stranger));
+    unauthenticated_.push_back(std::move(unauthenticated));
   }
 }
 
-void Reception::refuse(Stranger& stranger, Refusal why) {
-  send_refusal(stranger.arrival.socket.get(), why);
-  stranger.gone = true;
+void Reception::refuse(Unauthenticated& unauthenticated, Refusal why) {
+  send_refusal(unauthenticated.arrival.socket.get(), why);
+  unauthenticated.gone = true;
   ++refused_;
 }
 
-void Reception::step_stranger(Stranger& stranger, Nanos now, const JobKey* key) {
+void Reception::step_unauthenticated(Unauthenticated& unauthenticated, Nanos now, const JobKey* key) {
   Refusal refusal = Refusal::none;
-  if (!stranger.greeted) {
-    const Incoming state = receive_hello(stranger.arrival, refusal);
+  if (!unauthenticated.greeted) {
+    const Incoming state = receive_hello(unauthenticated.arrival, refusal);
     if (state == Incoming::waiting) {
-      if (now >= stranger.deadline) refuse(stranger, Refusal::malformed);
+      if (now >= unauthenticated.deadline) refuse(unauthenticated, Refusal::malformed);
       return;
     }
-    if (state != Incoming::complete) return refuse(stranger, state == Incoming::malformed ? refusal : Refusal::malformed);
-    stranger.greeted = true;
-    stranger.deadline = now + arrival_wait;
+    if (state != Incoming::complete) return refuse(unauthenticated, state == Incoming::malformed ? refusal : Refusal::malformed);
+    unauthenticated.greeted = true;
+    unauthenticated.deadline = now + arrival_wait;
     // Nothing more is expected, and an end that comes early is found when the hello is used. Watching would wake for ever.
-    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger.arrival.socket.get(), nullptr);
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, unauthenticated.arrival.socket.get(), nullptr);
   }
-  if (key != nullptr && stranger.arrival.hello.key != *key) return refuse(stranger, Refusal::other_job);
-  if (stranger.arrival.hello.to != self_) return refuse(stranger, Refusal::other_process);
-  if (now >= stranger.deadline) refuse(stranger, Refusal::unknown_peer);
+  if (key != nullptr && unauthenticated.arrival.hello.key != *key) return refuse(unauthenticated, Refusal::other_job);
+  if (unauthenticated.arrival.hello.to != self_) return refuse(unauthenticated, Refusal::other_process);
+  if (now >= unauthenticated.deadline) refuse(unauthenticated, Refusal::unknown_peer);
 }
 
 void Reception::step(Nanos now, const JobKey* key) {
   accept_some(now);
-  for (auto& stranger : strangers_) step_stranger(stranger, now, key);
-  std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.gone; });
+  for (auto& unauthenticated : unauthenticated_) step_unauthenticated(unauthenticated, now, key);
+  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
 }
 
 std::optional<Arrival> Reception::take(const PeerId& from, const JobKey& key) {
   std::optional<Arrival> arrival;
-  for (auto& stranger : strangers_) {
-    const Hello& hello = stranger.arrival.hello;
-    if (!stranger.greeted || hello.from != from || hello.key != key || hello.to != self_) continue;
-    arrival = std::move(stranger.arrival);  // the last one counts: a process that dials again has given up the first
-    stranger.gone = true;
+  for (auto& unauthenticated : unauthenticated_) {
+    const Hello& hello = unauthenticated.arrival.hello;
+    if (!unauthenticated.greeted || hello.from != from || hello.key != key || hello.to != self_) continue;
+    arrival = std::move(unauthenticated.arrival);  // the last one counts: a process that dials again has given up the first
+    unauthenticated.gone = true;
   }
-  std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.gone; });
+  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
   return arrival;
 }
 
 void Reception::refuse_duplicates(const PeerId& from) {
-  for (auto& stranger : strangers_) {
-    if (stranger.greeted && stranger.arrival.hello.from == from) refuse(stranger, Refusal::duplicate);
+  for (auto& unauthenticated : unauthenticated_) {
+    if (unauthenticated.greeted && unauthenticated.arrival.hello.from == from) refuse(unauthenticated, Refusal::duplicate);
   }
-  std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.gone; });
+  std::erase_if(unauthenticated_, [](const Unauthenticated& unauthenticated) { return unauthenticated.gone; });
 }
 
 Nanos Reception::next_deadline() const {
   Nanos first = never;
-  for (const auto& stranger : strangers_) first = std::min(first, stranger.deadline);
+  for (const auto& unauthenticated : unauthenticated_) first = std::min(first, unauthenticated.deadline);
   return first;
 }
 

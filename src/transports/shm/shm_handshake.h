@@ -24,7 +24,7 @@ inline constexpr uint64_t hello_magic = 0x4D48534F494E5531;  // "1UNIOSHM" in me
 inline constexpr uint32_t hello_version = 1;
 inline constexpr Nanos hello_wait = 5 * second;     // from the connection to its hello
 inline constexpr Nanos arrival_wait = 10 * second;  // from a good hello to add_peer, or to set_job
-inline constexpr size_t strangers_max = 64;
+inline constexpr size_t unauthenticated_max = 64;
 
 // Why a connection is not taken; sent back, so that the other side can say it. The numbers are part of the format.
 enum class Refusal : uint32_t {
@@ -83,7 +83,7 @@ Incoming receive_hello(Arrival& arrival, Refusal& refusal);
 UniqueFd process_handle(int socket);
 int process_number(int socket);
 
-// The listening side: takes connections, reads hellos, turns strangers away, keeps good ones until they are asked for.
+// The listening side: takes connections, reads hellos, turns unauthenticated peers away, keeps good ones until they are asked for.
 class Reception {
  public:
   static Result<Reception> make(const PeerId& self);
@@ -100,22 +100,22 @@ class Reception {
   uint64_t refused_count() const { return refused_; }
 
  private:
-  struct Stranger {
+  struct Unauthenticated {
     Arrival arrival;
     Nanos deadline = 0;
     bool greeted = false;  // its hello is complete and not wrong so far
     bool gone = false;
   };
   void accept_some(Nanos now);
-  void step_stranger(Stranger& stranger, Nanos now, const JobKey* key);
-  void refuse(Stranger& stranger, Refusal why);
+  void step_unauthenticated(Unauthenticated& unauthenticated, Nanos now, const JobKey* key);
+  void refuse(Unauthenticated& unauthenticated, Refusal why);
   bool watch(int fd, uint64_t tag);
 
   PeerId self_;
   std::string name_;
   UniqueFd epoll_;
   UniqueFd listener_;
-  std::vector<Stranger> strangers_;
+  std::vector<Unauthenticated> unauthenticated_;
   uint64_t refused_ = 0;
 };
 

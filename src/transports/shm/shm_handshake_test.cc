@@ -14,7 +14,7 @@
 namespace unisono::shm {
 namespace {
 
-TEST(ShmHandshake, strangers_are_refused_and_counted) {
+TEST(ShmHandshake, unauthenticated_are_refused_and_counted) {
   struct Case {
     const char* what;
     std::function<void(FakePeer&)> change;
@@ -101,22 +101,22 @@ TEST(ShmHandshake, a_bell_that_could_block_is_refused) {
   EXPECT_EQ(fake.refusal(), Refusal::memory);
 }
 
-TEST(ShmHandshake, silent_strangers_are_sent_away_and_their_number_is_bounded) {
+TEST(ShmHandshake, silent_unauthenticated_are_sent_away_and_their_number_is_bounded) {
   TestNode victim;
   TestNode friend_node;
   connect(victim, 0, friend_node, 1);
   FakePeer fake(victim);
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> unauthenticated;
   for (int i = 0; i < 300; ++i) {
     auto one = dial(fake.victims_name());
-    if (one && *one) strangers.push_back(std::move(*one));
+    if (one && *one) unauthenticated.push_back(std::move(*one));
     (void)victim.transport->poll(test_now() + i * millisecond, victim);
   }
   for (int i = 0; i < 40; ++i) (void)victim.transport->poll(test_now() + second + i * millisecond, victim);
-  EXPECT_EQ(victim.transport->counters().refused_connections, strangers.size() - strangers_max);
+  EXPECT_EQ(victim.transport->counters().refused_connections, unauthenticated.size() - unauthenticated_max);
   EXPECT_LT(victim.transport->next_deadline(), test_now() + 6 * second);
   (void)victim.transport->poll(test_now() + 8 * second, victim);
-  EXPECT_EQ(victim.transport->counters().refused_connections, strangers.size());
+  EXPECT_EQ(victim.transport->counters().refused_connections, unauthenticated.size());
   EXPECT_EQ(victim.transport->next_deadline(), never);
   victim.transport->send(1, data_header(1), {}, 1);
   EXPECT_TRUE(run_until({&friend_node}, [&] { return friend_node.arrived.size() == 1; }));

@@ -142,7 +142,7 @@ TEST(ShmHostile, frames_put_together_are_held_within_a_bound) {
 TEST(ShmHostile, a_release_of_a_slot_that_was_never_sent) {
   Attack attack;
   attack.fake.releases.push(make_ref(Place::large, 0));
-  (void)attack.victim.transport->room(fake_index);
+  (void)attack.victim.transport->credit(fake_index);
   const PeerIndex to[] = {fake_index};
   (void)attack.victim.transport->acquire(to, 100'000, false);
   attack.expect_corrupt();

@@ -40,11 +40,11 @@ size_t Outbound::free_now() {
   return pending_.empty() && open() ? host_.large.available(memory_.region, Purpose::contribution) : 0;
 }
 
-size_t Outbound::room() {
+size_t Outbound::credit() {
   if (fault_ != nullptr) return 0;
   if (free_now() == 0) drain();
   // Once refused, the caller is owed the news, whatever later calls find.
-  if (free_now() == 0) wants_room_ = true;
+  if (free_now() == 0) wants_credit_ = true;
   return free_now();
 }
 
@@ -59,7 +59,7 @@ bool Outbound::take_slot(Place place, Purpose purpose, size_t bytes, uint32_t& r
 }
 
 void Outbound::put(const FrameHeader& header, CellType type, uint32_t ref, std::memory_order order) {
-  if (overflow_.empty() && ring_.has_room()) {
+  if (overflow_.empty() && ring_.has_credit()) {
     ring_.push(header, type, ref, order);
     if (order == std::memory_order_seq_cst) wake_reader();
     return;
@@ -130,7 +130,7 @@ void Outbound::finish_pending() {
 
 bool Outbound::pump() {
   bool moved = false;
-  while (!overflow_.empty() && ring_.has_room()) {
+  while (!overflow_.empty() && ring_.has_credit()) {
     const Waiting& waiting = overflow_.front();
     ring_.push(waiting.header, waiting.type, waiting.ref);
     overflow_.pop();
@@ -170,7 +170,7 @@ void Outbound::want(Place place, Purpose purpose, uint32_t shared) {
   any_want_ = true;
 }
 
-bool Outbound::wants_releases() const { return any_want_ || wants_room_ || wants_ring_ || !pending_.empty() || !overflow_.empty(); }
+bool Outbound::wants_releases() const { return any_want_ || wants_credit_ || wants_ring_ || !pending_.empty() || !overflow_.empty(); }
 
 bool Outbound::satisfied(int index) {
   const Place place = index < 2 ? Place::small : Place::large;
@@ -180,13 +180,13 @@ bool Outbound::satisfied(int index) {
   return pool.available(memory_.region, static_cast<Purpose>(index % 2)) > 0 && pool.shared() >= want.shared;
 }
 
-bool Outbound::room_is_back() {
-  if (!any_want_ && !wants_room_ && !wants_ring_) return false;
-  bool back = (wants_ring_ && open()) || (wants_room_ && free_now() > 0);
+bool Outbound::credit_is_back() {
+  if (!any_want_ && !wants_credit_ && !wants_ring_) return false;
+  bool back = (wants_ring_ && open()) || (wants_credit_ && free_now() > 0);
   for (int i = 0; i < 4 && !back; ++i) back = satisfied(i);
   if (!back) return false;
   wants_ = {};
-  any_want_ = wants_room_ = wants_ring_ = false;
+  any_want_ = wants_credit_ = wants_ring_ = false;
   return true;
 }
 
@@ -199,8 +199,8 @@ bool Outbound::service() {
 bool Outbound::ready() {
   if (fault_ != nullptr) return true;
   if (!wants_releases()) return false;
-  if ((wants_ring_ && open()) || (wants_room_ && free_now() > 0)) return true;
-  if (releases_.ready() || (!overflow_.empty() && ring_.has_room())) return true;
+  if ((wants_ring_ && open()) || (wants_credit_ && free_now() > 0)) return true;
+  if (releases_.ready() || (!overflow_.empty() && ring_.has_credit())) return true;
   for (int i = 0; i < 4; ++i) {
     if (satisfied(i)) return true;
   }
@@ -231,7 +231,7 @@ void Outbound::finish() {
   while (!pending_.empty()) finish_pending();
   overflow_.clear();
   wants_ = {};
-  any_want_ = wants_room_ = wants_ring_ = false;
+  any_want_ = wants_credit_ = wants_ring_ = false;
 }
 
 void Outbound::forget() {

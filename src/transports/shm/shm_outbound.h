@@ -29,7 +29,7 @@ class Outbound {
   Outbound(const Outbound&) = delete;
   Outbound& operator=(const Outbound&) = delete;
 
-  size_t room();
+  size_t credit();
   // As Transport::send.
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   // A whole frame whose payload (if any) lies in a slot that this link holds. publish_in_a_row: the reader is not woken by it, but by
@@ -47,9 +47,9 @@ class Outbound {
   void drain();
   // Moves what waits. True if anything moved.
   bool service();
-  // True once after room() or acquire was refused, when slots are there again.
-  bool room_is_back();
-  // Whether service() or room_is_back() would do something now, and whether only the peer can change that.
+  // True once after credit() or acquire was refused, when slots are there again.
+  bool credit_is_back();
+  // Whether service() or credit_is_back() would do something now, and whether only the peer can change that.
   bool ready();
   void cancel(uint64_t match, uint64_t mask);
   // The end: pending sends are reported as sent, slots held by the peer come back only with forget().
@@ -57,11 +57,11 @@ class Outbound {
   // The peer cannot read any more.
   void forget();
   // The ring takes a frame now. Payloads wait until it does, so that no operation is over while something of it could still be lost.
-  bool open() { return overflow_.empty() && ring_.has_room(); }
+  bool open() { return overflow_.empty() && ring_.has_credit(); }
   // Something was given to it that the peer cannot see yet.
   bool holds_frames() const { return !overflow_.empty() || !pending_.empty(); }
   // The peer's progress through the ring is waited for.
-  bool overflowing() { return !overflow_.empty() || ((wants_room_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_room()); }
+  bool overflowing() { return !overflow_.empty() || ((wants_credit_ || wants_ring_ || any_want_ || !pending_.empty()) && !ring_.has_credit()); }
   // The peer wrote nonsense, or does not read at all.
   const char* fault() const { return fault_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
@@ -104,7 +104,7 @@ class Outbound {
   Fifo<Pending> pending_;
   std::array<Want, 4> wants_{};
   bool any_want_ = false;
-  bool wants_room_ = false;  // room() was 0
+  bool wants_credit_ = false;  // credit() was 0
   bool wants_ring_ = false;
   const char* fault_ = nullptr;
   uint64_t sent_bytes_ = 0;

@@ -103,7 +103,7 @@ int count_descriptors() {
 int send_for_ever(TestNode& node) {
   const Bytes payload = pattern(100'000, 1);
   for (uint64_t id = 0;; ++id) {
-    if (node.transport->room(parent_index) > 0) node.transport->send(parent_index, data_header(id), payload, id);
+    if (node.transport->credit(parent_index) > 0) node.transport->send(parent_index, data_header(id), payload, id);
     node.poll();
   }
 }
@@ -188,16 +188,16 @@ TEST(ShmProcess, a_stopped_peer_harms_nobody_and_goes_on_when_woken) {
   stopped.wait_until_stopped();
   const Bytes payload = pattern(50'000, 1);
   uint64_t to_stopped = 0;
-  for (; parent.transport->room(1) > 0; ++to_stopped) parent.transport->send(1, data_header(to_stopped), payload, 0);
+  for (; parent.transport->credit(1) > 0; ++to_stopped) parent.transport->send(1, data_header(to_stopped), payload, 0);
   EXPECT_EQ(to_stopped, 16u);
   uint64_t sent = 0;
   ASSERT_TRUE(run_until({&parent},
                         [&] {
-                          for (; sent < 1000 && parent.transport->room(2) > 0; ++sent)
+                          for (; sent < 1000 && parent.transport->credit(2) > 0; ++sent)
                             parent.transport->send(2, data_header(sent), payload, 0);
                           return parent.arrived.size() == 1000;
                         }))
-      << parent.arrived.size() << " of " << sent << " echoed, room " << parent.transport->room(2);
+      << parent.arrived.size() << " of " << sent << " echoed, room " << parent.transport->credit(2);
   stopped.signal(SIGCONT);
   ASSERT_TRUE(run_until({&parent}, [&] { return parent.arrived.size() == 1000 + to_stopped; })) << parent.arrived.size();
   EXPECT_TRUE(parent.losses.empty());

@@ -23,7 +23,7 @@ uint32_t lap_of(uint32_t position, uint32_t count) { return (position / count + 
 RingWriter::RingWriter(Cell* cells, uint32_t count, const std::atomic<uint32_t>* reader_head)
     : cells_(cells), reader_head_(reader_head), count_(count) {}
 
-bool RingWriter::has_room() {
+bool RingWriter::has_credit() {
   if (tail_ - head_ < count_) return true;
   const uint32_t head = reader_head_->load(std::memory_order_acquire);
   if (tail_ - head > count_) {

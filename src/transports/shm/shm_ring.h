@@ -41,7 +41,7 @@ class RingWriter {
   RingWriter() = default;
   RingWriter(Cell* cells, uint32_t count, const std::atomic<uint32_t>* reader_head);
   // True if push may be called.
-  bool has_room();
+  bool has_credit();
   // The reader's head was nonsense.
   bool broken() const { return broken_; }
   // The next push writes there.

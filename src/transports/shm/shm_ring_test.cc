@@ -50,12 +50,12 @@ TEST(ShmRing, is_full_until_the_reader_has_taken_a_quarter) {
   Entry entry;
   for (uint32_t lap = 0; lap < 1000; ++lap) {
     for (uint32_t i = 0; i < 8; ++i) {
-      ASSERT_TRUE(rings.writer.has_room());
+      ASSERT_TRUE(rings.writer.has_credit());
       header.operation = lap * 8 + i;
       rings.writer.push(header, CellType::whole, 0);
     }
     for (uint32_t i = 0; i < 8; ++i) {
-      ASSERT_EQ(rings.writer.has_room(), i >= 2);
+      ASSERT_EQ(rings.writer.has_credit(), i >= 2);
       ASSERT_TRUE(rings.reader.pop(entry));
       ASSERT_EQ(entry.header.operation, lap * 8 + i);
     }
@@ -68,7 +68,7 @@ TEST(ShmRing, a_head_out_of_range_is_found) {
     Rings rings;
     for (int i = 0; i < 8; ++i) rings.writer.push({}, CellType::whole, 0);
     rings.arena.region(0).head.store(nonsense);
-    EXPECT_FALSE(rings.writer.has_room());
+    EXPECT_FALSE(rings.writer.has_credit());
     EXPECT_TRUE(rings.writer.broken()) << nonsense;
   }
 }
@@ -90,7 +90,7 @@ TEST(ShmRing, two_threads_see_every_frame_once_with_its_payload) {
   constexpr uint64_t total = 200'000;
   std::thread writer([&] {
     for (uint64_t i = 0; i < total; ++i) {
-      while (!rings.writer.has_room()) std::this_thread::yield();
+      while (!rings.writer.has_credit()) std::this_thread::yield();
       FrameHeader header;
       header.operation = i;
       header.amount = ~i;

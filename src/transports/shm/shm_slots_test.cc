@@ -89,7 +89,7 @@ TEST(ShmSlots, large_payloads_take_turns_in_as_many_as_hold_so_many_bytes_of_the
   EXPECT_EQ(pool.take(only, contribution, 1), held[0]);
 }
 
-TEST(ShmSlots, contributions_leave_room_for_results) {
+TEST(ShmSlots, contributions_leave_credit_for_results) {
   SlotPool pool({.slots = 8, .regions = 2, .quota_min = 2, .quota_max = 8});
   const uint16_t one[] = {1};
   while (pool.may_take(one, contribution)) (void)pool.take(one, contribution, 1);

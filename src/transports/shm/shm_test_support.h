@@ -82,9 +82,9 @@ class TestNode : public Sink {
     EXPECT_EQ(losses.count(peer), 0u) << "lost twice";
     losses[peer] = why;
   }
-  void room(PeerIndex peer) override {
-    rooms.push_back(peer);
-    if (on_room) on_room(peer);
+  void credit(PeerIndex peer) override {
+    credits.push_back(peer);
+    if (on_credit) on_credit(peer);
   }
   bool poll() { return transport->poll(test_now(), *this); }
 
@@ -92,7 +92,7 @@ class TestNode : public Sink {
   std::unique_ptr<ShmTransport> transport;
   std::function<std::byte*(PeerIndex, const FrameHeader&)> on_place;
   std::function<void(PeerIndex, const FrameHeader&, const View&)> on_received;
-  std::function<void(PeerIndex)> on_room;
+  std::function<void(PeerIndex)> on_credit;
   bool keep_views = false;
   bool sated = false;  // would rather have nothing more for now
   bool keep_payloads = true;
@@ -101,7 +101,7 @@ class TestNode : public Sink {
   std::vector<Arrived> arrived;
   std::vector<View> views;
   std::vector<uint64_t> sent_ids;
-  std::vector<PeerIndex> rooms;
+  std::vector<PeerIndex> credits;
   std::map<PeerIndex, Status> losses;
 };
 

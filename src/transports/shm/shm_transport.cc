@@ -94,9 +94,9 @@ ShmTransport::Link* ShmTransport::up_link(PeerIndex peer) const {
   return link != nullptr && link->stage == Link::Stage::up ? link : nullptr;
 }
 
-size_t ShmTransport::room(PeerIndex peer) {
+size_t ShmTransport::credit(PeerIndex peer) {
   Link* link = up_link(peer);
-  return link == nullptr ? 0 : link->outbound->room();
+  return link == nullptr ? 0 : link->outbound->credit();
 }
 
 // For all of holders_.
@@ -269,8 +269,8 @@ bool ShmTransport::poll_link(Link& link, Sink& sink) {
   bool any = ending ? inbound.receive_rest(sink) : inbound.receive(sink, frames_per_link_and_poll);
   any |= outbound.service();
   if (link.stage != Link::Stage::up) return true;
-  if (outbound.room_is_back()) {
-    sink.room(link.request.peer);
+  if (outbound.credit_is_back()) {
+    sink.credit(link.request.peer);
     any = true;
   }
   if (link.stage == Link::Stage::up && (ending || inbound.fault() != nullptr || outbound.fault() != nullptr)) {
@@ -296,7 +296,7 @@ bool ShmTransport::poll(Nanos now, Sink& sink) {
   return any;
 }
 
-bool ShmTransport::lingers() const {
+bool ShmTransport::draining() const {
   return std::any_of(active_.begin(), active_.end(), [](const Link* link) { return link->stage == Link::Stage::up && link->outbound->holds_frames(); });
 }
 

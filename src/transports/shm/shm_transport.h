@@ -6,7 +6,7 @@
 //
 // Flow control. Each peer may hold up to slots_per_peer large slots of ours with contributions, as many with results, and
 // four times as many small ones; two (eight small) are guaranteed to each, so no peer can starve another, nor contributions
-// results. acquire() for more than slot_bytes always gives null: such payloads go through send(), in pieces. room() counts
+// results. acquire() for more than slot_bytes always gives null: such payloads go through send(), in pieces. credit() counts
 // frames of any size. Links end in two steps: after the last word, each side says that it reads the other's memory no more
 // (socket shut down, or the process gone); only then is that memory used again. So a process that was stopped and wakes up
 // late finds what was meant for it, never somebody else's bytes.
@@ -48,7 +48,7 @@ class ShmTransport final : public Transport, public Connector {
   LinkState state(PeerIndex peer) const override;
 
   const char* name() const override { return "shm"; }
-  size_t room(PeerIndex peer) override;
+  size_t credit(PeerIndex peer) override;
   size_t slot_bytes() const override { return options_.slot_bytes; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
@@ -63,7 +63,7 @@ class ShmTransport final : public Transport, public Connector {
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
-  bool lingers() const override;
+  bool draining() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override;

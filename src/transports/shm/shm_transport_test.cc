@@ -136,8 +136,8 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   while (const Slot slot = nodes[0].transport->acquire(one, 65536, false))
     nodes[0].transport->commit(slot, data_header(1, 65536));
   run_until({&nodes[1]}, [&] { return nodes[1].views.size() == 16; });
-  EXPECT_EQ(nodes[0].transport->room(1), 0u);
-  EXPECT_GT(nodes[0].transport->room(2), 0u);
+  EXPECT_EQ(nodes[0].transport->credit(1), 0u);
+  EXPECT_GT(nodes[0].transport->credit(2), 0u);
   const Slot other = nodes[0].transport->acquire(two, 65536, false);
   const Slot result = nodes[0].transport->acquire(both, 65536, true);
   EXPECT_TRUE(other);
@@ -151,18 +151,18 @@ TEST(ShmTransport, contributions_block_neither_results_nor_other_peers) {
   EXPECT_TRUE(nodes[1].arrived[16].payload == payload);
 }
 
-TEST(ShmTransport, room_is_told_when_a_refused_slot_is_there_again) {
+TEST(ShmTransport, credit_is_told_when_a_refused_slot_is_there_again) {
   Pair pair;
   pair.b.keep_views = true;
   const PeerIndex to[] = {1};
-  pair.a.rooms.clear();
+  pair.a.credits.clear();
   while (const Slot slot = pair.a.transport->acquire(to, 65536, true)) pair.a.transport->commit(slot, data_header(1, 65536));
   ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 16; }));
   for (int i = 0; i < 100; ++i) pair.a.poll();
-  EXPECT_TRUE(pair.a.rooms.empty());
+  EXPECT_TRUE(pair.a.credits.empty());
   pair.b.transport->release(pair.b.views[3]);
-  ASSERT_TRUE(run_until({&pair.a}, [&] { return !pair.a.rooms.empty(); }));
-  EXPECT_EQ(pair.a.rooms.size(), 1u);
+  ASSERT_TRUE(run_until({&pair.a}, [&] { return !pair.a.credits.empty(); }));
+  EXPECT_EQ(pair.a.credits.size(), 1u);
   EXPECT_TRUE(pair.a.transport->acquire(to, 65536, true));
 }
 
@@ -179,7 +179,7 @@ TEST(ShmTransport, many_frames_in_flight_arrive_once_whatever_the_order_of_relea
   ASSERT_TRUE(run_until(
       {&pair.a, &pair.b},
       [&] {
-        while (next < total && pair.a.transport->room(1) > 0 && random.chance(0.9)) {
+        while (next < total && pair.a.transport->credit(1) > 0 && random.chance(0.9)) {
           const uint64_t kind = random.below(10);
           const size_t size = kind < 5 ? random.below(4000) : kind < 9 ? random.below(300'000) : random.below(4 << 20);
           const uint64_t id = ++next;
@@ -251,7 +251,7 @@ TEST(ShmTransport, close_is_lost_for_the_other_side_only_and_after_all_frames) {
   const Bytes payload = pattern(1000, 1);
   for (uint64_t i = 0; i < 5; ++i) pair.a.transport->send(1, data_header(i), payload, i);
   pair.a.transport->close(1);
-  EXPECT_EQ(pair.a.transport->room(1), 0u);
+  EXPECT_EQ(pair.a.transport->credit(1), 0u);
   EXPECT_TRUE(pair.a.transport->send(1, data_header(9), payload, 9)) << "to nobody";
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.losses.count(0) == 1; }));
   EXPECT_EQ(pair.b.arrived.size(), 5u);
@@ -332,15 +332,15 @@ TEST(ShmTransport, a_slot_being_written_survives_the_loss_of_its_peer) {
   EXPECT_TRUE(comes_back);
 }
 
-TEST(ShmTransport, a_small_slot_alone_brings_room_back) {
+TEST(ShmTransport, a_small_slot_alone_brings_credit_back) {
   Pair pair;
   pair.b.keep_views = true;
   const PeerIndex to[] = {1};
   while (const Slot slot = pair.a.transport->acquire(to, 100, false)) pair.a.transport->commit(slot, data_header(1, 100));
   ASSERT_TRUE(run_until({&pair.b}, [&] { return pair.b.views.size() == 64 + 16; }));
-  pair.a.rooms.clear();
+  pair.a.credits.clear();
   pair.b.transport->release(pair.b.views[0]);
-  ASSERT_TRUE(run_until({&pair.a}, [&] { return !pair.a.rooms.empty(); }));
+  ASSERT_TRUE(run_until({&pair.a}, [&] { return !pair.a.credits.empty(); }));
   EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
@@ -349,7 +349,7 @@ TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
   Pair pair;
   const PeerIndex to[] = {1};
   uint64_t sent = 0;
-  while (pair.a.transport->room(1) > 0 && sent < 100'000) pair.a.transport->send(1, data_header(sent++), {}, 0);
+  while (pair.a.transport->credit(1) > 0 && sent < 100'000) pair.a.transport->send(1, data_header(sent++), {}, 0);
   ASSERT_LT(sent, 100'000u);
   EXPECT_FALSE(pair.a.transport->acquire(to, 100, false));
   EXPECT_FALSE(pair.a.transport->acquire(to, 100'000, true));
@@ -358,7 +358,7 @@ TEST(ShmTransport, no_payload_is_taken_while_the_ring_is_full) {
   EXPECT_LT(pair.a.transport->next_deadline(), never) << "the peer's reading rings no bell";
   ASSERT_TRUE(run_until({&pair.a, &pair.b}, [&] { return pair.b.arrived.size() == sent + 1; }));
   EXPECT_EQ(pair.a.sent_ids, std::vector<uint64_t>{7});
-  EXPECT_FALSE(pair.a.rooms.empty());
+  EXPECT_FALSE(pair.a.credits.empty());
   EXPECT_TRUE(pair.a.transport->acquire(to, 100, false));
 }
 
@@ -396,7 +396,7 @@ TEST(ShmTransport, arm_refuses_to_sleep_on_work_that_is_there) {
   pair.b.transport->disarm();
 }
 
-TEST(ShmTransport, a_sleeper_that_waits_for_room_is_woken_by_a_release) {
+TEST(ShmTransport, a_sleeper_that_waits_for_credit_is_woken_by_a_release) {
   Pair pair;
   pair.b.keep_views = true;
   const Bytes payload = pattern(16 << 20, 1);
@@ -424,7 +424,7 @@ TEST(ShmTransport, two_threads_exchange_frames_while_both_sleep_and_wake) {
     node.keep_payloads = false;
     const Nanos end = test_now() + 60 * second;
     while ((node.received_count < total || next < total) && test_now() < end) {
-      for (; next < total && node.transport->room(peer) > 0; ++next)
+      for (; next < total && node.transport->credit(peer) > 0; ++next)
         node.transport->send(peer, data_header(next), payload, next);
       if (node.poll() || !node.transport->arm()) continue;
       (void)readable(node.transport->wait_handle(), 10'000);

@@ -28,7 +28,7 @@ struct Sight final : Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status&) override {}
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
   PayloadPool& pool;
   std::function<std::byte*(const FrameHeader&)> target;
   bool keep = false;

@@ -13,13 +13,13 @@ constexpr int reads_per_step = 64;
 
 }  // namespace
 
-bool TcpFarewell::watch(int epoll) {
+bool TcpDrain::watch(int epoll) {
   epoll_ = epoll;
   return unisono::watch(epoll, socket_.get(), last_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT, 0);
 }
 
 // False if the other side takes nothing any more.
-bool TcpFarewell::write(Nanos now) {
+bool TcpDrain::write(Nanos now) {
   while (written_ < last_.size()) {
     const auto count = ::send(socket_.get(), last_.data() + written_, last_.size() - written_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
@@ -34,7 +34,7 @@ bool TcpFarewell::write(Nanos now) {
   return true;
 }
 
-bool TcpFarewell::step(Nanos now) {
+bool TcpDrain::step(Nanos now) {
   if (until_ == 0) until_ = now + read_patience;
   std::array<std::byte, 16384> scratch;
   bool ended = false;

@@ -9,13 +9,13 @@
 
 namespace unisono {
 
-class TcpFarewell {
+class TcpDrain {
  public:
   // How long the other side is waited for: to read on while it has not got our last words, and to close after that.
   static constexpr Nanos read_patience = 60 * second, close_patience = 2 * second;
 
   // last: bytes of frames, the first of which may continue a frame that was half written.
-  TcpFarewell(Descriptor socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
+  TcpDrain(Descriptor socket, Bytes last) : socket_(std::move(socket)), last_(std::move(last)) {}
 
   // Has `epoll` wake a sleeper for it. False if it cannot.
   bool watch(int epoll);

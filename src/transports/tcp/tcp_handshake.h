@@ -64,7 +64,7 @@ static_assert(sizeof(TcpIntroduction) == 24);
 void seal_hello(TcpHello& hello);
 // Checks all that can be checked without knowing who we are: magic, version, checksum, stream numbers.
 TcpRefusal check_hello(const TcpHello& hello);
-// False if these first bytes cannot become a hello. Lets strangers go after their first segment.
+// False if these first bytes cannot become a hello. Lets unauthenticated peers go after their first segment.
 bool may_become_hello(const std::byte* bytes, size_t count);
 bool is_reply(const TcpReply& reply);
 

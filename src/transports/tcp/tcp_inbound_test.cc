@@ -8,26 +8,26 @@
 namespace unisono::conformance {
 namespace {
 
-constexpr PeerIndex guest_index = 7;
+constexpr PeerIndex inbound_index = 7;
 
-class Book final : public GuestBook {
+class Book final : public InboundRegistry {
  public:
-  bool admit(LinkRequest& guest) override {
+  bool admit(LinkRequest& request) override {
     if (full) return false;
-    guests.push_back(guest.id);
-    guest.peer = guest_index;
-    guest.label = "guest " + std::to_string(guest.id.low);
+    inbound.push_back(request.id);
+    request.peer = inbound_index;
+    request.label = "inbound " + std::to_string(request.id.low);
     return true;
   }
   void answered(PeerIndex peer, const PeerId& id, bool goes_on) override { answers.emplace_back(peer, id, goes_on); }
 
   bool full = false;
-  std::vector<PeerId> guests;
+  std::vector<PeerId> inbound;
   std::vector<std::tuple<PeerIndex, PeerId, bool>> answers;
 };
 
 // Two transports with guest books; a has the smaller id. Their time is made here: nothing depends on how fast this machine is.
-class TcpGuest : public TcpPair {
+class InboundConnection : public TcpPair {
  protected:
   void SetUp() override {
     TcpPair::SetUp();
@@ -43,8 +43,8 @@ class TcpGuest : public TcpPair {
   }
   // Which of the two numbers has a link that is up; SIZE_MAX if not exactly one.
   static size_t up_index(const TcpTransport& transport) {
-    const bool added = transport.state(0) == LinkState::up, guest = transport.state(guest_index) == LinkState::up;
-    return added == guest ? SIZE_MAX : added ? 0 : guest_index;
+    const bool added = transport.state(0) == LinkState::up, inbound = transport.state(inbound_index) == LinkState::up;
+    return added == inbound ? SIZE_MAX : added ? 0 : inbound_index;
   }
   bool linked() { return up_index(*a) != SIZE_MAX && up_index(*b) != SIZE_MAX; }
   void poll_a() { a->poll(now, *hear_a); }
@@ -85,23 +85,23 @@ class TcpGuest : public TcpPair {
   Nanos now = 0;
 };
 
-TEST_F(TcpGuest, a_process_that_nobody_added_gets_a_link) {
+TEST_F(InboundConnection, a_process_that_nobody_added_gets_a_link) {
   dial(*a, *b, id_b);
   expect_one_link();
-  EXPECT_EQ(book_b.guests, std::vector<PeerId>{id_a});
-  EXPECT_EQ(b->state(guest_index), LinkState::up);
+  EXPECT_EQ(book_b.inbound, std::vector<PeerId>{id_a});
+  EXPECT_EQ(b->state(inbound_index), LinkState::up);
   EXPECT_EQ(a->remote(0).port(), b->port());
   EXPECT_EQ(b->remote(0).bytes, 0u);
 }
 
-TEST_F(TcpGuest, whoever_listens_says_who_it_is) {
+TEST_F(InboundConnection, whoever_listens_says_who_it_is) {
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
   expect_one_link();
   EXPECT_EQ(book_a.answers, (std::vector{std::tuple(PeerIndex{0}, id_b, true)}));
-  EXPECT_EQ(book_b.guests, std::vector<PeerId>{id_a});
+  EXPECT_EQ(book_b.inbound, std::vector<PeerId>{id_a});
 }
 
-TEST_F(TcpGuest, an_address_that_leads_to_a_linked_peer_makes_no_second_link) {
+TEST_F(InboundConnection, an_address_that_leads_to_a_linked_peer_makes_no_second_link) {
   dial(*a, *b, id_b);
   ASSERT_TRUE(within(1 * second, [&] { return linked(); }));
   auto again = to_whoever(*b);
@@ -113,7 +113,7 @@ TEST_F(TcpGuest, an_address_that_leads_to_a_linked_peer_makes_no_second_link) {
   EXPECT_EQ(a->state(1), LinkState::unknown);
 }
 
-TEST_F(TcpGuest, an_address_that_leads_to_this_process_itself_is_found_out) {
+TEST_F(InboundConnection, an_address_that_leads_to_this_process_itself_is_found_out) {
   ASSERT_TRUE(a->add_peer(to_whoever(*a)).ok());
   ASSERT_TRUE(within(1 * second, [&] { return !book_a.answers.empty(); }));
   EXPECT_EQ(book_a.answers[0], std::tuple(PeerIndex{0}, id_a, false));
@@ -123,7 +123,7 @@ TEST_F(TcpGuest, an_address_that_leads_to_this_process_itself_is_found_out) {
   EXPECT_EQ(a->counters().refused_connections, 0u);
 }
 
-TEST_F(TcpGuest, crossing_dials_make_one_link_of_the_smaller_id) {
+TEST_F(InboundConnection, crossing_dials_make_one_link_of_the_smaller_id) {
   // In each order in which the two can notice each other: one side is polled that many times alone before the other.
   for (int lead = -6; lead <= 6; ++lead) {
     SCOPED_TRACE(lead);
@@ -138,7 +138,7 @@ TEST_F(TcpGuest, crossing_dials_make_one_link_of_the_smaller_id) {
   }
 }
 
-TEST_F(TcpGuest, the_second_to_dial_finds_the_link_of_the_first) {
+TEST_F(InboundConnection, the_second_to_dial_finds_the_link_of_the_first) {
   for (const bool a_first : {true, false}) {
     SCOPED_TRACE(a_first);
     SetUp();
@@ -152,7 +152,7 @@ TEST_F(TcpGuest, the_second_to_dial_finds_the_link_of_the_first) {
   }
 }
 
-TEST_F(TcpGuest, crossing_dials_of_which_one_or_both_know_only_an_address_make_one_link) {
+TEST_F(InboundConnection, crossing_dials_of_which_one_or_both_know_only_an_address_make_one_link) {
   for (const bool b_knows : {true, false}) {
     for (int lead = -8; lead <= 8; ++lead) {
       SCOPED_TRACE(std::to_string(b_knows) + " " + std::to_string(lead));
@@ -168,7 +168,7 @@ TEST_F(TcpGuest, crossing_dials_of_which_one_or_both_know_only_an_address_make_o
   }
 }
 
-TEST_F(TcpGuest, a_larger_id_whose_smaller_one_cannot_reach_it_is_taken_after_a_while) {
+TEST_F(InboundConnection, a_larger_id_whose_smaller_one_cannot_reach_it_is_taken_after_a_while) {
   dial(*a, *b, id_b);
   auto nowhere = request(id_b, {"tcp://127.0.0.1:1"}, true);
   a->close(0);
@@ -178,57 +178,57 @@ TEST_F(TcpGuest, a_larger_id_whose_smaller_one_cannot_reach_it_is_taken_after_a_
   expect_one_link();
 }
 
-TEST_F(TcpGuest, a_peer_that_connects_anew_replaces_its_half_dead_link) {
-  Stranger old(*b);
+TEST_F(InboundConnection, a_peer_that_connects_anew_replaces_its_half_dead_link) {
+  Unauthenticated old(*b);
   old.say(hello_from(id_a, id_b));
-  ASSERT_TRUE(within(1 * second, [&] { return b->state(guest_index) == LinkState::up; }));
+  ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   EXPECT_FALSE(within(280 * millisecond, [&] { return a->state(0) == LinkState::up; }));
   EXPECT_TRUE(hear_b->losses.empty());
   ASSERT_TRUE(within(50 * millisecond, [&] { return a->state(0) == LinkState::up; }));
-  ASSERT_EQ(hear_b->losses[guest_index].size(), 1u);
-  EXPECT_EQ(hear_b->losses[guest_index][0].code(), Code::peer_lost);
-  EXPECT_NE(hear_b->losses[guest_index][0].message().find("connected anew"), std::string::npos) << hear_b->losses[guest_index][0].message();
-  EXPECT_EQ(book_b.guests, (std::vector{id_a, id_a}));
+  ASSERT_EQ(hear_b->losses[inbound_index].size(), 1u);
+  EXPECT_EQ(hear_b->losses[inbound_index][0].code(), Code::peer_lost);
+  EXPECT_NE(hear_b->losses[inbound_index][0].message().find("connected anew"), std::string::npos) << hear_b->losses[inbound_index][0].message();
+  EXPECT_EQ(book_b.inbound, (std::vector{id_a, id_a}));
   expect_frame(*a, *hear_b);
   ASSERT_TRUE(within(1 * second, [&] { return old.closed(); }));
 }
 
-TEST_F(TcpGuest, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
-  auto old = std::make_unique<Stranger>(*b);
+TEST_F(InboundConnection, a_peer_whose_old_link_ends_meanwhile_need_not_wait) {
+  auto old = std::make_unique<Unauthenticated>(*b);
   old->say(hello_from(id_a, id_b));
-  ASSERT_TRUE(within(1 * second, [&] { return b->state(guest_index) == LinkState::up; }));
+  ASSERT_TRUE(within(1 * second, [&] { return b->state(inbound_index) == LinkState::up; }));
   dial(*a, *b, id_b);
   settle();
   EXPECT_EQ(a->state(0), LinkState::connecting);
   old.reset();
-  EXPECT_TRUE(within(100 * millisecond, [&] { return a->state(0) == LinkState::up && b->state(guest_index) == LinkState::up; }));
+  EXPECT_TRUE(within(100 * millisecond, [&] { return a->state(0) == LinkState::up && b->state(inbound_index) == LinkState::up; }));
 }
 
-TEST_F(TcpGuest, a_full_book_turns_guests_away) {
+TEST_F(InboundConnection, a_full_book_turns_inbound_away) {
   book_b.full = true;
-  Stranger guest(*b);
-  guest.say(hello_from(PeerId{7, 7}, id_b));
-  ASSERT_TRUE(within(1 * second, [&] { return guest.closed(); }));
-  EXPECT_EQ(guest.refusal(), TcpRefusal::busy);
+  Unauthenticated inbound(*b);
+  inbound.say(hello_from(PeerId{7, 7}, id_b));
+  ASSERT_TRUE(within(1 * second, [&] { return inbound.closed(); }));
+  EXPECT_EQ(inbound.refusal(), TcpRefusal::busy);
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(TcpGuest, who_shows_another_key_hears_neither_a_name_nor_a_yes) {
-  Stranger stranger(*b), namesake(*b), nobody(*b);
-  stranger.say(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
+TEST_F(InboundConnection, who_shows_another_key_hears_neither_a_name_nor_a_yes) {
+  Unauthenticated unauthenticated(*b), namesake(*b), nobody(*b);
+  unauthenticated.say(hello_from(PeerId{7, 7}, PeerId{}, job(1)));
   namesake.say(hello_from(id_b, id_b));
   nobody.say(hello_from(PeerId{}, id_b));
-  ASSERT_TRUE(within(1 * second, [&] { return stranger.closed() && namesake.closed() && nobody.closed(); }));
-  EXPECT_EQ(stranger.refusal(), TcpRefusal::other_job);
-  EXPECT_EQ(stranger.heard().size(), sizeof(TcpReply));
+  ASSERT_TRUE(within(1 * second, [&] { return unauthenticated.closed() && namesake.closed() && nobody.closed(); }));
+  EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::other_job);
+  EXPECT_EQ(unauthenticated.heard().size(), sizeof(TcpReply));
   EXPECT_EQ(namesake.refusal(), TcpRefusal::not_expected);
   EXPECT_EQ(nobody.refusal(), TcpRefusal::not_expected);
-  EXPECT_TRUE(book_b.guests.empty());
+  EXPECT_TRUE(book_b.inbound.empty());
 }
 
-TEST_F(TcpGuest, who_asks_for_a_name_again_and_again_is_sent_away) {
-  Stranger curious(*b);
+TEST_F(InboundConnection, who_asks_for_a_name_again_and_again_is_sent_away) {
+  Unauthenticated curious(*b);
   curious.say(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(within(1 * second, [&] {
     EXPECT_FALSE(curious.closed());
@@ -239,7 +239,7 @@ TEST_F(TcpGuest, who_asks_for_a_name_again_and_again_is_sent_away) {
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(TcpGuest, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
+TEST_F(InboundConnection, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
   const auto nobody = transport(PeerId{9, 9})->endpoints()[0];
   // The second listens, but as another process: whoever was there before is gone.
   auto asked = request(id_b, {nobody, a->endpoints()[0]}, true);
@@ -250,7 +250,7 @@ TEST_F(TcpGuest, a_dial_that_is_refused_everywhere_ends_at_once_if_asked_to) {
   EXPECT_NE(loss_of_a().message().find(nobody.substr(6) + ": connection refused"), std::string::npos) << loss_of_a().message();
 }
 
-TEST_F(TcpGuest, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_gone) {
+TEST_F(InboundConnection, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_gone) {
   // Accepts connections and says nothing.
   Descriptor silent(::socket(AF_INET, SOCK_STREAM, 0));
   const auto loopback = *parse_tcp_address("127.0.0.1");
@@ -264,7 +264,7 @@ TEST_F(TcpGuest, one_address_without_an_answer_leaves_it_open_whether_a_peer_is_
   EXPECT_EQ(loss_of_a().code(), Code::unavailable);
 }
 
-TEST_F(TcpGuest, another_job_is_told_from_no_answer) {
+TEST_F(InboundConnection, another_job_is_told_from_no_answer) {
   b->set_job(job(0x77));
   ASSERT_TRUE(a->add_peer(to_whoever(*b)).ok());
   ASSERT_TRUE(within(1 * second, [&] { return !hear_a->losses.empty(); }));
@@ -272,8 +272,8 @@ TEST_F(TcpGuest, another_job_is_told_from_no_answer) {
   EXPECT_NE(loss_of_a().message().find("another job"), std::string::npos) << loss_of_a().message();
 }
 
-TEST_F(TcpGuest, a_link_of_several_streams_is_refused) {
-  Stranger first(*b), second(*b);
+TEST_F(InboundConnection, a_link_of_several_streams_is_refused) {
+  Unauthenticated first(*b), second(*b);
   auto hello = hello_from(PeerId{7, 7}, id_b);
   hello.stream_count = 2;
   seal_hello(hello);
@@ -281,18 +281,18 @@ TEST_F(TcpGuest, a_link_of_several_streams_is_refused) {
   hello.stream_index = 1;
   seal_hello(hello);
   second.say(hello);
-  for (auto* stranger : {&first, &second}) {
-    ASSERT_TRUE(until([&] { return stranger->closed(); }));
-    EXPECT_EQ(stranger->refusal(), TcpRefusal::stream);
+  for (auto* unauthenticated : {&first, &second}) {
+    ASSERT_TRUE(until([&] { return unauthenticated->closed(); }));
+    EXPECT_EQ(unauthenticated->refusal(), TcpRefusal::stream);
   }
-  EXPECT_TRUE(book_b.guests.empty());
+  EXPECT_TRUE(book_b.inbound.empty());
 }
 
-using TcpNoGuests = TcpPair;
+using TcpNoInbound = TcpPair;
 
-TEST_F(TcpNoGuests, whoever_listens_neither_can_be_dialled_nor_introduces_itself) {
+TEST_F(TcpNoInbound, whoever_listens_neither_can_be_dialled_nor_introduces_itself) {
   EXPECT_EQ(a->add_peer(request(PeerId{}, b->endpoints(), true)).code(), Code::invalid);
-  Stranger curious(*b);
+  Unauthenticated curious(*b);
   curious.say(hello_from(PeerId{7, 7}, PeerId{}));
   ASSERT_TRUE(until([&] { return curious.closed(); }));
   EXPECT_EQ(curious.refusal(), TcpRefusal::other_process);

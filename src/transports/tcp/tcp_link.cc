@@ -72,11 +72,11 @@ size_t TcpLink::queued_frames() const {
   return count;
 }
 
-size_t TcpLink::room() {
+size_t TcpLink::credit() {
   if (state_ == LinkState::lost) return 0;
   const size_t queued = queued_frames();
   if (state_ == LinkState::up && queued < options_.queue_frames_max) return options_.queue_frames_max - queued;
-  room_refused_ = true;
+  credit_refused_ = true;
   return 0;
 }
 
@@ -96,7 +96,7 @@ bool TcpLink::send(const FrameHeader& header, std::span<const std::byte> payload
   auto& stream = stream_for(payload.size());
   if (!stream.queue().empty()) {
     const size_t queued = queued_frames();
-    if (queued + 1 >= options_.queue_frames_max) room_refused_ = true;
+    if (queued + 1 >= options_.queue_frames_max) credit_refused_ = true;
     if (queued >= options_.queue_frames_max + options_.extra_frames_max) {
       overflowed_ = true;
       return true;
@@ -127,14 +127,14 @@ bool TcpLink::read_all(Sink& sink) {
   return any;
 }
 
-bool TcpLink::take_room_news() {
-  if (!room_news()) return false;
-  room_refused_ = false;
+bool TcpLink::take_credit_news() {
+  if (!credit_news()) return false;
+  credit_refused_ = false;
   return true;
 }
 
 bool TcpLink::wants_poll() const {
-  if (lost_ || room_news() || overflowed_ || silent_) return true;
+  if (lost_ || credit_news() || overflowed_ || silent_) return true;
   return state_ == LinkState::up && std::any_of(streams_.begin(), streams_.end(), [&](const auto& stream) {
            return (stream->ended() && end_deadline_ == never) || stream->wants_poll(pool_, request_.peer);
          });
@@ -204,13 +204,13 @@ void TcpLink::lose(const Status& why, std::vector<uint64_t>& sent) {
   state_ = LinkState::lost;
   lost_ = why;
   dialer.reset();
-  room_refused_ = false;
+  credit_refused_ = false;
   overflowed_ = silent_ = false;
   silence_check_ = end_deadline_ = never;
   for (auto& stream : streams_) stream->detach(sent);
 }
 
-void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpFarewell>& slow) {
+void TcpLink::close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& slow) {
   if (memory_valid && state_ == LinkState::up) flush(sent);
   const bool greeted = state_ == LinkState::up;
   state_ = LinkState::lost;

@@ -21,7 +21,7 @@
 namespace unisono {
 
 struct TcpLinkOptions {
-  // Frames with payload that wait for the kernel; room() counts down from it. 64 frames of 256 KiB are four times what the
+  // Frames with payload that wait for the kernel; credit() counts down from it. 64 frames of 256 KiB are four times what the
   // kernel itself buffers at most, so a longer queue only adds delay.
   size_t queue_frames_max = 64;
   // Frames that are accepted beyond it (those without payload always are): enough for one credit or verdict for each of
@@ -54,16 +54,16 @@ class TcpLink {
   void yield();
 
   // Using it. ------------------------------------------------------------------------------------------------------
-  size_t room();
+  size_t credit();
   bool send(const FrameHeader& header, std::span<const std::byte> payload, uint64_t id);
   void cancel(uint64_t match, uint64_t mask, uint32_t group, uint64_t operation);
   bool flush(std::vector<uint64_t>& sent);
   bool read(uint16_t stream, Sink& sink);
   bool read_all(Sink& sink);
   size_t queued_frames() const;
-  // True once after room() was 0 and is not any more.
-  bool take_room_news();
-  bool room_news() const { return room_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
+  // True once after credit() was 0 and is not any more.
+  bool take_credit_news();
+  bool credit_news() const { return credit_refused_ && state_ == LinkState::up && queued_frames() < options_.queue_frames_max; }
   bool wants_poll() const;
   void update_interest();
 
@@ -81,7 +81,7 @@ class TcpLink {
   void schedule_silence_check(Nanos now);
   // No more traffic. Sockets are closed, or handed to `slow` for an orderly goodbye. memory_valid: of what is being sent.
   void lose(const Status& why, std::vector<uint64_t>& sent);
-  void close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpFarewell>& slow);
+  void close(bool memory_valid, std::vector<uint64_t>& sent, std::vector<TcpDrain>& slow);
   // The status that Sink::lost is owed, once.
   std::optional<Status> take_lost_news();
   bool lost_news() const { return lost_.has_value(); }
@@ -107,7 +107,7 @@ class TcpLink {
   std::string description_ = "tcp, not connected";
   std::optional<Status> lost_;
   size_t next_stream_ = 0;       // of large frames
-  bool room_refused_ = true;     // nothing may be sent while connecting
+  bool credit_refused_ = true;     // nothing may be sent while connecting
   bool overflowed_ = false;
   bool silent_ = false;
   Nanos silence_check_ = never;

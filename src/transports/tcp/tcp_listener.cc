@@ -83,15 +83,15 @@ int TcpListener::listen_at_all() {
   return last;
 }
 
-bool TcpListener::step(Nanos now, TcpDoor& door) {
+bool TcpListener::step(Nanos now, TcpAcceptor& acceptor) {
   bool any = accept_some(now);
   look_again_ = false;
   for (size_t i = 0; i < waiting_.size();) {
     auto& visitor = waiting_[i];
     auto fate = read(visitor, now);
-    if (fate == Fate::stays && visitor.guest) fate = judge(visitor, now, door);
+    if (fate == Fate::stays && visitor.inbound) fate = judge(visitor, now, acceptor);
     if (fate == Fate::stays && now >= visitor.until) {
-      if (visitor.guest) {
+      if (visitor.inbound) {
         refuse(visitor, TcpRefusal::unknown_peer, "nobody added this peer");
       } else {
         refuse(visitor, TcpRefusal::not_unisono, "no greeting in time");
@@ -107,7 +107,7 @@ bool TcpListener::step(Nanos now, TcpDoor& door) {
     if (fate == Fate::enters) {
       TcpHello hello;
       std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
-      door.enter(hello, std::move(visitor.socket));
+      acceptor.enter(hello, std::move(visitor.socket));
     }
     waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
   }
@@ -144,11 +144,11 @@ bool TcpListener::accept_some(Nanos now) {
   return any;
 }
 
-// One more stranger or guest comes: if there are too many already, the oldest of its kind goes.
-void TcpListener::make_place(bool guest) {
-  const auto same = [&](const Visitor& visitor) { return visitor.guest == guest && visitor.socket.open(); };
+// One more unauthenticated peer or guest comes: if there are too many already, the oldest of its kind goes.
+void TcpListener::make_place(bool inbound) {
+  const auto same = [&](const Visitor& visitor) { return visitor.inbound == inbound && visitor.socket.open(); };
   const auto count = static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), same));
-  if (count < (guest ? options_.guests_max : options_.strangers_max)) return;
+  if (count < (inbound ? options_.inbound_max : options_.unauthenticated_max)) return;
   const auto oldest = std::find_if(waiting_.begin(), waiting_.end(), same);
   refuse(*oldest, TcpRefusal::busy, "too many wait");
   unwatch(epoll_, oldest->socket.get());
@@ -158,7 +158,7 @@ void TcpListener::make_place(bool guest) {
 
 TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
   if (!visitor.socket.open()) return Fate::withdrew;
-  if (visitor.guest) {
+  if (visitor.inbound) {
     // A guest says nothing more before the reply; what can come is its end.
     std::byte ahead{};
     const auto count = ::recv(visitor.socket.get(), &ahead, 1, MSG_DONTWAIT | MSG_PEEK);
@@ -188,22 +188,22 @@ TcpListener::Fate TcpListener::read(Visitor& visitor, Nanos now) {
     return Fate::refused;
   }
   make_place(true);
-  visitor.guest = true;
+  visitor.inbound = true;
   visitor.since = now;
-  visitor.until = now + options_.guest_timeout;
+  visitor.until = now + options_.inbound_timeout;
   return Fate::stays;
 }
 
-TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpDoor& door) {
+TcpListener::Fate TcpListener::judge(Visitor& visitor, Nanos now, TcpAcceptor& acceptor) {
   TcpHello hello;
   std::memcpy(&hello, visitor.bytes.data(), sizeof hello);
-  const auto verdict = door.judge(hello, now - visitor.since);
+  const auto verdict = acceptor.judge(hello, now - visitor.since);
   visitor.again = never;
   if (verdict.wait) {
     if (verdict.again != never) visitor.again = visitor.since + verdict.again;
     return Fate::stays;
   }
-  if (verdict.refusal == TcpRefusal::introduction) return introduce(visitor, now, door.introduction());
+  if (verdict.refusal == TcpRefusal::introduction) return introduce(visitor, now, acceptor.introduction());
   if (verdict.refusal != TcpRefusal::none) {
     refuse(visitor, verdict.refusal, name(verdict.refusal));
     return Fate::refused;
@@ -224,14 +224,14 @@ TcpListener::Fate TcpListener::introduce(Visitor& visitor, Nanos now, const Peer
   introduction.self = self;
   const auto count = send_some(visitor.socket.get(), std::as_bytes(std::span(&introduction, 1)));
   if (count != sizeof introduction) return Fate::withdrew;
-  visitor.guest = false;
+  visitor.inbound = false;
   visitor.byte_count = 0;
   visitor.until = now + options_.hello_timeout;
   return Fate::stays;
 }
 
 void TcpListener::refuse(Visitor& visitor, TcpRefusal why, const char* text) {
-  // A member that comes twice, or to two of our addresses at once, is no stranger.
+  // A member that comes twice, or to two of our addresses at once, is no unauthenticated peer.
   if (why != TcpRefusal::duplicate) {
     ++refused_;
     last_refusal_ = "refused " + std::to_string(refused_) + " connections, the last from " + visitor.from.to_string() +

@@ -1,7 +1,7 @@
-// The listening port of one process and the strangers at it: connections that have not yet shown who they are.
+// The listening port of one process and the unauthenticated peers at it: connections that have not yet shown who they are.
 //
-// A stranger has a few seconds to say a hello of this version and job to this process; whatever else comes is counted and
-// closed. Strangers cannot use up memory or descriptors: their number is limited, and the oldest goes first. Who has shown the
+// An unauthenticated peer has a few seconds to say a hello of this version and job to this process; whatever else comes is counted and
+// closed. Unauthenticated peers cannot use up memory or descriptors: their number is limited, and the oldest goes first. Who has shown the
 // key of the job (or shows a hello before the key is known) may wait longer, until its peer is added.
 #pragma once
 
@@ -22,16 +22,16 @@ struct TcpListenerOptions {
   std::vector<InterfaceAddress> addresses{};  // to listen at; empty = everything
   uint16_t port = 0;                        // 0 = the kernel chooses
   Nanos hello_timeout = 5 * second;
-  Nanos guest_timeout = 10 * second;        // for a good hello whose peer is not added yet
-  size_t strangers_max = 64;
+  Nanos inbound_timeout = 10 * second;        // for a good hello whose peer is not added yet
+  size_t unauthenticated_max = 64;
   // One per stream and address of every member of a large job that all come before the roster does.
-  size_t guests_max = 1024;
+  size_t inbound_max = 1024;
 };
 
 // Decides about hellos and takes the connections.
-class TcpDoor {
+class TcpAcceptor {
  public:
-  virtual ~TcpDoor() = default;
+  virtual ~TcpAcceptor() = default;
   struct Verdict {
     bool wait = false;  // ask again later
     Nanos again = never;  // at the latest when it has waited so long
@@ -52,14 +52,14 @@ class TcpListener {
 
   uint16_t port() const { return port_; }
   // Accepts, reads and judges. True if anything happened.
-  bool step(Nanos now, TcpDoor& door);
+  bool step(Nanos now, TcpAcceptor& acceptor);
   // Guests are judged at the next step: the key is known, or a peer was added.
   void look_again() { look_again_ = true; }
   bool wants_step() const { return look_again_; }
   Nanos next_deadline() const;
   uint64_t refused() const { return refused_; }
   size_t waiting() const { return waiting_.size(); }
-  // "refused 3 strangers, the last from 10.0.0.1:4 (another job is there)", or empty.
+  // "refused 3 unauthenticated peers, the last from 10.0.0.1:4 (another job is there)", or empty.
   std::string last_refusal() const { return last_refusal_; }
 
  private:
@@ -69,7 +69,7 @@ class TcpListener {
     std::array<std::byte, sizeof(TcpHello)> bytes{};
     size_t byte_count = 0;
     Nanos until = 0;
-    bool guest = false;       // its hello is complete and good
+    bool inbound = false;       // its hello is complete and good
     bool introduced = false;  // it has been told our id, and may greet once more
     Nanos since = 0;          // of the hello
     Nanos again = never;      // when it is judged again at the latest
@@ -81,16 +81,16 @@ class TcpListener {
   int listen_everywhere();
   int listen_at_all();
   bool accept_some(Nanos now);
-  void make_place(bool guest);
+  void make_place(bool inbound);
   Fate read(Visitor& visitor, Nanos now);
-  Fate judge(Visitor& visitor, Nanos now, TcpDoor& door);
+  Fate judge(Visitor& visitor, Nanos now, TcpAcceptor& acceptor);
   Fate introduce(Visitor& visitor, Nanos now, const PeerId& self);
   void refuse(Visitor& visitor, TcpRefusal why, const char* text);
 
   TcpListenerOptions options_;
   int epoll_ = -1;
   std::vector<Descriptor> sockets_;
-  Descriptor spare_;  // given up for a moment when there are no descriptors left, to turn a stranger away
+  Descriptor spare_;  // given up for a moment when there are no descriptors left, to turn an unauthenticated peer away
   uint16_t port_ = 0;
   std::vector<Visitor> waiting_;  // oldest first
   uint64_t refused_ = 0;

@@ -18,20 +18,20 @@ int send_buffer(const Descriptor& socket) {
 }
 
 TEST(TcpPath, a_connection_inside_one_host_is_short_and_gets_a_bound) {
-  const Descriptor door(::socket(AF_INET, SOCK_STREAM, 0));
+  const Descriptor acceptor(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in where{};
   where.sin_family = AF_INET;
   where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t bytes = sizeof where;
-  ASSERT_EQ(::bind(door.get(), reinterpret_cast<sockaddr*>(&where), bytes), 0);
-  ASSERT_EQ(::listen(door.get(), 1), 0);
-  ASSERT_EQ(::getsockname(door.get(), reinterpret_cast<sockaddr*>(&where), &bytes), 0);
+  ASSERT_EQ(::bind(acceptor.get(), reinterpret_cast<sockaddr*>(&where), bytes), 0);
+  ASSERT_EQ(::listen(acceptor.get(), 1), 0);
+  ASSERT_EQ(::getsockname(acceptor.get(), reinterpret_cast<sockaddr*>(&where), &bytes), 0);
   // A handshake on a busy machine may take long: any of some connections will do.
   Nanos shortest = never;
   for (int i = 0; i < 20; ++i) {
     const Descriptor dialled(::socket(AF_INET, SOCK_STREAM, 0));
     ASSERT_EQ(::connect(dialled.get(), reinterpret_cast<sockaddr*>(&where), bytes), 0);
-    const Descriptor accepted(::accept(door.get(), nullptr, nullptr));
+    const Descriptor accepted(::accept(acceptor.get(), nullptr, nullptr));
     const auto round_trip = least_round_trip(dialled.get());
     EXPECT_GT(round_trip, 0);
     shortest = std::min(shortest, round_trip);

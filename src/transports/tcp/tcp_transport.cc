@@ -18,7 +18,7 @@ constexpr size_t direct_streams_max = 3;
 // While links are in use and nothing is being connected, new connections can wait for a few polls.
 constexpr uint32_t control_every = 64;
 constexpr Nanos control_interval = millisecond;
-constexpr size_t farewells_max = 64;
+constexpr size_t drains_max = 64;
 
 bool is_gone(const TcpLink& link) { return link.request().give_up_if_refused && link.dialer->turned_away(); }
 
@@ -49,12 +49,12 @@ Status TcpTransport::open() {
   if (!epoll_.open() || !control_.open() || !watch(epoll_.get(), control_.get(), EPOLLIN, control_tag)) {
     return Status(Code::unavailable, "tcp: cannot make an epoll descriptor: " + error_text(errno));
   }
-  TcpListenerOptions door{.port = options_.port,
+  TcpListenerOptions acceptor{.port = options_.port,
                           .hello_timeout = options_.hello_timeout,
-                          .guest_timeout = options_.guest_timeout,
-                          .strangers_max = options_.strangers_max};
-  if (!options_.interface.empty()) door.addresses = listening_;
-  auto listener = TcpListener::make(door, control_.get());
+                          .inbound_timeout = options_.inbound_timeout,
+                          .unauthenticated_max = options_.unauthenticated_max};
+  if (!options_.interface.empty()) acceptor.addresses = listening_;
+  auto listener = TcpListener::make(acceptor, control_.get());
   if (!listener.ok()) return listener.status();
   listener_.emplace(std::move(*listener));
   return {};
@@ -62,8 +62,8 @@ Status TcpTransport::open() {
 
 TcpTransport::~TcpTransport() {
   // Not flushed: the senders' memory may have gone before us.
-  for (auto* link : live_) link->close(false, sent_, farewells_);
-  step_farewells(0);
+  for (auto* link : live_) link->close(false, sent_, drains_);
+  step_drains(0);
 }
 
 // Connector ---------------------------------------------------------------------------------------------------------
@@ -167,16 +167,16 @@ Status TcpTransport::unreachable(const TcpLink& link, const char* what) const {
   } else {
     text += "waited for its connection at";
     for (const auto& endpoint : endpoints()) text += " " + endpoint;
-    if (const auto strangers = listener_->last_refusal(); !strangers.empty()) text += "; " + strangers;
+    if (const auto unauthenticated = listener_->last_refusal(); !unauthenticated.empty()) text += "; " + unauthenticated;
   }
   return Status(code, text);
 }
 
 // Transport: sending ------------------------------------------------------------------------------------------------
 
-size_t TcpTransport::room(PeerIndex peer) {
+size_t TcpTransport::credit(PeerIndex peer) {
   auto* link = find(peer);
-  return link == nullptr ? 0 : link->room();
+  return link == nullptr ? 0 : link->credit();
 }
 
 Slot TcpTransport::acquire(std::span<const PeerIndex>, size_t, bool) { return {}; }
@@ -211,12 +211,12 @@ void TcpTransport::close(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr) return;
   if (link->state() == LinkState::connecting) --connecting_;
-  std::vector<TcpFarewell> slow;
+  std::vector<TcpDrain> slow;
   link->close(true, sent_, slow);
-  for (auto& farewell : slow) {
-    if (!farewell.watch(control_.get())) continue;
-    if (farewells_.size() == farewells_max) farewells_.erase(farewells_.begin());
-    farewells_.push_back(std::move(farewell));
+  for (auto& drain : slow) {
+    if (!drain.watch(control_.get())) continue;
+    if (drains_.size() == drains_max) drains_.erase(drains_.begin());
+    drains_.push_back(std::move(drain));
   }
   const auto at = std::find(live_.begin(), live_.end(), link);
   if (at != live_.end()) {
@@ -250,7 +250,7 @@ bool TcpTransport::poll(Nanos now, Sink& sink) {
 
 bool TcpTransport::control_is_due(Nanos now) {
   if (check_control_ || now >= control_deadline_) return true;
-  const bool busy = std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !farewells_.empty() || live_.empty();
+  const bool busy = std::exchange(slept_, false) || connecting_ > 0 || listener_->waiting() > 0 || !drains_.empty() || live_.empty();
   if (!busy && ++polls_ % control_every != 0 && now - last_control_ < control_interval) return false;
   last_control_ = now;
   epoll_event event;
@@ -268,8 +268,8 @@ bool TcpTransport::step_control(Nanos now) {
     control_deadline_ = std::min(control_deadline_, link->request().deadline);
     if (link->dialer) control_deadline_ = std::min(control_deadline_, link->dialer->next_deadline());
   }
-  any |= step_farewells(now);
-  for (const auto& farewell : farewells_) control_deadline_ = std::min(control_deadline_, farewell.deadline());
+  any |= step_drains(now);
+  for (const auto& drain : drains_) control_deadline_ = std::min(control_deadline_, drain.deadline());
   return any;
 }
 
@@ -308,8 +308,8 @@ void TcpTransport::finish_dialling(TcpLink& link) {
   mark_up(link);
 }
 
-bool TcpTransport::step_farewells(Nanos now) {
-  return std::erase_if(farewells_, [&](auto& farewell) { return !farewell.step(now); }) > 0;
+bool TcpTransport::step_drains(Nanos now) {
+  return std::erase_if(drains_, [&](auto& drain) { return !drain.step(now); }) > 0;
 }
 
 bool TcpTransport::move_bytes(Nanos now, Sink& sink) {
@@ -373,15 +373,15 @@ bool TcpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
-    if (!link->take_room_news()) continue;
-    sink.room(peer);
+    if (!link->take_credit_news()) continue;
+    sink.credit(peer);
     any = true;
   }
   return any;
 }
 
-bool TcpTransport::lingers() const {
-  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
+bool TcpTransport::draining() const {
+  return !drains_.empty() || std::any_of(live_.begin(), live_.end(), [](const TcpLink* link) { return link->queued_frames() > 0; });
 }
 
 Nanos TcpTransport::next_deadline() const {

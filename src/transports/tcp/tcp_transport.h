@@ -32,8 +32,8 @@ struct TcpOptions {
   TcpLinkOptions link{};
   PayloadPoolLimits pool{};
   Nanos hello_timeout = 5 * second;   // a connection that says nothing is closed then
-  Nanos guest_timeout = 10 * second;  // a good hello waits so long for its peer to be added
-  size_t strangers_max = 64;          // connections without a good hello; the oldest goes
+  Nanos inbound_timeout = 10 * second;  // a good hello waits so long for its peer to be added
+  size_t unauthenticated_max = 64;          // connections without a good hello; the oldest goes
   // With a guest book: a linked peer that connects anew waits so long for the end of its old link, which may be on the way, or for its own,
   // if it is of a dial that is withdrawn just now; then the new connection replaces the old one.
   Nanos replace_after = 300 * millisecond;
@@ -41,7 +41,7 @@ struct TcpOptions {
   Nanos yield_after = 1 * second;
 };
 
-class TcpTransport final : public Transport, public Connector, private TcpDoor {
+class TcpTransport final : public Transport, public Connector, private TcpAcceptor {
  public:
   // invalid: no such interface, or streams out of range. unavailable: the port is taken.
   static Result<std::unique_ptr<TcpTransport>> make(const TcpOptions& options);
@@ -55,7 +55,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
 
   // Transport
   const char* name() const override { return "tcp"; }
-  size_t room(PeerIndex peer) override;
+  size_t credit(PeerIndex peer) override;
   size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
@@ -66,7 +66,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
-  bool lingers() const override;
+  bool draining() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override { slept_ = true; }
@@ -77,7 +77,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   // each other, the connection of the smaller id survives, and no `lost` is said; a peer that is linked and connects anew replaces
   // its link, which is lost then. A dial that meets another job or version is lost with the code invalid. Before any link is made; `book` outlives the transport.
   // Links have one stream, so that a payload is placed and received before the next one is placed.
-  void welcome(GuestBook& book) { book_ = &book; }
+  void welcome(InboundRegistry& book) { book_ = &book; }
   // Where the other end of this link is, or was; no bytes if it never was up.
   TcpAddress remote(PeerIndex peer) const;
 
@@ -90,7 +90,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   Status open();
   TcpLink* find(PeerIndex peer) const { return peer < links_.size() ? links_[peer].get() : nullptr; }
 
-  // TcpDoor
+  // TcpAcceptor
   Verdict judge(const TcpHello& hello, Nanos waited) override;
   PeerId introduction() const override { return options_.self; }
   void enter(const TcpHello& hello, Descriptor socket) override;
@@ -104,7 +104,7 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
   bool step_control(Nanos now);
   bool step_connecting(TcpLink& link, Nanos now);
   void finish_dialling(TcpLink& link);
-  bool step_farewells(Nanos now);
+  bool step_drains(Nanos now);
   bool move_bytes(Nanos now, Sink& sink);
   bool move_ready(Sink& sink);
   bool report(Sink& sink);
@@ -115,18 +115,18 @@ class TcpTransport final : public Transport, public Connector, private TcpDoor {
 
   TcpOptions options_;
   Descriptor epoll_;    // control_ and all streams; what a sleeper waits on
-  Descriptor control_;  // listening sockets, strangers, dialled sockets, farewells
+  Descriptor control_;  // listening sockets, unauthenticated peers, dialled sockets, farewells
   std::vector<InterfaceAddress> interfaces_;  // of this host, best first
   std::vector<InterfaceAddress> listening_;   // the part of them that was chosen
   std::optional<TcpListener> listener_;
   std::optional<JobKey> job_;
-  GuestBook* book_ = nullptr;
+  InboundRegistry* book_ = nullptr;
   PayloadPool pool_;
   std::vector<std::unique_ptr<TcpLink>> links_;  // by PeerIndex
   std::vector<TcpLink*> live_;                   // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;            // of live_
   std::vector<std::unique_ptr<TcpLink>> graveyard_;  // closed during poll
-  std::vector<TcpFarewell> farewells_;
+  std::vector<TcpDrain> drains_;
   std::vector<PeerIndex> over_;      // dials without an id that led to a link that there is
   std::vector<uint64_t> sent_;       // ids to report
   std::vector<uint64_t> reporting_;  // being reported

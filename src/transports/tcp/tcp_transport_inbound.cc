@@ -11,7 +11,7 @@ TcpAddress TcpTransport::remote(PeerIndex peer) const {
   return link == nullptr ? TcpAddress() : link->remote();
 }
 
-TcpDoor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
+TcpAcceptor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   if (!job_) return {.wait = true};
   if (hello.key != *job_) return {.refusal = TcpRefusal::other_job};
   if (book_ != nullptr && hello.to == PeerId{}) return {.refusal = TcpRefusal::introduction};
@@ -33,21 +33,21 @@ TcpDoor::Verdict TcpTransport::judge(const TcpHello& hello, Nanos waited) {
   return {};
 }
 
-TcpDoor::Verdict TcpTransport::admit(const TcpHello& hello) {
+TcpAcceptor::Verdict TcpTransport::admit(const TcpHello& hello) {
   if (hello.from == PeerId{} || hello.from == options_.self) return {.refusal = TcpRefusal::not_expected};
-  LinkRequest guest;
-  guest.id = hello.from;
-  guest.deadline = now_ + options_.guest_timeout;
-  if (!book_->admit(guest)) return {.refusal = TcpRefusal::busy};
-  guest.dial = false;
-  const auto added = add_peer(guest);
+  LinkRequest inbound;
+  inbound.id = hello.from;
+  inbound.deadline = now_ + options_.inbound_timeout;
+  if (!book_->admit(inbound)) return {.refusal = TcpRefusal::busy};
+  inbound.dial = false;
+  const auto added = add_peer(inbound);
   UNISONO_CHECK(added.ok());
   return {};
 }
 
 // Both sides decide alike without a word: the smaller id's dial is taken by the larger one, which withdraws its own; the smaller one lets
 // the larger one's wait until it is withdrawn. A dial is accepted only by who has no other, so no link that is up on one side is withdrawn by the other.
-std::optional<TcpDoor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
+std::optional<TcpAcceptor::Verdict> TcpTransport::judge_rival(const TcpHello& hello, TcpLink& link, Nanos waited) {
   if (link.state() == LinkState::up) {
     if (waited >= options_.replace_after) {
       link.lose(Status(Code::peer_lost, link.request().label + ": it has connected anew; " + link.describe()), sent_);

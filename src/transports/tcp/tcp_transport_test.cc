@@ -182,9 +182,9 @@ TEST_F(Tcp, last_words_reach_a_peer_that_reads_late_behind_a_frame_half_written)
   a->send(0, data_header(sent, payload.size()), payload, sent);     // and this one not at all
   a->cancel(0, 0, 0, 0);
   payload.assign(payload.size(), std::byte{});
-  auto farewell = data_header(77, 0);
-  farewell.kind = FrameKind::goodbye;
-  a->send(0, farewell, {}, 0);
+  auto drain = data_header(77, 0);
+  drain.kind = FrameKind::goodbye;
+  a->send(0, drain, {}, 0);
   for (int i = 0; i < 50; ++i) b->send(0, data_header(0, 0), {}, 0);
   a->close(0);
   for (int i = 0; i < 100; ++i) a->poll(clock_now(), *hear_a);      // the other side still sleeps
@@ -205,7 +205,7 @@ TEST_F(Tcp, a_sink_that_keeps_views_holds_back_its_peer_and_nobody_else) {
   const auto payload = pattern(256u << 10, test_seed());
   size_t sent = 0;
   const auto pump = [&] {
-    for (; sent < 40 && a->room(0) > 0; ++sent) a->send(0, data_header(sent, payload.size()), payload, sent);
+    for (; sent < 40 && a->credit(0) > 0; ++sent) a->send(0, data_header(sent, payload.size()), payload, sent);
   };
   for (int i = 0; i < 2000; ++i) {
     pump();

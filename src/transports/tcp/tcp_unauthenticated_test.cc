@@ -9,10 +9,10 @@
 namespace unisono::conformance {
 namespace {
 
-class TcpStrangers : public TcpPair {
+class TcpUnauthenticated : public TcpPair {
  protected:
   // What a member of this name says on the two streams of its link.
-  void say_both(Stranger& first, Stranger& second) {
+  void say_both(Unauthenticated& first, Unauthenticated& second) {
     auto hello = two_streams();
     first.say(hello);
     hello.stream_index = 1;
@@ -32,42 +32,42 @@ class TcpStrangers : public TcpPair {
   const PeerId member_id{7, 7};
 };
 
-TEST_F(TcpStrangers, an_http_client_is_closed_without_an_answer) {
+TEST_F(TcpUnauthenticated, an_http_client_is_closed_without_an_answer) {
   link();
-  Stranger stranger(*b);
-  stranger.say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  ASSERT_TRUE(until([&] { return stranger.closed(); }));
-  EXPECT_TRUE(stranger.heard().empty());
+  Unauthenticated unauthenticated(*b);
+  unauthenticated.say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
+  EXPECT_TRUE(unauthenticated.heard().empty());
   EXPECT_EQ(b->counters().refused_connections, 1u);
   expect_link_works();
 }
 
-TEST_F(TcpStrangers, random_bytes_are_closed) {
+TEST_F(TcpUnauthenticated, random_bytes_are_closed) {
   link();
   Random random(test_seed());
   for (int i = 0; i < 50; ++i) {
-    Stranger stranger(*b);
-    stranger.say(pattern(1 + random.below(300), random.next()));
-    ASSERT_TRUE(until([&] { return stranger.closed(); }));
+    Unauthenticated unauthenticated(*b);
+    unauthenticated.say(pattern(1 + random.below(300), random.next()));
+    ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
   }
   EXPECT_EQ(b->counters().refused_connections, 50u);
   expect_link_works();
 }
 
-TEST_F(TcpStrangers, half_a_hello_that_ends_is_closed) {
+TEST_F(TcpUnauthenticated, half_a_hello_that_ends_is_closed) {
   link();
   const auto hello = hello_from(PeerId{7, 7}, id_b);
-  Stranger stranger(*b);
-  stranger.say(std::as_bytes(std::span(&hello, 1)).first(40));
+  Unauthenticated unauthenticated(*b);
+  unauthenticated.say(std::as_bytes(std::span(&hello, 1)).first(40));
   for (int i = 0; i < 100; ++i) turn();
   EXPECT_EQ(b->counters().refused_connections, 0u);
-  stranger.go();
+  unauthenticated.go();
   ASSERT_TRUE(until([&] { return b->counters().refused_connections == 1; }));
   expect_link_works();
 }
 
-TEST_F(TcpStrangers, silence_ends_after_its_time_and_not_before) {
-  Stranger stranger(*b);
+TEST_F(TcpUnauthenticated, silence_ends_after_its_time_and_not_before) {
+  Unauthenticated unauthenticated(*b);
   Nanos now = clock_now();
   ASSERT_TRUE(until([&] {
     b->poll(now, *hear_b);
@@ -75,13 +75,13 @@ TEST_F(TcpStrangers, silence_ends_after_its_time_and_not_before) {
   }));
   EXPECT_LE(b->next_deadline(), now + 6 * second);
   b->poll(now + 4 * second, *hear_b);
-  EXPECT_FALSE(stranger.closed());
+  EXPECT_FALSE(unauthenticated.closed());
   b->poll(now + 11 * second, *hear_b);
-  EXPECT_TRUE(stranger.closed());
+  EXPECT_TRUE(unauthenticated.closed());
   EXPECT_EQ(b->counters().refused_connections, 1u);
 }
 
-TEST_F(TcpStrangers, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are_told_why) {
+TEST_F(TcpUnauthenticated, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are_told_why) {
   link();
   auto versioned = hello_from(PeerId{7, 7}, id_b);
   versioned.version = 77;
@@ -99,58 +99,58 @@ TEST_F(TcpStrangers, a_wrong_key_a_wrong_version_and_a_wrong_addressee_are_told_
       {hello_from(id_a, id_b), TcpRefusal::duplicate},
   };
   for (const auto& [hello, why] : cases) {
-    Stranger stranger(*b);
-    stranger.say(hello);
-    ASSERT_TRUE(until([&] { return stranger.closed(); }));
-    EXPECT_EQ(stranger.refusal(), why);
+    Unauthenticated unauthenticated(*b);
+    unauthenticated.say(hello);
+    ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
+    EXPECT_EQ(unauthenticated.refusal(), why);
   }
-  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is no stranger";
+  EXPECT_EQ(b->counters().refused_connections, 5u) << "a duplicate is no unauthenticated peer";
   expect_link_works();
 }
 
-TEST_F(TcpStrangers, both_sides_dialling_is_refused) {
+TEST_F(TcpUnauthenticated, both_sides_dialling_is_refused) {
   ASSERT_TRUE(b->add_peer(request(id_a, a->endpoints(), true)).ok());
-  Stranger stranger(*b);
-  stranger.say(hello_from(id_a, id_b));
-  ASSERT_TRUE(until([&] { return stranger.closed(); }));
-  EXPECT_EQ(stranger.refusal(), TcpRefusal::not_expected);
+  Unauthenticated unauthenticated(*b);
+  unauthenticated.say(hello_from(id_a, id_b));
+  ASSERT_TRUE(until([&] { return unauthenticated.closed(); }));
+  EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::not_expected);
 }
 
-TEST_F(TcpStrangers, a_good_hello_that_nobody_wants_is_refused_in_the_end) {
-  Stranger stranger(*b);
-  stranger.say(hello_from(PeerId{7, 7}, id_b));
+TEST_F(TcpUnauthenticated, a_good_hello_that_nobody_wants_is_refused_in_the_end) {
+  Unauthenticated unauthenticated(*b);
+  unauthenticated.say(hello_from(PeerId{7, 7}, id_b));
   Nanos now = clock_now();
   for (int i = 0; i < 100; ++i) b->poll(now, *hear_b);
   b->poll(now + 9 * second, *hear_b);
-  EXPECT_FALSE(stranger.closed());
+  EXPECT_FALSE(unauthenticated.closed());
   b->poll(now + 21 * second, *hear_b);
-  EXPECT_TRUE(stranger.closed());
-  EXPECT_EQ(stranger.refusal(), TcpRefusal::unknown_peer);
+  EXPECT_TRUE(unauthenticated.closed());
+  EXPECT_EQ(unauthenticated.refusal(), TcpRefusal::unknown_peer);
 }
 
-TEST_F(TcpStrangers, a_thousand_connections_do_no_harm) {
+TEST_F(TcpUnauthenticated, a_thousand_connections_do_no_harm) {
   link();
-  std::vector<std::unique_ptr<Stranger>> crowd;
+  std::vector<std::unique_ptr<Unauthenticated>> crowd;
   for (int i = 0; i < 1000; ++i) {
-    crowd.push_back(std::make_unique<Stranger>(*b));
+    crowd.push_back(std::make_unique<Unauthenticated>(*b));
     ASSERT_TRUE(crowd.back()->connected());
     if (i % 3 == 0) crowd.back()->say("1UNISONO");
     if (i % 20 == 0) turn();
   }
   ASSERT_TRUE(until([&] { return b->counters().refused_connections >= 900; }));
   expect_link_works();
-  const auto open = std::ranges::count_if(crowd, [](auto& stranger) { return !stranger->closed(); });
+  const auto open = std::ranges::count_if(crowd, [](auto& unauthenticated) { return !unauthenticated->closed(); });
   EXPECT_LE(open, 64);
-  // A member still gets in: the oldest stranger makes way.
+  // A member still gets in: the oldest unauthenticated peer makes way.
   b->close(0);
   ASSERT_TRUE(until([&] { return !hear_a->losses.empty(); }));
   hear_a->losses.clear();
   link();
 }
 
-TEST_F(TcpStrangers, strangers_are_turned_away_when_there_are_no_descriptors_left) {
+TEST_F(TcpUnauthenticated, unauthenticated_are_turned_away_when_there_are_no_descriptors_left) {
   link();
-  Stranger one(*b), two(*b);
+  Unauthenticated one(*b), two(*b);
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
   const auto lowest_free = Descriptor(::dup(0)).get();
@@ -163,9 +163,9 @@ TEST_F(TcpStrangers, strangers_are_turned_away_when_there_are_no_descriptors_lef
   expect_link_works();
 }
 
-TEST_F(TcpStrangers, bytes_behind_an_accepted_hello_that_are_no_frames_end_that_link_as_corrupt) {
+TEST_F(TcpUnauthenticated, bytes_behind_an_accepted_hello_that_are_no_frames_end_that_link_as_corrupt) {
   ASSERT_TRUE(b->add_peer(request(PeerId{7, 7}, {}, false)).ok());
-  Stranger member(*b);
+  Unauthenticated member(*b);
   member.say(hello_from(PeerId{7, 7}, id_b));
   ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   member.say(pattern(64, test_seed()));
@@ -176,9 +176,9 @@ TEST_F(TcpStrangers, bytes_behind_an_accepted_hello_that_are_no_frames_end_that_
   ASSERT_TRUE(until([&] { return member.closed(); }));
 }
 
-TEST_F(TcpStrangers, a_link_that_ends_inside_a_frame_says_so) {
+TEST_F(TcpUnauthenticated, a_link_that_ends_inside_a_frame_says_so) {
   ASSERT_TRUE(b->add_peer(request(PeerId{7, 7}, {}, false)).ok());
-  Stranger member(*b);
+  Unauthenticated member(*b);
   member.say(hello_from(PeerId{7, 7}, id_b));
   ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   auto header = data_header(1, 1000);
@@ -192,9 +192,9 @@ TEST_F(TcpStrangers, a_link_that_ends_inside_a_frame_says_so) {
   EXPECT_TRUE(hear_b->frames.empty());
 }
 
-TEST_F(TcpStrangers, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
+TEST_F(TcpUnauthenticated, the_end_of_one_stream_waits_for_what_the_others_still_bring) {
   ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
-  Stranger first(*b), second(*b);
+  Unauthenticated first(*b), second(*b);
   say_both(first, second);
   ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   EXPECT_FALSE(first.closed());
@@ -213,9 +213,9 @@ TEST_F(TcpStrangers, the_end_of_one_stream_waits_for_what_the_others_still_bring
   EXPECT_EQ(hear_b->losses[0].size(), 1u);
 }
 
-TEST_F(TcpStrangers, the_other_streams_are_not_waited_for_without_end) {
+TEST_F(TcpUnauthenticated, the_other_streams_are_not_waited_for_without_end) {
   ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
-  Stranger first(*b), second(*b);
+  Unauthenticated first(*b), second(*b);
   say_both(first, second);
   ASSERT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
   EXPECT_FALSE(second.closed());
@@ -227,16 +227,16 @@ TEST_F(TcpStrangers, the_other_streams_are_not_waited_for_without_end) {
   EXPECT_EQ(hear_b->losses[0].size(), 1u);
 }
 
-TEST_F(TcpStrangers, a_dialler_that_starts_again_replaces_its_half_made_link) {
+TEST_F(TcpUnauthenticated, a_dialler_that_starts_again_replaces_its_half_made_link) {
   ASSERT_TRUE(b->add_peer(request(member_id, {}, false)).ok());
-  auto lost = std::make_unique<Stranger>(*b);
+  auto lost = std::make_unique<Unauthenticated>(*b);
   lost->say(two_streams());
   ASSERT_TRUE(until([&] {
     lost->closed();
     return lost->heard().size() == sizeof(TcpReply);
   }));
   lost.reset();
-  Stranger first(*b), second(*b);
+  Unauthenticated first(*b), second(*b);
   say_both(first, second);
   EXPECT_TRUE(until([&] { return b->state(0) == LinkState::up; }));
 }

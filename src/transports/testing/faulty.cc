@@ -205,8 +205,8 @@ void FaultyTransport::heard_lost(PeerIndex peer, const Status& why) {
   outer_->lost(peer, why);
 }
 
-void FaultyTransport::heard_room(PeerIndex peer) {
-  if (!broken(peer)) outer_->room(peer);
+void FaultyTransport::heard_credit(PeerIndex peer) {
+  if (!broken(peer)) outer_->credit(peer);
 }
 
 bool FaultyTransport::broken(PeerIndex peer) const {

@@ -45,7 +45,7 @@ class FaultyTransport final : public Transport {
   FaultyTransport(Transport& inner, const FaultPlan& plan) : inner_(inner), plan_(plan), ear_(*this) {}
 
   const char* name() const override { return "faulty"; }
-  size_t room(PeerIndex peer) override { return broken(peer) ? 0 : inner_.room(peer); }
+  size_t credit(PeerIndex peer) override { return broken(peer) ? 0 : inner_.credit(peer); }
   size_t slot_bytes() const override { return inner_.slot_bytes(); }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
@@ -99,7 +99,7 @@ class FaultyTransport final : public Transport {
     void received(PeerIndex from, const FrameHeader& header, const View& view) override { owner_.heard_frame(from, header, view); }
     void sent(uint64_t id) override { owner_.outer_->sent(id); }
     void lost(PeerIndex peer, const Status& why) override { owner_.heard_lost(peer, why); }
-    void room(PeerIndex peer) override { owner_.heard_room(peer); }
+    void credit(PeerIndex peer) override { owner_.heard_credit(peer); }
 
    private:
     FaultyTransport& owner_;
@@ -108,7 +108,7 @@ class FaultyTransport final : public Transport {
   std::byte* heard_place(PeerIndex from, const FrameHeader& header);
   void heard_frame(PeerIndex from, const FrameHeader& header, const View& view);
   void heard_lost(PeerIndex peer, const Status& why);
-  void heard_room(PeerIndex peer);
+  void heard_credit(PeerIndex peer);
 
   bool broken(PeerIndex peer) const;
   Choice choose(PeerIndex from, uint64_t number) const;

@@ -104,7 +104,7 @@ TEST_F(Faulty, a_damaged_header_is_refused_counted_and_ends_the_link) {
   uint64_t sum = 0;
   for (int fault = 1; fault < frame_fault_count; ++fault) sum += refused(static_cast<FrameFault>(fault));
   EXPECT_EQ(sum, 1u);
-  EXPECT_EQ(faulty->room(0), 0u);
+  EXPECT_EQ(faulty->credit(0), 0u);
 }
 
 TEST_F(Faulty, a_damaged_payload_with_checksum_is_refused) {
@@ -149,7 +149,7 @@ TEST_F(Faulty, the_nth_send_fails) {
   start({.fail_send = 3});
   const auto payload = pattern(10, 1);
   for (uint64_t i = 0; i < 5; ++i) EXPECT_TRUE(faulty->send(0, data_header(i, 10), payload, i));
-  EXPECT_EQ(faulty->room(0), 0u);
+  EXPECT_EQ(faulty->credit(0), 0u);
   EXPECT_FALSE(faulty->arm());
   for (int i = 0; i < 3; ++i) poll(0);
   EXPECT_EQ(recorder->losses[0].size(), 1u);

@@ -33,9 +33,9 @@ struct LoopbackHub::State {
     std::string label;
     bool dead = false;
     std::vector<char> linked;         // by peer
-    std::vector<char> wants_room;     // by peer: room() or acquire() refused
+    std::vector<char> wants_credit;     // by peer: credit() or acquire() refused
     std::vector<size_t> under_way;    // by peer: frames with payload that it has not taken yet
-    std::vector<PeerIndex> has_room;  // news
+    std::vector<PeerIndex> has_credit;  // news
     std::deque<Item> inbox;
     size_t slots_out = 0;
     bool armed = false;
@@ -65,7 +65,7 @@ struct LoopbackHub::State {
   void push(PeerIndex from, PeerIndex to, const FrameHeader& header, uint64_t block, bool lend);
   void unlink(size_t a, size_t b, const char* why, bool tell_a, bool tell_b);
   void empty_inbox(Desk& desk, std::optional<PeerIndex> from);
-  void give_room(PeerIndex owner);
+  void give_credit(PeerIndex owner);
   FrameHeader seal(const FrameHeader& header, std::span<const std::byte> payload) const;
 };
 
@@ -87,16 +87,16 @@ void LoopbackHub::State::drop_block(uint64_t block) {
   pool.give(block);
   if (shared.owner == PayloadPool::no_owner) return;
   --desks[shared.owner].slots_out;
-  give_room(shared.owner);
+  give_credit(shared.owner);
 }
 
 // Something came free at this endpoint: whoever was refused is told, if it can send now.
-void LoopbackHub::State::give_room(PeerIndex owner) {
+void LoopbackHub::State::give_credit(PeerIndex owner) {
   auto& desk = desks[owner];
   for (PeerIndex peer = 0; peer < desks.size(); ++peer) {
-    if (!desk.wants_room[peer] || !desk.linked[peer] || desk.under_way[peer] >= options.queue_frames_max) continue;
-    desk.wants_room[peer] = 0;
-    desk.has_room.push_back(peer);
+    if (!desk.wants_credit[peer] || !desk.linked[peer] || desk.under_way[peer] >= options.queue_frames_max) continue;
+    desk.wants_credit[peer] = 0;
+    desk.has_credit.push_back(peer);
     ring(desk);
   }
 }
@@ -135,7 +135,7 @@ void LoopbackHub::State::unlink(size_t a, size_t b, const char* why, bool tell_a
   if (!desks[a].linked[b]) return;
   const auto end = [&](size_t self, size_t peer, bool tell) {
     auto& desk = desks[self];
-    desk.linked[peer] = desk.wants_room[peer] = 0;
+    desk.linked[peer] = desk.wants_credit[peer] = 0;
     desk.under_way[peer] = 0;
     if (!tell) return empty_inbox(desk, static_cast<PeerIndex>(peer));
     Item news{.from = static_cast<PeerIndex>(peer), .header = {}};
@@ -164,12 +164,12 @@ class LoopbackHub::Endpoint final : public Transport {
   const char* name() const override { return "loopback"; }
   size_t slot_bytes() const override { return payload_bytes_max; }
 
-  size_t room(PeerIndex peer) override {
+  size_t credit(PeerIndex peer) override {
     const std::lock_guard lock(state_.mutex);
     if (!linked(peer)) return 0;
     const size_t used = desk().under_way[peer];
     if (used < state_.options.queue_frames_max) return state_.options.queue_frames_max - used;
-    desk().wants_room[peer] = 1;
+    desk().wants_credit[peer] = 1;
     return 0;
   }
 
@@ -182,7 +182,7 @@ class LoopbackHub::Endpoint final : public Transport {
     const uint64_t block = possible ? state_.take_block(bytes, self_, 1) : 0;
     if (block == 0) {
       for (const auto peer : peers) {
-        if (linked(peer)) desk().wants_room[peer] = 1;
+        if (linked(peer)) desk().wants_credit[peer] = 1;
       }
       return {};
     }
@@ -268,9 +268,9 @@ class LoopbackHub::Endpoint final : public Transport {
       if (item->lost) sink.lost(item->from, *item->lost);
       else deliver(*item, sink);
     }
-    for (const auto peer : take_room_news()) {
+    for (const auto peer : take_credit_news()) {
       any = true;
-      sink.room(peer);
+      sink.credit(peer);
     }
     return any;
   }
@@ -287,7 +287,7 @@ class LoopbackHub::Endpoint final : public Transport {
   bool arm() override {
     const std::lock_guard lock(state_.mutex);
     silence_bell();
-    desk().armed = desk().inbox.empty() && desk().has_room.empty();
+    desk().armed = desk().inbox.empty() && desk().has_credit.empty();
     return desk().armed;
   }
 
@@ -343,7 +343,7 @@ class LoopbackHub::Endpoint final : public Transport {
     desk().counters.received_bytes += sizeof item.header + item.header.payload_bytes;
     auto& sender = state_.desks[item.from];
     if (item.block != 0 && sender.under_way[self_] > 0) --sender.under_way[self_];
-    state_.give_room(item.from);
+    state_.give_credit(item.from);
   }
 
   void deliver(const Item& item, Sink& sink) {
@@ -355,9 +355,9 @@ class LoopbackHub::Endpoint final : public Transport {
     sink.received(item.from, item.header, {target, bytes, 0});
   }
 
-  std::vector<PeerIndex> take_room_news() {
+  std::vector<PeerIndex> take_credit_news() {
     const std::lock_guard lock(state_.mutex);
-    return std::exchange(desk().has_room, {});
+    return std::exchange(desk().has_credit, {});
   }
 
   State& state_;
@@ -378,7 +378,7 @@ Result<std::unique_ptr<LoopbackHub>> LoopbackHub::make(const LoopbackOptions& op
     desk.label = options.label ? options.label(i) : "rank " + std::to_string(i) + " (loopback)";
     desk.linked.assign(options.count, 1);
     desk.linked[i] = 0;
-    desk.wants_room.assign(options.count, 0);
+    desk.wants_credit.assign(options.count, 0);
     desk.under_way.assign(options.count, 0);
     desk.bell = Descriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (!desk.bell.open()) return Status(Code::unavailable, "loopback: cannot make an eventfd: " + error_text(errno));
@@ -399,7 +399,7 @@ void LoopbackHub::kill(size_t i) {
     if (peer != i) state_->unlink(i, peer, "died", false, true);
   }
   state_->empty_inbox(desk, {});
-  desk.has_room.clear();
+  desk.has_credit.clear();
 }
 
 }  // namespace unisono

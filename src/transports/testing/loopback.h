@@ -17,7 +17,7 @@ namespace unisono {
 
 struct LoopbackOptions {
   size_t count = 2;
-  // Frames with payload that one endpoint may have under way to one other; room() counts down from it. Frames without
+  // Frames with payload that one endpoint may have under way to one other; credit() counts down from it. Frames without
   // payload are taken beyond it.
   size_t queue_frames_max = 64;
   // Per endpoint; result_slots of them are kept back for payloads that end a chunk.

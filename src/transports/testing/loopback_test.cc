@@ -74,7 +74,7 @@ TEST(Loopback, a_freed_slot_is_told_of) {
   transport.commit(slot, data_header(1, 10));
   (*hub)->at(1).poll(0, receiver);
   transport.poll(0, sender);
-  EXPECT_EQ(sender.rooms[1], 1);
+  EXPECT_EQ(sender.credits[1], 1);
   EXPECT_TRUE(transport.acquire(peers, 10, false));
 }
 

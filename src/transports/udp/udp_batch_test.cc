@@ -28,7 +28,7 @@ TEST(UdpBatch, a_link_that_is_closed_by_the_first_of_a_batch_takes_no_other) {
   cluster.pass(100 * millisecond);
   cluster.ears[1]->on_received = [&](PeerIndex from, const FrameHeader&) { cluster.transports[1]->close(from); };
   send_together(cluster, 10);
-  // Its farewell goes on, so they are late, not a stranger's.
+  // Its farewell goes on, so they are late, not an unauthenticated peer's.
   const auto before = cluster.transports[1]->dropped(DatagramFault::late);
   cluster.transports[1]->poll(cluster.network.now, *cluster.ears[1]);
   EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
@@ -165,7 +165,7 @@ class UdpOutboxOf : public testing::Test {
 
 TEST_F(UdpOutboxOf, seals_each_for_its_own_link) {
   for (uint32_t number = 0; number < UdpOutbox::batch; ++number) add(number, number % 7 == 0 ? 24 : 1400);
-  EXPECT_EQ(outbox.room(), 0u);
+  EXPECT_EQ(outbox.credit(), 0u);
   EXPECT_TRUE(outbox.flush());
   expect_all_sent(UdpOutbox::batch);
   EXPECT_EQ(counters.datagrams, UdpOutbox::batch);

@@ -112,7 +112,7 @@ bool UdpHandshake::heard(const UdpHello& hello, Nanos now) {
   }
   if (done_) return false;
   if (hello.step == UdpHelloStep::ask) {
-    // The last one that asks is answered. An old ask, said again by a stranger, only moves the answer elsewhere: a confirmation says all again.
+    // The last one that asks is answered. An old ask, said again by an unauthenticated peer, only moves the answer elsewhere: a confirmation says all again.
     if (!answered_) interval_ = options_.retry_first;
     other_nonce_ = hello.nonce;
     answered_ = true;

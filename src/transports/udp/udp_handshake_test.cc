@@ -145,7 +145,7 @@ TEST(UdpHandshake, an_old_ask_between_does_not_spoil_it) {
   auto a = dialler(3), before = dialler(2), b = waiter();
   b.heard(carried(a.message()), 0);
   const auto answer = carried(b.message());
-  b.heard(carried(before.message()), 0);  // said again by a stranger
+  b.heard(carried(before.message()), 0);  // said again by an unauthenticated peer
   a.heard(answer, 0);
   b.heard(carried(a.message()), 0);
   ASSERT_TRUE(b.done());

@@ -160,8 +160,8 @@ void expect_nothing_of(uint64_t datagrams) {
   EXPECT_TRUE(ear.losses.empty()) << "the links stand";
 }
 
-TEST(UdpHostile, of_strangers_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(100'000 / slower); }
-TEST(LongUdpHostile, of_strangers_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(10'000'000 / slower); }
+TEST(UdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(100'000 / slower); }
+TEST(LongUdpHostile, of_unauthenticated_nothing_is_taken_and_everything_counted_once) { expect_nothing_of(10'000'000 / slower); }
 
 // A member that says what it likes, with good tags and new numbers, but nothing that ends the link: no more memory than the limits say.
 TEST(UdpHostile, of_a_member_no_more_is_kept_than_the_limits_say) {
@@ -233,7 +233,7 @@ TEST(UdpHostile, for_a_peer_that_confirms_nothing_no_more_is_kept_than_the_limit
   const auto memory = memory_in_use();
   const auto payload = pattern(UdpFrames::copied_bytes_max, 1);
   size_t frames = 0;
-  for (; cluster.transports[0]->room(1) > 0; ++frames) cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
+  for (; cluster.transports[0]->credit(1) > 0; ++frames) cluster.transports[0]->send(1, data_header(1, payload.size()), payload, 1);
   EXPECT_EQ(frames, cluster.options.queue_frames_max);
   int64_t most = 0;
   for (; cluster.ears[0]->losses.empty() && frames < 100'000; ++frames) {

@@ -56,12 +56,12 @@ class Leaving {
       begun_[i] = now;
       steps_[i] = Step::settling;
     }
-    if (steps_[i] == Step::settling && (!transport->owes() || now - begun_[i] > patience)) {
-      in_vain_ |= transport->owes();
+    if (steps_[i] == Step::settling && (!transport->has_pending() || now - begun_[i] > patience)) {
+      in_vain_ |= transport->has_pending();
       for (size_t j = 0; j < steps_.size(); ++j) transport->close(static_cast<PeerIndex>(j));
       steps_[i] = Step::parting;
     }
-    if (steps_[i] == Step::parting && (!transport->owes() || now - begun_[i] > patience)) {
+    if (steps_[i] == Step::parting && (!transport->has_pending() || now - begun_[i] > patience)) {
       transport.reset();
       gone_at_[i] = now;
       steps_[i] = Step::gone;
@@ -99,18 +99,18 @@ TEST(UdpLeaving, what_is_under_way_is_owed_and_no_more_than_that) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
-  EXPECT_FALSE(cluster.transports[0]->owes()) << "a link alone owes nothing";
+  EXPECT_FALSE(cluster.transports[0]->has_pending()) << "a link alone owes nothing";
   cluster.transports[0]->send(1, data_header(1, 100), pattern(100, 1), 1);
-  EXPECT_TRUE(cluster.transports[0]->owes());
-  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->owes(); }));
+  EXPECT_TRUE(cluster.transports[0]->has_pending());
+  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_EQ(cluster.ears[1]->frames.size(), 1u);
   cluster.transports[0]->close(1);
-  EXPECT_TRUE(cluster.transports[0]->owes()) << "its farewell";
-  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->owes(); }));
+  EXPECT_TRUE(cluster.transports[0]->has_pending()) << "its farewell";
+  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_EQ(cluster.ears[1]->losses[0].size(), 1u);
 }
 
-TEST(UdpLeaving, a_farewell_to_nobody_ends_at_the_first_refusal) {
+TEST(UdpLeaving, a_drain_to_nobody_ends_at_the_first_refusal) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
@@ -118,11 +118,11 @@ TEST(UdpLeaving, a_farewell_to_nobody_ends_at_the_first_refusal) {
   cluster.transports[1].reset();  // its last word is lost
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->owes(); }));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_LE(cluster.network.now - since, 10 * millisecond);
 }
 
-TEST(UdpLeaving, a_farewell_that_nobody_answers_is_said_a_few_times) {
+TEST(UdpLeaving, a_drain_that_nobody_answers_is_said_a_few_times) {
   VirtualCluster cluster(2);
   cluster.link_all();
   cluster.pass(100 * millisecond);
@@ -131,7 +131,7 @@ TEST(UdpLeaving, a_farewell_that_nobody_answers_is_said_a_few_times) {
   cluster.network.filter = [&](const VirtualNetwork::Flying& datagram) { return words += datagram.header().kind == DatagramKind::control, false; };
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->owes(); }));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_LE(cluster.network.now - since, 500 * millisecond);
   EXPECT_GE(words, 8);
   EXPECT_LE(words, 20);
@@ -147,7 +147,7 @@ TEST(UdpLeaving, frames_that_nobody_confirms_are_given_up_in_the_end) {
   cluster.pass(millisecond);
   const auto since = cluster.network.now;
   cluster.transports[0]->close(1);
-  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->owes(); }));
+  ASSERT_TRUE(cluster.until([&] { return !cluster.transports[0]->has_pending(); }));
   EXPECT_NEAR(static_cast<double>(cluster.network.now - since), 2e9, 2e8);
 }
 

@@ -158,7 +158,7 @@ class Network : Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status&) override {}
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
 
   PathSettings path_;
   Random random_;

@@ -1,4 +1,4 @@
-// UDP sockets at the edges: kernels that refuse runs, strangers' datagrams, addresses that cannot be had, counters that wrap, memory.
+// UDP sockets at the edges: kernels that refuse runs, unauthenticated peers' datagrams, addresses that cannot be had, counters that wrap, memory.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -112,11 +112,11 @@ TEST(UdpSocket, of_an_empty_batch_has_nothing_to_do) {
 
 TEST(UdpSocket, takes_what_is_no_datagram_of_ours) {
   const auto receiver = make(options());
-  const Descriptor stranger(::socket(AF_INET, SOCK_DGRAM, 0));
+  const Descriptor unauthenticated(::socket(AF_INET, SOCK_DGRAM, 0));
   const auto& to = receiver->address();
   const std::array<char, 5> text{'h', 'e', 'l', 'l', 'o'};
-  ASSERT_EQ(::sendto(stranger.get(), text.data(), 0, 0, to.get(), to.bytes), 0);
-  ASSERT_EQ(::sendto(stranger.get(), text.data(), text.size(), 0, to.get(), to.bytes), 5);
+  ASSERT_EQ(::sendto(unauthenticated.get(), text.data(), 0, 0, to.get(), to.bytes), 0);
+  ASSERT_EQ(::sendto(unauthenticated.get(), text.data(), text.size(), 0, to.get(), to.bytes), 5);
   Sizes inbox;
   receive_all(*receiver, inbox, 2);
   EXPECT_EQ(inbox.sizes, (std::vector<size_t>{0, 5}));

@@ -114,13 +114,13 @@ UdpTransport::~UdpTransport() {
   // One word to everybody, without waiting: who does not hear it finds the port closed.
   const auto say = [&](const Link& link) {
     auto& outbox = ports_[link.at.port]->outbox;
-    if (outbox.room() == 0) outbox.flush();
+    if (outbox.credit() == 0) outbox.flush();
     link.flow->say_last_goodbye(now_, outbox);
   };
   for (const auto* link : live_) {
     if (link->state == LinkState::up) say(*link);
   }
-  for (const auto& link : farewells_) say(*link);
+  for (const auto& link : drains_) say(*link);
   flush();
 }
 
@@ -177,13 +177,13 @@ const UdpFlow* UdpTransport::flow(PeerIndex peer) const {
 
 // Transport: sending ------------------------------------------------------------------------------------------------
 
-size_t UdpTransport::room(PeerIndex peer) {
+size_t UdpTransport::credit(PeerIndex peer) {
   auto* link = find(peer);
   if (link == nullptr || link->state == LinkState::lost) return 0;
   if (link->state == LinkState::up && link->flow->frames().count() < options_.queue_frames_max) {
     return options_.queue_frames_max - link->flow->frames().count();
   }
-  link->room_refused = true;
+  link->credit_refused = true;
   return 0;
 }
 
@@ -198,7 +198,7 @@ bool UdpTransport::send(PeerIndex peer, const FrameHeader& header, std::span<con
   auto* link = find(peer);
   if (link == nullptr || link->state != LinkState::up || link->overflowed) return true;
   auto& frames = link->flow->frames();
-  if (frames.count() + 1 >= options_.queue_frames_max) link->room_refused = true;
+  if (frames.count() + 1 >= options_.queue_frames_max) link->credit_refused = true;
   if (frames.count() >= options_.queue_frames_max + options_.extra_frames_max) {
     link->overflowed = true;
     return true;
@@ -249,8 +249,8 @@ void UdpTransport::close(PeerIndex peer) {
     sent_.insert(sent_.end(), link->flow->sent().begin(), link->flow->sent().end());
     link->flow->sent().clear();
     link->flow->reassembler().reset();
-    link->farewell = true;
-    farewells_.push_back(std::move(links_[peer]));
+    link->drain = true;
+    drains_.push_back(std::move(links_[peer]));
   } else {
     retire(*link);
     if (polling_) graveyard_.push_back(std::move(links_[peer]));
@@ -330,14 +330,14 @@ bool UdpTransport::step_links(Nanos now) {
       speak(*link, now);
     }
   }
-  step_farewells(now);
+  step_drains(now);
   return any;
 }
 
-void UdpTransport::step_farewells(Nanos now) {
-  std::erase_if(farewells_, [&](auto& link) {
+void UdpTransport::step_drains(Nanos now) {
+  std::erase_if(drains_, [&](auto& link) {
     auto& flow = *link->flow;
-    if (link->leaves_at == 0) link->leaves_at = now + options_.linger;
+    if (link->leaves_at == 0) link->leaves_at = now + options_.drain;
     (void)flow.step(now);
     if (flow.frames().empty()) flow.say_goodbye(now);
     speak(*link, now);
@@ -380,7 +380,7 @@ bool UdpTransport::send_paced(Nanos now) {
     }
     auto* link = by_destination_[*next];
     auto& outbox = ports_[link->at.port]->outbox;
-    const auto bytes = outbox.room() > 0 || outbox.flush() ? link->flow->send_next(now, outbox) : 0;
+    const auto bytes = outbox.credit() > 0 || outbox.flush() ? link->flow->send_next(now, outbox) : 0;
     if (bytes == 0) {
       pacer_.want(*next, 0);
       continue;
@@ -425,9 +425,9 @@ bool UdpTransport::report(Sink& sink) {
       continue;
     }
     ++i;
-    if (!link->room_refused || link->state != LinkState::up || link->flow->frames().count() >= options_.queue_frames_max) continue;
-    link->room_refused = false;
-    sink.room(peer);
+    if (!link->credit_refused || link->state != LinkState::up || link->flow->frames().count() >= options_.queue_frames_max) continue;
+    link->credit_refused = false;
+    sink.credit(peer);
     any = true;
   }
   for (auto* link : live_) {
@@ -447,7 +447,7 @@ Nanos UdpTransport::next_deadline() const {
     else if (link->state == LinkState::connecting && link->request.dial) consider(now_);
     if (link->state == LinkState::up) consider(link->flow->next_deadline(now_));
   }
-  for (const auto& link : farewells_) {
+  for (const auto& link : drains_) {
     consider(link->flow->next_deadline(now_));
     consider(link->leaves_at);
   }
@@ -463,7 +463,7 @@ bool UdpTransport::arm() {
   }
   for (const auto* link : live_) {
     if (link->lost || link->overflowed || (link->flow && !link->flow->sent().empty())) return false;
-    if (link->room_refused && link->state == LinkState::up && link->flow->frames().count() < options_.queue_frames_max) return false;
+    if (link->credit_refused && link->state == LinkState::up && link->flow->frames().count() < options_.queue_frames_max) return false;
   }
   const auto next = next_deadline();
   if (next <= now_) return false;
@@ -487,7 +487,7 @@ TransportCounters UdpTransport::counters() const {
   for (const auto& link : links_) {
     if (link) add(*link);
   }
-  for (const auto& link : farewells_) add(*link);
+  for (const auto& link : drains_) add(*link);
   std::copy(std::begin(refused_frames_), std::end(refused_frames_), std::begin(counters.refused_frames));
   counters.refused_connections = refused_connections_;
   return counters;

@@ -2,7 +2,7 @@
 //
 // This class composes: sockets carry datagrams, handshakes make links, a flow per peer decides what is said, one pacer says when, and poll() drives all
 // of them and reports. No thread, nothing blocks, no clock is read but the one in the options. It runs over any DatagramSocket: the kernel's, or a virtual
-// network's in virtual time. Unlike TCP's, nobody in the kernel answers for a process that does not poll: lingers() is true while there are links.
+// network's in virtual time. Unlike TCP's, nobody in the kernel answers for a process that does not poll: draining() is true while there are links.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ struct UdpOptions {
   size_t queue_frames_max = 64, extra_frames_max = 4096;  // as TcpLinkOptions
   Nanos keep_alive = 500 * millisecond;  // a peer that says nothing is asked
   Nanos silence = 10 * second;           // a peer that does not answer is lost
-  Nanos linger = 2 * second;             // after close(), for what was queued
+  Nanos drain = 2 * second;             // after close(), for what was queued
   PurposeLoss loss{};                    // of what arrives, on purpose; describe() says so
   PayloadPoolLimits pool{};
   // The clock that poll() is given. Without it, what is sent leaves with the next poll(), and what the kernel takes its time for is not seen: a thread
@@ -68,7 +68,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
 
   // Transport
   const char* name() const override { return "udp"; }
-  size_t room(PeerIndex peer) override;
+  size_t credit(PeerIndex peer) override;
   size_t slot_bytes() const override { return 0; }
   Slot acquire(std::span<const PeerIndex> peers, size_t bytes, bool result) override;
   void commit(const Slot& slot, const FrameHeader& header) override;
@@ -79,9 +79,9 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   bool poll(Nanos now, Sink& sink) override;
   Nanos next_deadline() const override;
   void close(PeerIndex peer) override;
-  bool lingers() const override { return !live_.empty() || !farewells_.empty(); }
+  bool draining() const override { return !live_.empty() || !drains_.empty(); }
   // Frames that were not confirmed, and farewells until they are answered, given up, or said in vain.
-  bool owes() const override;
+  bool has_pending() const override;
   int wait_handle() const override { return epoll_.get(); }
   bool arm() override;
   void disarm() override {}
@@ -132,10 +132,10 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
     std::unique_ptr<UdpFlow> flow;      // once up
     UdpSendCounters sending;            // of hellos
     std::optional<Status> lost;         // to be reported
-    bool room_refused = true, overflowed = false;
+    bool credit_refused = true, overflowed = false;
     Nanos leaves_at = 0;                // closed: when it is given up; 0 until poll has set it
     uint64_t refused = 0;               // while connecting
-    bool farewell = false;              // closed on this side, with frames still to be taken
+    bool drain = false;              // closed on this side, with frames still to be taken
   };
   struct Group {
     uint32_t number = 0;
@@ -195,7 +195,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   void bring_up(Link& link, Nanos now);
   void lose(Link& link, const Status& why);
   void retire(Link& link);
-  void step_farewells(Nanos now);
+  void step_drains(Nanos now);
   Status unreachable(const Link& link) const;
   Status ended(const Link& link, const Status& why, Nanos now) const;
 
@@ -223,7 +223,7 @@ class UdpTransport final : public Transport, public Connector, public DatagramSe
   std::vector<std::unique_ptr<Link>> links_;     // by PeerIndex
   std::vector<Link*> live_;                      // connecting, up, or lost and not yet reported
   std::map<PeerId, PeerIndex> by_id_;            // of live_
-  std::vector<std::unique_ptr<Link>> farewells_; // closed, with something to say
+  std::vector<std::unique_ptr<Link>> drains_; // closed, with something to say
   std::vector<std::unique_ptr<Link>> graveyard_; // closed during poll
   std::vector<Link*> by_destination_;
   std::vector<std::unique_ptr<Group>> groups_, group_graveyard_;

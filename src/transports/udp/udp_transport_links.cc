@@ -20,7 +20,7 @@ constexpr uint32_t longest_datagram_bytes = 65'507;
 void UdpTransport::say_hello(Link& link, const Candidate& to) {
   const auto message = link.handshake->message();
   auto& outbox = ports_[to.port]->outbox;
-  if (!message || (outbox.room() == 0 && !outbox.flush())) return;
+  if (!message || (outbox.credit() == 0 && !outbox.flush())) return;
   std::memcpy(outbox.scratch(), &message->hello, sizeof message->hello);
   outbox.add_sealed(to.address, message->header, {outbox.scratch(), sizeof message->hello}, link.sending);
   outbox.flush();  // `to` may be the caller's
@@ -84,12 +84,12 @@ void UdpTransport::lose(Link& link, const Status& why) {
   }
   link.handshake.reset();
   link.state = LinkState::lost;
-  link.room_refused = link.overflowed = false;
+  link.credit_refused = link.overflowed = false;
 }
 
-bool UdpTransport::owes() const {
+bool UdpTransport::has_pending() const {
   const auto unconfirmed = [](const Link* link) { return link->state == LinkState::up && !link->flow->frames().empty(); };
-  return !farewells_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
+  return !drains_.empty() || std::any_of(live_.begin(), live_.end(), unconfirmed);
 }
 
 Status UdpTransport::unreachable(const Link& link) const {
@@ -204,7 +204,7 @@ void UdpTransport::refused(Port& port, const TcpAddress& to) {
     if (link->state != LinkState::connecting) continue;
     for (const auto& candidate : link->candidates) link->refused += same_endpoint(candidate.address, to) ? 1 : 0;
   }
-  for (const auto& link : farewells_) {
+  for (const auto& link : drains_) {
     if (same_endpoint(link->at.address, to)) link->flow->refused(now_);
   }
 }
@@ -235,7 +235,7 @@ DatagramFault UdpTransport::of_link(Link& link, const DatagramHeader& header, st
     if (link.handshake) link.handshake.reset();  // our confirmation has arrived
     return flow.heard(header, payload, arrival, *sink_);
   }
-  if (!link.farewell && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
+  if (!link.drain && !UdpFlow::says_goodbye(header, payload) && (header.kind == DatagramKind::fragment || header.kind == DatagramKind::control)) {
     // The link is over here, and its peer goes on: it has missed what it was told. A goodbye is not answered by another.
     flow.say_last_goodbye(now_, ports_[link.at.port]->outbox);
     return DatagramFault::late;

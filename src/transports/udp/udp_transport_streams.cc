@@ -71,7 +71,7 @@ void UdpTransport::close_group(uint32_t number) {
     for (const auto& link : links_) {
       if (link && link->flow) link->flow->detach(*peer);
     }
-    for (const auto& link : farewells_) link->flow->detach(*peer);
+    for (const auto& link : drains_) link->flow->detach(*peer);
     for (const auto& link : graveyard_) {
       if (link->flow) link->flow->detach(*peer);
     }

@@ -17,7 +17,7 @@ using conformance::same;
 void expect_link_works(VirtualCluster& cluster, size_t from, size_t to, size_t bytes = 100'000) {
   const auto payload = pattern(bytes, 5);
   const auto before = cluster.ears[to]->frames.size();
-  ASSERT_GT(cluster.transports[from]->room(static_cast<PeerIndex>(to)), 0u);
+  ASSERT_GT(cluster.transports[from]->credit(static_cast<PeerIndex>(to)), 0u);
   cluster.transports[from]->send(static_cast<PeerIndex>(to), data_header(1, bytes), payload, 1);
   ASSERT_TRUE(cluster.until([&] { return cluster.ears[to]->frames.size() > before; }));
   EXPECT_TRUE(same(cluster.ears[to]->frames.back().payload, payload));
@@ -322,7 +322,7 @@ TEST(UdpTransport, an_orderly_end_is_seen_at_once_and_behind_all_frames) {
     EXPECT_LE(cluster.network.now - since, lose > 0 ? 1500 * millisecond : 100 * millisecond);
     EXPECT_EQ(cluster.ears[1]->losses[0].at(0).code(), Code::peer_lost);
     cluster.pass(3 * second);
-    EXPECT_FALSE(cluster.transports[0]->lingers()) << "it was heard, or given up";
+    EXPECT_FALSE(cluster.transports[0]->draining()) << "it was heard, or given up";
   }
 }
 

@@ -110,8 +110,8 @@ size_t AckBuilder::worth_telling(size_t count) const {
 
 size_t AckBuilder::write(const FlowFeedback& feedback, std::span<std::byte> out, Nanos now) {
   UNISONO_CHECK(out.size() >= sizeof feedback);
-  const size_t room = (out.size() - sizeof feedback) / sizeof(SequenceRange);
-  const size_t count = worth_telling(std::min({count_, room, std::max<size_t>(settings_.ranges_max, 1)}));
+  const size_t credit = (out.size() - sizeof feedback) / sizeof(SequenceRange);
+  const size_t count = worth_telling(std::min({count_, credit, std::max<size_t>(settings_.ranges_max, 1)}));
   if (all_again_ > 0) --all_again_;
   if (count_ > 0) newest_at_[written_count_++ % tellings] = ranges_[0].last;
   std::memcpy(out.data(), &feedback, sizeof feedback);

@@ -121,7 +121,7 @@ TEST(AckBuilder, says_within_a_millisecond_how_far_refused_datagrams_came) {
   EXPECT_TRUE(builder.newest_first().empty());
 }
 
-TEST(AckBuilder, writes_the_newest_of_what_it_has_room_for) {
+TEST(AckBuilder, writes_the_newest_of_what_it_has_credit_for) {
   AckBuilder builder({});
   for (uint32_t i = 0; i < 300; ++i) builder.received(2 * i, true, 0);
   EXPECT_EQ(builder.newest_first().size(), ack_ranges_max);

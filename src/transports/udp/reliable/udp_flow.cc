@@ -106,7 +106,7 @@ void UdpFlow::speak_control(Control& control, Word word, Nanos now, UdpOutbox& o
 
 bool UdpFlow::speak_messages(Nanos now, UdpOutbox& outbox) {
   for (; message_count_ > 0; --message_count_, first_message_ = (first_message_ + 1) % messages_max) {
-    if (outbox.room() == 0 && !outbox.flush()) return false;
+    if (outbox.credit() == 0 && !outbox.flush()) return false;
     auto& message = messages_[first_message_];
     message.header.flow_seq = next_answer_seq_++;
     message.header.sent_at_us = clock_us(now);
@@ -129,7 +129,7 @@ bool UdpFlow::speak_probe(Nanos now, UdpOutbox& outbox) {
   }
   PathQuestion question;
   while (!probe_.done() && now >= probe_.due()) {
-    if (outbox.room() == 0 && !outbox.flush()) return false;
+    if (outbox.credit() == 0 && !outbox.flush()) return false;
     if (!probe_.next(rtt_, now, question)) break;
     auto header = answering(DatagramKind::path_probe, now);
     put_question(question, header);
@@ -139,20 +139,20 @@ bool UdpFlow::speak_probe(Nanos now, UdpOutbox& outbox) {
 }
 
 bool UdpFlow::speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox) {
-  const auto room = [&] { return outbox.room() > 0 || outbox.flush(); };
+  const auto credit = [&] { return outbox.credit() > 0 || outbox.flush(); };
   if (acks_.due() <= now) {
-    if (!room()) return false;
+    if (!credit()) return false;
     const auto bytes = acks_.write(meter_.report(own_drops, clock_us(now)), {outbox.scratch(), ack_bytes_max}, now);
     put(answering(DatagramKind::fragment_ack, now), {outbox.scratch(), bytes}, outbox);
   }
   if (meter_.due() <= now) {
-    if (!room()) return false;
+    if (!credit()) return false;
     const auto report = meter_.report(own_drops, clock_us(now));
     std::memcpy(outbox.scratch(), &report, sizeof report);
     put(answering(DatagramKind::feedback, now), {outbox.scratch(), sizeof report}, outbox);
   }
   if (train_.due() <= now) {
-    if (!room()) return false;
+    if (!credit()) return false;
     auto header = answering(DatagramKind::path_probe, now);
     header.phase = static_cast<uint8_t>(PathPhase::answer);
     const auto answer = train_.answer(now, header.op);
@@ -160,14 +160,14 @@ bool UdpFlow::speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox) {
     put(header, {outbox.scratch(), sizeof answer}, outbox);
   }
   for (; !control_answers_.empty(); control_answers_.pop_back()) {
-    if (!room()) return false;
+    if (!credit()) return false;
     const auto id = control_answers_.back();
     std::memcpy(outbox.scratch(), &id, sizeof id);
     put(answering(DatagramKind::control_ack, now), {outbox.scratch(), sizeof id}, outbox);
   }
-  if (!room()) return false;
+  if (!credit()) return false;
   speak_control(ping_, Word::ping, now, outbox);
-  if (!room()) return false;
+  if (!credit()) return false;
   speak_control(goodbye_, Word::goodbye, now, outbox);
   return speak_messages(now, outbox) && speak_probe(now, outbox);
 }
@@ -468,7 +468,7 @@ void UdpFlow::say_goodbye(Nanos now) {
 }
 
 void UdpFlow::say_last_goodbye(Nanos now, UdpOutbox& outbox) {
-  if (outbox.room() > 0) put_control(next_control_++, Word::goodbye, now, outbox);
+  if (outbox.credit() > 0) put_control(next_control_++, Word::goodbye, now, outbox);
 }
 
 void UdpFlow::detach(const UdpGroupPeer& group) {

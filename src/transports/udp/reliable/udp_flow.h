@@ -61,7 +61,7 @@ struct UdpArrival {
 //                         wait (UdpOptions: queue_frames_max, extra_frames_max; one more ends the link) 850 KiB, repair requests, numbers and the rest 100 KiB
 //   payloads that arrive  PayloadPoolLimits::owner_bytes_max, or one frame; what has no room is not acknowledged, and comes again
 //   payloads that leave   4 KiB of each frame that waits, in pages; and frames under way whose operation was cancelled: 40 MiB, in powers of two
-// Streams add 16 bytes per range of an operation of this process's own. A stranger gets none at all: nothing is kept for who does not know the keys.
+// Streams add 16 bytes per range of an operation of this process's own. An unauthenticated peer gets none at all: nothing is kept for who does not know the keys.
 class UdpFlow {
  public:
   static constexpr size_t table_bytes_max = 4u << 20;
@@ -88,7 +88,7 @@ class UdpFlow {
   bool speak(Nanos now, uint32_t own_drops, UdpOutbox& outbox);
   // Bytes of the next fragment or stream datagram; 0: there is none now.
   uint32_t wanted(Nanos now);
-  // Sends it. outbox.room() > 0. Its bytes; 0 if there was nothing after all.
+  // Sends it. outbox.credit() > 0. Its bytes; 0 if there was nothing after all.
   uint32_t send_next(Nanos now, UdpOutbox& outbox);
   // A repair request, said as soon as possible; the oldest goes if there are too many.
   void say(const UdpGroupPeer& group, const DatagramHeader& header, uint32_t first, std::span<const std::byte> bitmap);

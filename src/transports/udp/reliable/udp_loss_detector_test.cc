@@ -178,7 +178,7 @@ TEST(LossDetector, hears_nothing_new_behind_what_is_still_outstanding) {
   EXPECT_EQ(link.losses.spurious_count(), 0u);
 }
 
-TEST(LossDetector, forgets_the_oldest_lost_ones_when_it_has_no_room_for_them) {
+TEST(LossDetector, forgets_the_oldest_lost_ones_when_it_has_no_credit_for_them) {
   Link link(16);
   uint32_t next = 0;
   for (int round = 0; round < 20; ++round) {

@@ -32,12 +32,12 @@ class UdpOutbox {
   UdpOutbox(DatagramSocket& socket, size_t scratch_bytes);
 
   // Room for so many more; 0 while the network takes nothing.
-  size_t room() const { return blocked_ ? 0 : batch - count_; }
+  size_t credit() const { return blocked_ ? 0 : batch - count_; }
   bool empty() const { return count_ == 0; }
   bool blocked() const { return blocked_; }
   // Memory for the payload of the datagram that is added next.
   std::byte* scratch() { return scratch_.get() + count_ * scratch_bytes_; }
-  // room() > 0. Sealed when the batch leaves. `to` and `counters` must live until then; the payload until flush(). Full batches are flushed by the caller.
+  // credit() > 0. Sealed when the batch leaves. `to` and `counters` must live until then; the payload until flush(). Full batches are flushed by the caller.
   void add(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, const DatagramSeal& seal, UdpSendCounters& counters);
   // The same for one that is sealed.
   void add_sealed(const TcpAddress& to, const DatagramHeader& header, std::span<const std::byte> payload, UdpSendCounters& counters);

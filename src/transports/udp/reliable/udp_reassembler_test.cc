@@ -50,7 +50,7 @@ struct TestSink : Sink {
   }
   void sent(uint64_t) override {}
   void lost(PeerIndex, const Status&) override {}
-  void room(PeerIndex) override {}
+  void credit(PeerIndex) override {}
   int asked = 0;
   std::vector<std::byte> target;  // what place gives; empty: it lends
   std::vector<FrameHeader> frames;
